@@ -1,0 +1,1 @@
+"""The judgements: plain functions of frozen values, no I/O, clock, environment or logging."""

@@ -1,0 +1,144 @@
+"""What a console log says, as frozen facts; nothing here judges.
+
+`bot.core.scan` fills these from a stream of log bytes, `bot.core.triage` and `bot.core.verdict`
+read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bot.core.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A place in the log: 1-based line and its text, control characters removed, at most 500 characters."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """The first line that proves that a run entered a stage."""
+
+    stage: Stage
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """The configuration that the run itself printed (verl's TaskRunner, pretty-printed dict).
+
+    `values` is the nested mapping; None when the dump is cut or cannot be read, and then `problem` says why.
+    """
+
+    line: int
+    values: Mapping[str, Any] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One metric line, `step:N - name:value - ...`; values may be NaN or infinite."""
+
+    step: int
+    line: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last `Training Progress` bar: percent, and steps done of steps requested."""
+
+    percent: int
+    done: int
+    total: int
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterReport:
+    """Bridge's PEFT table of one model: all parameters and those of the adapter."""
+
+    line: int
+    pid: int | None
+    total: int
+    adapter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that wrote to the log under a Ray prefix, `(WorkerDict pid=7470)`.
+
+    `built_model` is true when a line of Bridge-managed construction (PEFT table, DDP wrap, parameter
+    count, weight loading) came from it: such a process is a training worker.
+    """
+
+    pid: int
+    actor: str
+    line: int
+    built_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedError:
+    """A root exception or a fatal message, after nested and repeated tracebacks were folded into one.
+
+    `kind` is the exception's name or empty; `frames` are the source files of the traceback, outermost
+    first, at most 40; `after_completion` is true when the requested steps had completed before it.
+    """
+
+    at: Excerpt
+    kind: str
+    message: str
+    frames: tuple[str, ...]
+    actor: str
+    pid: int | None
+    stage: Stage
+    after_completion: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A known harmless message: its name, first place and number of times."""
+
+    name: str
+    at: Excerpt
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEvent:
+    """A checkpoint saved, found, loaded, or not found: `action` is saved, loaded, resumed or scratch."""
+
+    action: str
+    step: int | None
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """Everything that a log says that a judgement may use; bounded at any log size.
+
+    `completed_at` is the last `Training Progress: 100%` line or None; `last` the last line that is not empty.
+    """
+
+    line_count: int
+    stages: tuple[StageMark, ...] = ()
+    configs: tuple[ResolvedConfig, ...] = ()
+    steps: tuple[StepMetrics, ...] = ()
+    progress: Progress | None = None
+    completed_at: Excerpt | None = None
+    adapters: tuple[AdapterReport, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    errors: tuple[LoggedError, ...] = ()
+    noise: tuple[Noise, ...] = ()
+    lost_weights: tuple[Excerpt, ...] = ()
+    checkpoints: tuple[CheckpointEvent, ...] = ()
+    last: Excerpt | None = None
+
+    def reached(self) -> Stage | None:
+        """The furthest stage in enum order that the log proves, None for an empty log."""
+        return max((mark.stage for mark in self.stages), key=lambda stage: stage.order, default=None)

@@ -1,0 +1,141 @@
+"""A job: everything that the GPU host needs to run one variant of one level, in one versioned document."""
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from bot.core.levels import Level
+
+Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Document(BaseModel):
+    """A strict, frozen document: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Repository(Document):
+    """A git repository on this machine and the commit under test.
+
+    `path` is a checkout or a bare git directory; the runner makes a private worktree of `commit` from it
+    and never touches it. With `in_place` true the checkout itself is used as it stands (its dirty files are
+    recorded), as for a container that holds exactly the commit under test.
+    """
+
+    path: str
+    commit: Sha
+    in_place: bool = False
+
+
+class Substitution(Document):
+    """One exact text replacement; `old` must occur exactly `count` times."""
+
+    old: str
+    new: str
+    count: Annotated[int, Field(ge=1)] = 1
+
+
+class Patch(Document):
+    """A declared change to a private worktree of verl or Bridge, shown on the card.
+
+    `before` and `after` are the SHA-256 digests of the whole file. A file that matches neither is an error,
+    one that already matches `after` needs nothing.
+    """
+
+    name: str
+    repository: Literal["verl", "bridge"]
+    file: str
+    substitutions: tuple[Substitution, ...]
+    before: Digest
+    after: Digest
+    reason: str
+    upstream: str = ""
+
+
+class Checkpoint(Document):
+    """The model of the run: a hub id, optionally at a local path, or a dummy config with random weights.
+
+    `random_weights` marks a local path whose weights are random: a limitation of every verdict on it.
+    """
+
+    model_id: str
+    model_path: str | None = None
+    dummy_config: str | None = None
+    random_weights: bool = False
+
+
+class Data(Document):
+    """Parquet files of the task; with `prepare` the runner makes what is missing by verl's own script."""
+
+    train_files: str
+    val_files: str
+    prepare: Literal["gsm8k", "none"] = "gsm8k"
+
+
+class SiteProfile(Document):
+    """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else.
+
+    `wrapper`, `process` and `overrides` are added to those of the level; `python_path` entries follow the
+    checkouts on PYTHONPATH; `stall_s` is how long a stage may show no progress (by stage name, `default` for
+    the rest); `limitations` are sentences for the card; `required_packages` are import names.
+    """
+
+    name: str
+    description: str = ""
+    python: str = "python3"
+    image: str = ""
+    wrapper: dict[str, str] = Field(default_factory=dict)
+    process: dict[str, str] = Field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    python_path: tuple[str, ...] = ()
+    required_packages: tuple[str, ...] = ("modelopt",)
+    ray_cpus: Annotated[int, Field(ge=1)] = 16
+    ray_address: str | None = None
+    stall_s: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: {"default": 600})
+    hang_grace_s: Annotated[float, Field(gt=0)] = 8.0
+    min_free_gib: Annotated[float, Field(ge=0)] = 20.0
+    scratch: str | None = None
+    limitations: tuple[str, ...] = ()
+
+
+class Job(Document):
+    """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories.
+
+    `wrapper` names must each be read by verl's wrapper at the commit; `process` variables are only recorded.
+    `expected` maps dotted keys of the resolved configuration to the values that the run itself must print.
+    `time_limit_s` bounds the wrapper, not preflight and prepare.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    id: Annotated[str, StringConstraints(pattern=r"^[0-9]-[a-z0-9][a-z0-9-]*$")]
+    level: Level
+    variant: str
+    bridge: Repository
+    megatron_lm: Repository | None = None
+    verl: Repository
+    script: str = "tests/special_e2e/run_ppo_trainer_megatron.sh"
+    gpu_count: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    wrapper: dict[str, str]
+    process: dict[str, str] = Field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    checkpoint: Checkpoint
+    data: Data
+    reward_model: bool = False
+    patches: tuple[Patch, ...] = ()
+    bridge_tests: tuple[str, ...] = ()
+    require_bridge_checks: bool = False
+    expected: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+    time_limit_s: Annotated[int, Field(ge=1)] = 1800
+    site: SiteProfile
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: equal jobs, equal digests."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,127 @@
+"""The coverage levels, their variants and the wrapper environment that each one asks for.
+
+Source: Megatron-Bridge's guide to verl end-to-end testing; `docs/levels.md` explains each level.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from types import MappingProxyType
+
+
+class Level(IntEnum):
+    """Ordered depth of testing; level 0 runs first and alone."""
+
+    SMOKE = 0
+    SAVE_RESUME = 1
+    PARALLELISM = 2
+    MEGATRON_FSDP = 3
+    FEATURE = 4
+    LEARNING_SIGNAL = 5
+
+    @property
+    def title(self) -> str:
+        """The level's name as the card prints it."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Level.SMOKE: "LoRA + DDP smoke",
+    Level.SAVE_RESUME: "Save/resume",
+    Level.PARALLELISM: "Parallelism stress",
+    Level.MEGATRON_FSDP: "Megatron-FSDP",
+    Level.FEATURE: "Feature e2e",
+    Level.LEARNING_SIGNAL: "Learning signal",
+}
+
+# The Level 0 exports; every other variant overrides some of them.
+BASE_WRAPPER: Mapping[str, str] = MappingProxyType(
+    {
+        "VERL_USE_UV": "0",
+        "PROFILE_STEPS": "null",
+        "ENGINE": "vllm",
+        "USE_MBRIDGE": "True",
+        "VANILLA_MBRIDGE": "False",
+        "VALUE_VANILLA_MBRIDGE": "False",
+        "LORA_RANK": "4",
+        "USE_MEGATRON_FSDP": "False",
+        "COMMON_PP": "1",
+        "COMMON_VPP": "null",
+        "COMMON_CP": "1",
+        "COMMON_TP": "1",
+        "INFER_TP": "1",
+        "ALL_OFFLOAD": "False",
+        "TOTAL_TRAIN_STEPS": "1",
+        "SAVE_FREQ": "-1",
+        "VAL_BEFORE_TRAIN": "False",
+        "TEST_FREQ": "-1",
+    }
+)
+
+_FUSION_ROOTS = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+NO_GRADIENT_FUSION = tuple(
+    f"++{root}.megatron.override_transformer_config.gradient_accumulation_fusion=False" for root in _FUSION_ROOTS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a level: its wrapper overrides, Hydra overrides, GPUs and typical cost.
+
+    `gpu_minutes` is an estimate for planning (GPUs times minutes), not a measurement of the job at hand.
+    """
+
+    level: Level
+    name: str
+    gpu_count: int
+    gpu_minutes: int
+    wrapper: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    steps: int = 1
+
+    @property
+    def job_id(self) -> str:
+        """`<level>-<name>`, the name of the run's folder under `jobs/`."""
+        return f"{int(self.level)}-{self.name}"
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant(Level.SMOKE, "lora-ddp", 1, 5),
+    Variant(
+        Level.SAVE_RESUME,
+        "resume",
+        1,
+        10,
+        {"SAVE_FREQ": "1"},
+        steps=2,
+    ),
+    Variant(
+        Level.PARALLELISM,
+        "dense",
+        4,
+        28,
+        {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"},
+    ),
+    Variant(
+        Level.PARALLELISM,
+        "expert",
+        2,
+        14,
+        {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"},
+    ),
+    Variant(Level.MEGATRON_FSDP, "fsdp", 1, 6, {"USE_MEGATRON_FSDP": "True"}, NO_GRADIENT_FUSION),
+    Variant(Level.FEATURE, "feature", 1, 10),
+    Variant(
+        Level.LEARNING_SIGNAL,
+        "signal",
+        1,
+        10,
+        {"TOTAL_TRAIN_STEPS": "20", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
+        steps=20,
+    ),
+)
+
+
+def variants_of(level: Level) -> tuple[Variant, ...]:
+    """All variants of a level, the default one first."""
+    return tuple(variant for variant in VARIANTS if variant.level is level)
