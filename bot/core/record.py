@@ -1,0 +1,172 @@
+"""What a run leaves behind beside its log: the documents of a run folder that the judge reads.
+
+The runner writes them, `bot.core.verdict` reads them, `docs/run-folder.md` describes every file. All text
+in them is redacted before it is written (`bot.core.redact`).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from bot.core.jobs import Document, Job
+from bot.core.stages import Stage
+
+JOB_FILE = "job.json"
+EVENTS_FILE = "events.jsonl"
+LOG_FILE = "log.txt.zst"
+METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE = "config.json"
+ENVIRONMENT_FILE = "environment.json"
+IMPORTS_FILE = "imports.jsonl"
+EVIDENCE_FILE = "evidence.json"
+VERDICT_FILE = "verdict.json"
+CARD_MARKDOWN_FILE = "card.md"
+CARD_TEXT_FILE = "card.txt"
+JUNIT_FILE = "junit.xml"
+
+
+class Check(StrEnum):
+    """Every preflight check; each failed one blocks the run before a GPU hour is spent."""
+
+    REPOSITORIES = "repositories"
+    PATCHES = "patches"
+    IMPORT_DRIVER = "import_driver"
+    IMPORT_WORKER = "import_worker"
+    PACKAGES = "packages"
+    GPUS = "gpus"
+    GPU_VARIABLES = "gpu_variables"
+    DATA = "data"
+    MODEL = "model"
+    REWARD_MODEL = "reward_model"
+    DISK = "disk"
+    IMAGE = "image"
+    STALE_CHECKPOINTS = "stale_checkpoints"
+    WRAPPER = "wrapper"
+    HYDRA = "hydra"
+    BRIDGE_TESTS = "bridge_tests"
+
+
+class Finding(Document):
+    """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a remark for the card.
+
+    `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `mend`
+    what to do about it (empty when ok).
+    """
+
+    check: Check
+    ok: bool
+    blocking: bool = True
+    stage: Stage = Stage.ENVIRONMENT
+    summary: str
+    mend: str = ""
+
+
+class ImportLine(Document):
+    """Where one process got a module from.
+
+    `role` is `driver` and `ray_worker` for the preflight, `run` for a process of the run itself (written by
+    the probe on first import). `file` is the module's file, empty with `error` set when the import failed.
+    """
+
+    module: str
+    file: str = ""
+    role: Literal["driver", "ray_worker", "run"]
+    pid: int
+    process: str = ""
+    error: str = ""
+
+
+class RepositoryState(Document):
+    """A repository under test: `root` is the tree that the run imports from, at `commit`, with `dirty` files.
+
+    `patches` are the names of the declared patches applied to it.
+    """
+
+    name: Literal["bridge", "megatron_lm", "verl"]
+    root: str
+    commit: str
+    dirty: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
+
+
+class Gpu(Document):
+    """One GPU as the driver reports it."""
+
+    index: int
+    name: str
+    memory_total_mib: int
+    memory_used_mib: int
+
+
+class Environment(Document):
+    """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
+
+    `import_roots` maps a module (`megatron.bridge`, `megatron.core`, `verl`) to the directory below which its
+    file must lie. `packages` maps distribution names to versions; `hand_installed` lists those that the
+    image did not bring.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    repositories: tuple[RepositoryState, ...] = ()
+    import_roots: dict[str, str] = Field(default_factory=dict)
+    imports: tuple[ImportLine, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    python: str = ""
+    packages: dict[str, str] = Field(default_factory=dict)
+    hand_installed: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cpu_count: int = 0
+    image: str = ""
+    command: tuple[str, ...] = ()
+    process: dict[str, str] = Field(default_factory=dict)
+    site: str = ""
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class EndReason(StrEnum):
+    """Why the wrapper's process ended, or why it never started."""
+
+    EXITED = "exited"
+    NOT_STARTED = "not_started"
+    FATAL_ERROR_HANG = "fatal_error_hang"
+    HOPELESS = "hopeless"
+    WRONG_IMPORT = "wrong_import"
+    STALLED = "stalled"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+
+
+class Event(Document):
+    """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.
+
+    Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` (samples),
+    `ended` (reason, exit_code, note) and `left_running` (processes that survived the clean-up). The other
+    keys of the line are in `data`.
+    """
+
+    t_s: float
+    kind: str
+    data: dict[str, object] = Field(default_factory=dict)
+
+
+class TestCase(Document):
+    """One test of the focused Bridge tests, from the JUnit file."""
+
+    name: str
+    outcome: Literal["passed", "failed", "skipped"]
+    message: str = ""
+
+
+class Record(Document):
+    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason."""
+
+    job: Job | None = None
+    environment: Environment | None = None
+    events: tuple[Event, ...] = ()
+    imports: tuple[ImportLine, ...] = ()
+    tests: tuple[TestCase, ...] | None = None
+    missing: tuple[str, ...] = ()
+
