@@ -1,0 +1,89 @@
+"""Leaves out the tests whose need is absent on this machine, and says at the end how many and why.
+
+With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU and online ones, which are opt-in.
+"""
+
+import importlib.util
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+
+def _program(*names: str) -> Callable[[], str]:
+    def absent() -> str:
+        return "" if any(shutil.which(name) for name in names) else f"none of {', '.join(names)} on PATH"
+
+    return absent
+
+
+def _postgres() -> str:
+    packaged = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return "" if packaged or shutil.which("initdb") else "no initdb on PATH or below /usr/lib/postgresql"
+
+
+def _ray() -> str:
+    missing = [name for name in ("ray", "hydra") if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(missing)} (REQUIRE_ALL=1 make test installs both)" if missing else ""
+
+
+def _gpu() -> str:
+    if os.environ.get("WITH_GPU") != "1":
+        return "opt in with WITH_GPU=1"
+    return "" if Path("/dev/nvidia0").exists() else "no NVIDIA GPU"
+
+
+def _online() -> str:
+    return "" if os.environ.get("WITH_ONLINE") == "1" else "opt in with WITH_ONLINE=1"
+
+
+# One function for each marker of pyproject.toml: the reason why its tests cannot run here, empty when they can.
+NEEDS: Mapping[str, Callable[[], str]] = {
+    "chromium": _program("chromium", "chromium-browser", "google-chrome"),
+    "gpu": _gpu,
+    "node": _program("node"),
+    "online": _online,
+    "postgres": _postgres,
+    "ray": _ray,
+    "slurm": _program("slurmctld"),
+}
+OPT_IN = frozenset({"gpu", "online"})
+
+LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
+REASONS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LEFT_OUT] = Counter()
+    config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    reasons = item.config.stash[REASONS]
+    unmet = [(mark.name, reasons[mark.name]) for mark in item.iter_markers() if reasons.get(mark.name)]
+    if not unmet:
+        return
+    marker, reason = unmet[0]
+    if os.environ.get("REQUIRE_ALL") == "1" and not any(name in OPT_IN for name, _ in unmet):
+        pytest.fail(f"REQUIRE_ALL=1, and this `{marker}` test cannot run: {reason}", pytrace=False)
+    item.config.stash[LEFT_OUT][unmet[0]] += 1
+    pytest.skip(f"{marker}: {reason}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a complete run that skipped a test for any reason that no marker names."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
+    unnamed = skipped - session.config.stash[LEFT_OUT].total()
+    if os.environ.get("REQUIRE_ALL") == "1" and unnamed > 0 and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left_out = config.stash[LEFT_OUT]
+    terminalreporter.section(f"left out: {left_out.total()}")
+    for (marker, reason), count in sorted(left_out.items()):
+        terminalreporter.line(f"{marker}: {count} ({reason})")
