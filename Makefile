@@ -1,0 +1,67 @@
+# One set of commands for people and for CI. `make run` and `make test` do all set-up themselves.
+#   PYTHON=python3.12    the interpreter to build the environment with (default: the first that is 3.11 or later)
+#   VENV=folder          where the environment lies
+#   REQUIRE_ALL=1        install Ray and Hydra too, and fail where a test would be left out
+
+VENV ?= .venv
+PYTHON ?=
+BIN := $(VENV)/bin
+SET := $(if $(filter 1,$(REQUIRE_ALL)),all,dev)
+# Wheels only, so that a missing one is an error and not an hour of compiling; antlr4 is published as source alone.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+INSTALL := $(PIP) install --require-hashes --only-binary :all: --no-binary antlr4-python3-runtime
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint types architecture format bench lock clean
+.DELETE_ON_ERROR:
+
+help: ## List the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+run: $(VENV)/.run ## Set up, then show the whole way on a recorded run
+	@$(BIN)/verl-e2e demo
+
+test: check ## Set up, then lint, types, architecture and tests
+	$(BIN)/python -m pytest
+
+check: lint types architecture ## Everything but the tests
+
+lint: $(VENV)/.$(SET) ## ruff, and zizmor over the workflows
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/zizmor --offline --quiet .github/workflows
+
+types: $(VENV)/.$(SET) ## mypy
+	$(BIN)/mypy
+
+architecture: $(VENV)/.$(SET) ## Who may import whom
+	$(BIN)/lint-imports --no-timings
+
+format: $(VENV)/.$(SET) ## Mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.run ## Measure against grep and against the wall
+	$(BIN)/python bench/bench.py
+
+# The lock names no registry: whichever index pip is configured for must serve files of these digests.
+lock: $(VENV)/.run ## Resolve the dependencies anew
+	$(PIP) install 'uv>=0.9'
+	for set in all:all dev:dev run:build; do \
+	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --output-file requirements/$${set%:*}.txt \
+	    $$([ $$set = all:all ] || echo --constraints requirements/all.txt) --upgrade --universal --python-version 3.11 \
+	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links || exit; \
+	done
+
+clean: ## Remove what the commands above made
+	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find bot runners tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python: scripts/create-venv.sh
+	@scripts/create-venv.sh $(VENV) $(PYTHON)
+
+$(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
+	@echo "installing requirements/$*.txt into $(VENV)"
+	@$(INSTALL) -r requirements/$*.txt
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
