@@ -35,7 +35,7 @@ types: $(VENV)/.$(SET) ## mypy
 	$(BIN)/mypy
 
 architecture: $(VENV)/.$(SET) ## Who may import whom
-	$(BIN)/lint-imports --no-timings
+	$(BIN)/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.$(SET) ## Mend what ruff can mend
 	$(BIN)/ruff check --fix

@@ -1,0 +1,291 @@
+"""The house rules that no tool checks by itself: arrows between rooms, what is imported, locked and shipped."""
+
+import ast
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ("run", "dev", "all")
+HEAVY = {"hydra", "matplotlib", "numpy", "pandas", "ray", "runners", "torch"}
+
+
+def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("REQUIRE_ALL", "PYTHONPATH")}
+    words = [str(word) for word in argv]
+    variables = inherited | environment
+    return subprocess.run(words, check=False, cwd=cwd, env=variables, capture_output=True, text=True, timeout=120)
+
+
+def our_sources(*rooms: str) -> Iterator[Path]:
+    for room in rooms:
+        yield from (path for path in (ROOT / room).rglob("*.py") if "probe" not in path.relative_to(ROOT).parts)
+
+
+def imported_roots(path: Path) -> set[str]:
+    """Top-level names that a file imports, at any depth of nesting; `backports` keeps its second part."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {".".join(name.split(".")[: 2 if name.startswith("backports.") else 1]) for name in names}
+
+
+def third_party(*rooms: str) -> set[str]:
+    found = {name for path in our_sources(*rooms) for name in imported_roots(path)}
+    return found - set(sys.stdlib_module_names) - {"bot", "runners"}
+
+
+def locked(name: str) -> dict[str, str]:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text()
+    return {
+        canonicalize_name(found[1]): found[2] for found in re.finditer(r"^([A-Za-z0-9._-]+)==([^\s;]+)", text, re.M)
+    }
+
+
+# Each line would break one arrow: where it is planted, what it says, and the contract that must notice.
+PLANTED = (
+    ("bot/core/stages.py", "import os", "bot.core is pure"),
+    ("bot/core/stages.py", "from pathlib import Path", "bot.core is pure"),
+    ("bot/core/stages.py", "import bot.ports", "Imports point down through the rooms"),
+    ("bot/handlers/planted.py", "import bot.adapters.planted", "Imports point down through the rooms"),
+    ("bot/wiring.py", "import bot.cli", "Imports point down through the rooms"),
+    ("bot/attic.py", "", "Imports point down through the rooms"),
+    ("bot/adapters/planted.py", "import bot.adapters.other", "Adapters never import each other"),
+    ("runners/planted.py", "import bot.ports", "The runner knows bot.core and nothing else of bot"),
+    ("bot/wiring.py", "import runners", "Only the command line starts the runner"),
+)
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of our rooms, with the ones that a planted line needs made where they do not exist yet."""
+    copy = tmp_path_factory.mktemp("rooms")
+    for room in ("bot", "runners"):
+        shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("bot/adapters", "bot/handlers", "runners"):
+        (copy / folder).mkdir(exist_ok=True)
+        (copy / folder / "__init__.py").touch()
+    for module in ("bot/ports", "bot/wiring", "bot/cli", "bot/adapters/planted", "bot/adapters/other"):
+        (copy / f"{module}.py").touch()
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    return copy
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    return call(Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache", cwd=folder, PYTHONPATH=".")
+
+
+def test_the_arrows_hold() -> None:
+    answer = lint_imports(ROOT)
+    assert answer.returncode == 0, answer.stdout
+
+
+@pytest.mark.parametrize(("file", "line", "contract"), PLANTED)
+def test_a_planted_arrow_is_refused(rooms: Path, file: str, line: str, contract: str) -> None:
+    path = rooms / file
+    before = path.read_text() if path.exists() else None
+    path.write_text(f"{before or ''}\n{line}\n")
+    answer = lint_imports(rooms)
+    path.unlink() if before is None else path.write_text(before)
+    assert answer.returncode == 1
+    assert re.search(rf"^{re.escape(contract)}.* BROKEN", answer.stdout, re.M), answer.stdout
+
+
+def test_core_needs_pydantic_and_nothing_else() -> None:
+    assert third_party("bot/core") <= {"pydantic"}
+
+
+def test_every_dependency_is_used_and_every_import_declared() -> None:
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
+    distributions = importlib.metadata.packages_distributions()
+    used = set()
+    for name in third_party("bot", "runners"):
+        # `backports` is a namespace of several distributions, named after the module.
+        owners = [name] if name.startswith("backports.") else distributions.get(name, [name])
+        used |= {canonicalize_name(owner) for owner in owners}
+    assert used == declared
+
+
+@pytest.mark.parametrize("module", ["bot", "bot.cli"])
+def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
+    code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    answer = call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert answer.returncode == 0, answer.stderr
+    assert HEAVY.isdisjoint(answer.stdout.split())
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_names_digests_and_no_registry(lock: str) -> None:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+    entries = re.split(r"^(?=\S)", text, flags=re.M)[1:]
+    assert entries
+    for entry in entries:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[^\n]+( \\\n +--hash=sha256:[0-9a-f]{64})+\n", entry), entry
+
+
+def test_the_locks_agree() -> None:
+    run, dev, everything = (locked(name) for name in LOCKS)
+    assert run.items() <= dev.items() <= everything.items()
+
+
+def grouped(name: str) -> Iterator[Requirement]:
+    for entry in PROJECT["dependency-groups"][name]:
+        if isinstance(entry, str):
+            yield Requirement(entry)
+        else:
+            yield from grouped(entry["include-group"])
+
+
+def test_the_locks_hold_what_the_project_asks_for() -> None:
+    dependencies = [Requirement(line) for line in PROJECT["project"]["dependencies"]]
+    for lock, group in (("run", "build"), ("dev", "dev"), ("all", "all")):
+        pins = locked(lock)
+        for requirement in (*dependencies, *grouped(group)):
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (lock, requirement)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    answer = call(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
+    assert answer.returncode == 0, answer.stderr
+    (built,) = folder.glob("verl_e2e-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    shipped = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
+    listing = call("git", "ls-files", "bot", "runners")
+    if listing.returncode == 0:
+        present = {name for name in listing.stdout.splitlines() if (ROOT / name).exists()}
+    else:  # an unpacked archive has no git
+        files = (path for room in ("bot", "runners") for path in (ROOT / room).rglob("*") if path.is_file())
+        present = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+    assert present <= shipped
+
+
+def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
+    code = "import bot, sys; from bot.cli import main; print(bot.__file__, file=sys.stderr); main(['--help'])"
+    answer = call(sys.executable, "-P", "-c", code, cwd=tmp_path, PYTHONPATH=str(wheel))
+    assert answer.returncode == 0, answer.stderr
+    assert str(wheel) in answer.stderr
+    assert "Usage" in answer.stdout
+
+
+def test_every_verb_is_documented() -> None:
+    import click
+
+    from bot.cli import main
+
+    assert isinstance(main, click.Group)
+    docs = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))))
+    assert [verb for verb in main.commands if f"verl-e2e {verb}" not in docs] == []
+
+
+def test_people_and_ci_call_the_same_commands() -> None:
+    for file in ("README.md", ".github/workflows/ci.yml"):
+        assert "make run" in (ROOT / file).read_text()
+    assert "make test" in (ROOT / "README.md").read_text()
+    assert ".ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
+    assert "make test REQUIRE_ALL=1" in (ROOT / ".ci/run").read_text()
+
+
+def test_every_action_is_pinned_by_commit() -> None:
+    used = [
+        line.strip()
+        for path in (ROOT / ".github/workflows").glob("*.yml")
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*-?\s*uses:", line)
+    ]
+    assert used
+    for line in used:
+        assert re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line) or "uses: ./" in line, line
+
+
+MARKED = """
+import pytest
+
+@pytest.mark.online
+def test_opt_in(): pass
+
+@pytest.mark.slurm
+def test_needs_daemons(): pass
+"""
+UNMARKED = "import pytest\ndef test_gives_up(): pytest.skip('for a reason that no marker names')\n"
+
+
+def run_probe(folder: Path, source: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run other tests under our conftest and configuration, on a PATH without any daemon."""
+    (folder / "tests").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "tests" / "test_probe.py").write_text(source)
+    variables = {"WITH_ONLINE": "0", "PATH": str(folder)} | environment
+    return call(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", cwd=folder, **variables)
+
+
+def test_a_run_counts_what_it_leaves_out(tmp_path: Path) -> None:
+    answer = run_probe(tmp_path, MARKED)
+    assert answer.returncode == 0, answer.stdout
+    assert "left out: 2" in answer.stdout
+    assert "online: 1 (opt in with WITH_ONLINE=1)" in answer.stdout
+    assert "slurm: 1 (none of slurmctld on PATH)" in answer.stdout
+
+
+def test_a_complete_run_fails_on_what_it_cannot_run(tmp_path: Path) -> None:
+    answer = run_probe(tmp_path, MARKED, REQUIRE_ALL="1")
+    assert answer.returncode == 1
+    assert "this `slurm` test cannot run" in answer.stdout
+    assert "1 skipped, 1 error" in answer.stdout
+
+
+@pytest.mark.parametrize(("require_all", "code"), [("0", 0), ("1", 1)])
+def test_a_complete_run_fails_on_a_skip_without_a_marker(tmp_path: Path, require_all: str, code: int) -> None:
+    assert run_probe(tmp_path, UNMARKED, REQUIRE_ALL=require_all).returncode == code
+
+
+def test_every_marker_has_a_need() -> None:
+    text = (ROOT / "tests" / "conftest.py").read_text()
+    (needs,) = (
+        node.value
+        for node in ast.parse(text).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "NEEDS"
+    )
+    assert isinstance(needs, ast.Dict)
+    keys = [key.value for key in needs.keys if isinstance(key, ast.Constant)]
+    assert keys == [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["markers"]]
+
+
+def fake_python(folder: Path, *, version_ok: bool) -> str:
+    """An interpreter that answers the version question, but has neither venv nor ensurepip."""
+    path = folder / "python-without-ensurepip"
+    path.write_text(f'#!/bin/sh\ncase "$2" in *version_info*) exit {0 if version_ok else 1};; esac\nexit 1\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(("version_ok", "said"), [(True, "ensurepip is missing"), (False, "No Python 3.11 or later")])
+def test_setup_without_a_usable_python_is_one_sentence(tmp_path: Path, version_ok: bool, said: str) -> None:
+    python = fake_python(tmp_path, version_ok=version_ok)
+    answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / "venv", python)
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert answer.stderr.count("\n") == 1
