@@ -1,0 +1,203 @@
+"""What a secret looks like in a log: patterns of well-known tokens, and names whose values are secret.
+
+No pattern crosses a line end, so that line numbers stay as they are. Each has literals that are looked for
+first: a search for a literal is many times faster than a regular expression, and ordinary text has none.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ANSI = rb"\x1b\[[0-9;?]*[A-Za-z]"
+
+Span = tuple[int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPattern:
+    """A kind of secret; the first group, or the whole match when there is none, is what must go."""
+
+    kind: bytes
+    literals: tuple[bytes, ...]
+    regex: re.Pattern[bytes]
+
+    def may_occur(self, block: bytes) -> bool:
+        """Whether a block of text holds one of the literals."""
+        return any(literal in block for literal in self.literals)
+
+    def spans(self, block: bytes) -> Iterator[Span]:
+        """Where the secrets lie, as (start, end, kind)."""
+        for match in self.regex.finditer(block):
+            start, end = match.span(1 if self.regex.groups else 0)
+            yield start, end, self.kind
+
+
+def _pattern(kind: str, literals: tuple[bytes, ...], regex: bytes) -> SecretPattern:
+    return SecretPattern(kind.encode(), literals, re.compile(regex))
+
+
+_WORD = rb"[A-Za-z0-9_\-]"
+
+PATTERNS: tuple[SecretPattern, ...] = (
+    # An installation token may also be `ghs_`, an app id and a JSON web token.
+    _pattern(
+        "github_token",
+        (b"gh",),
+        rb"gh[pousr]_(?:[A-Za-z0-9]{1,20}_eyJ" + _WORD + rb"+(?:\." + _WORD + rb"+){0,2}|[A-Za-z0-9]{16,})",
+    ),
+    _pattern("github_token", (b"github_pat_",), rb"github_pat_[A-Za-z0-9_]{20,}"),
+    _pattern("hf_token", (b"hf_",), rb"hf_(?=[a-z]{0,60}[A-Z0-9])[A-Za-z0-9]{20,}"),
+    _pattern("hf_token", (b"api_org_",), rb"api_org_[A-Za-z0-9]{20,}"),
+    _pattern("wandb_key", (b"wandb_v",), rb"wandb_v[0-9]+_" + _WORD + rb"{16,}"),
+    _pattern(
+        "wandb_key",
+        (b"wandb", b"WANDB"),
+        rb"(?:wandb|WANDB)[^\r\n]{0,80}?(?:key|KEY|login|LOGIN)[^\r\n]{0,40}?(?<![0-9a-f])([0-9a-f]{40})(?![0-9a-f])",
+    ),
+    _pattern("aws_key", (b"AKIA", b"ASIA"), rb"A(?:KI|SI)A[A-Z0-9]{16}"),
+    _pattern("google_key", (b"AIza",), rb"AIza" + _WORD + rb"{35}"),
+    _pattern("api_key", (b"sk-",), rb"(?<![A-Za-z0-9])sk-(?=" + _WORD + rb"{0,80}[0-9])" + _WORD + rb"{24,}"),
+    _pattern("api_key", (b"nvapi-",), rb"nvapi-" + _WORD + rb"{20,}"),
+    _pattern("gitlab_token", (b"glpat-",), rb"glpat-" + _WORD + rb"{16,}"),
+    _pattern("slack_token", (b"xox",), rb"xox[abeoprs]-[A-Za-z0-9\-]{10,}"),
+    _pattern("docker_token", (b"dckr_pat_",), rb"dckr_pat_" + _WORD + rb"{16,}"),
+    _pattern("jwt", (b"eyJ",), rb"eyJ" + _WORD + rb"{8,}\." + _WORD + rb"{8,}(?:\." + _WORD + rb"*)?"),
+    _pattern(
+        "bearer",
+        (b"earer", b"BEARER"),
+        rb"(?:[Bb]earer|BEARER)[ \t]+([A-Za-z0-9._~+/\-]{8,}=*)",
+    ),
+    _pattern(
+        "authorization",
+        (b"uthorization", b"AUTHORIZATION"),
+        rb"(?:[Aa]uthorization|AUTHORIZATION)['\"]?[ \t]*[:=][ \t]*['\"]?(?:[A-Za-z]{2,10}[ \t]+)?([^\s'\",;<>]{8,})",
+    ),
+    _pattern("userinfo", (b"://",), rb"://(?!git@)([^\s/?#@'\"<>]{1,400})@"),
+    _pattern(
+        "private_key",
+        (b"PRIVATE KEY-----",),
+        rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----([^\r\n]+?)-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----",
+    ),
+)
+
+# Names are found by these parts in lower case, then judged whole by `is_secret_name`.
+_NAME_PARTS = (b"token", b"passw", b"passphrase", b"secret", b"_key", b"-key", b"apikey")
+
+_SECRET_ENDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "api_key",
+    "apikey",
+    "access_key",
+    "secret_key",
+    "private_key",
+)
+# Before `_token`: words of credentials. In lower case any other word is more likely a language model's token.
+_CREDENTIAL = re.compile(
+    r"(?:.*_)?(?:access|api|auth|bearer|bot|gh|github|gitlab|hf|hub|id|jwt|refresh|session|vault|wandb)_token",
+    re.IGNORECASE,
+)
+# In upper case it is the other way round.
+_VOCABULARY = re.compile(
+    r"(?:.*_)?(?:BOS|CLS|END|EOS|IMAGE|MASK|MAX|MIN|NEW|NUM|PAD|PER|SEP|SPECIAL|START|STOP|UNK|VIDEO)_TOKEN"
+)
+
+_GAP = rb"(?:" + ANSI + rb"|[ \t'\"])*"
+_ASSIGNMENT = re.compile(
+    rb"(?P<rest>[A-Za-z0-9_.\-]*)(?P<sep>" + _GAP + rb"[=:](?!:)" + _GAP + rb"|[ \t]+)"
+    rb"(?P<value>[^\s'\",;&\x1b]*[^\s'\",;&)\]}\x1b])"
+)
+_NAME_CHARS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HARMLESS = re.compile(rb"(?:None|none|null|True|False|true|false|\*+|\.\.\.|\$\{?\w+\}?|[{<\[(].*|[0-9]{1,3})\Z")
+_NUMBER = re.compile(rb"(?:[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan|np\.\w+\(.*)\Z")
+_OPAQUE = re.compile(rb"(?=.*[0-9])[A-Za-z0-9_.~+/=\-]{16,}\Z")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or key of this name holds a secret: `HF_TOKEN` and `apiKey` do, `eos_token` does not."""
+    words = _CAMEL.sub("_", name).replace("-", "_").replace(".", "_")
+    if words.lower().endswith(_SECRET_ENDS):
+        return True
+    if words.endswith("TOKEN"):
+        return words == "TOKEN" or (words.endswith("_TOKEN") and not _VOCABULARY.fullmatch(words))
+    return _CREDENTIAL.fullmatch(words) is not None
+
+
+def assigned_secrets(block: bytes) -> Iterator[Span]:
+    """Where values lie that are given to a secret name: `X_TOKEN=...`, `'password': '...'`, `--api-key ...`."""
+    lowered = block.lower()
+    for part in _NAME_PARTS:
+        at = lowered.find(part)
+        while at >= 0:
+            span = _assigned_at(block, at, at + len(part))
+            if span:
+                yield span
+            at = lowered.find(part, at + len(part))
+
+
+def _assigned_at(block: bytes, start: int, end: int) -> Span | None:
+    match = _ASSIGNMENT.match(block, end)
+    if match is None:
+        return None
+    while start > 0 and end - start < 80 and block[start - 1] in _NAME_CHARS:
+        start -= 1
+    name = block[start : match.end("rest")].decode("ascii", "replace")
+    bare = name.lstrip("-.")
+    value = match["value"]
+    if not match["sep"].strip() and not name.startswith("--"):
+        return None
+    if _HARMLESS.match(value) or not (is_secret_name(bare) or (bare.lower() == "token" and _OPAQUE.match(value))):
+        return None
+    kind = _kind_of(bare)
+    if kind == b"token" and _NUMBER.match(value):
+        return None
+    return match.start("value"), _value_end(block, match), kind
+
+
+def _value_end(block: bytes, match: re.Match[bytes]) -> int:
+    """The end of the value: of a quoted one the closing quote on the same line."""
+    start, end = match.span("value")
+    quote = block[start - 1 : start]
+    if quote not in (b"'", b'"'):
+        return end
+    line_end = min(at for at in (block.find(b"\n", end), block.find(b"\r", end), len(block)) if at >= 0)
+    closing = block.find(quote, end, line_end)
+    return closing if closing >= 0 else end
+
+
+def hide_value(name: str, value: str) -> str:
+    """The value of a document's key: a placeholder when the name is secret and the value tells something."""
+    raw = value.encode("utf-8", "surrogateescape")
+    if not value or not is_secret_name(name) or _HARMLESS.match(raw):
+        return value
+    return mark(_kind_of(name)).decode()
+
+
+def _kind_of(name: str) -> bytes:
+    return b"token" if name.lower().endswith("token") else b"password" if "pass" in name.lower() else b"secret"
+
+
+def hide_secrets(block: bytes) -> bytes:
+    """The block with every secret that a pattern or a name gives away replaced by `<redacted:kind>`."""
+    for pattern in PATTERNS:
+        if pattern.may_occur(block):
+            block = _replace(block, pattern.spans(block))
+    return _replace(block, assigned_secrets(block))
+
+
+def _replace(block: bytes, spans: Iterator[Span]) -> bytes:
+    parts: list[bytes] = []
+    done = 0
+    for start, end, kind in sorted(spans):
+        if start >= done:
+            parts += (block[done:start], mark(kind))
+            done = end
+    return b"".join((*parts, block[done:])) if parts else block
+
+
+def mark(kind: bytes) -> bytes:
+    """The placeholder of a secret."""
+    return b"<redacted:" + kind + b">"
