@@ -8,8 +8,8 @@ PYTHON ?=
 BIN := $(VENV)/bin
 SET := $(if $(filter 1,$(REQUIRE_ALL)),all,dev)
 # Wheels only, so that a missing one is an error and not an hour of compiling; antlr4 is published as source alone.
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-INSTALL := $(PIP) install --require-hashes --only-binary :all: --no-binary antlr4-python3-runtime
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+INSTALL := $(PIP) install --require-hashes --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check lint types architecture format bench lock clean
