@@ -40,6 +40,9 @@ def _online() -> str:
     return "" if os.environ.get("WITH_ONLINE") == "1" else "opt in with WITH_ONLINE=1"
 
 
+# Fixtures are data, the Python files among them too.
+collect_ignore = ["fixtures"]
+
 # One function for each marker of pyproject.toml: the reason why its tests cannot run here, empty when they can.
 NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),

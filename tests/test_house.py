@@ -200,6 +200,15 @@ def test_every_verb_is_documented() -> None:
     assert [verb for verb in main.commands if f"verl-e2e {verb}" not in docs] == []
 
 
+def test_every_document_that_is_named_exists() -> None:
+    texts = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *our_sources("bot", "runners")]
+    named = {name for text in texts for name in re.findall(r"\bdocs/[\w/-]+\.md\b", text.read_text())}
+    for text in (ROOT / "docs").rglob("*.md"):
+        links = re.findall(r"\]\(([^)#:]+)\)", text.read_text())
+        named |= {os.path.relpath(text.parent / link, ROOT) for link in links}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
 def test_people_and_ci_call_the_same_commands() -> None:
     for file in ("README.md", ".github/workflows/ci.yml"):
         assert "make run" in (ROOT / file).read_text()
