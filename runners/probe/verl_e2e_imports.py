@@ -1,0 +1,101 @@
+"""Imports the modules under proof and writes where each came from: `python3 -m verl_e2e_imports ROLE FILE`.
+
+ROLE is `driver` (this process) or `ray_worker` (a remote function of a private local Ray, or of the cluster at
+RAY_ADDRESS, under the runtime environment that VERL_E2E_RUNTIME_ENV holds as JSON). FILE gets one JSON line for
+each module, the driver's as soon as it is known: module, file, role, pid, process, and with a failed import the
+error, the root error, the name of a missing module and the frame that raised.
+"""
+
+import json
+import os
+import sys
+
+ORDER = ("megatron.core", "megatron.bridge", "verl")
+
+
+def prove(role, path, modules):
+    """Import the modules one by one, a line for each (appended to `path` at once if given); a failure ends it."""
+    import importlib
+    import traceback
+
+    def root_of(error):
+        seen = set()
+        while id(error) not in seen:
+            seen.add(id(error))
+            deeper = error.__cause__ or error.__context__
+            if deeper is None:
+                return error
+            error = deeper
+        return error
+
+    def failure(error):
+        root = root_of(error)
+        frames = traceback.extract_tb(root.__traceback__)
+        frames = [frame for frame in frames if "importlib" not in frame.filename]
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "root": f"{type(root).__name__}: {root}",
+            "root_missing": getattr(root, "name", None) if isinstance(root, ModuleNotFoundError) else None,
+            "missing": missing,
+            "is_import_error": isinstance(error, (ImportError, OSError)),
+            "where": where,
+        }
+
+    lines = []
+    for name in modules:
+        line = {"module": name, "file": "", "role": role, "pid": os.getpid(), "process": role}
+        try:
+            module = importlib.import_module(name)
+            file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
+            line["file"] = os.path.realpath(file)
+        except BaseException as error:
+            line.update(failure(error))
+        lines.append(line)
+        if path:
+            write([line], path)
+        if "error" in line:
+            break
+    return lines
+
+
+def write(lines, path):
+    """Append the lines as JSON."""
+    with open(path, "a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def _in_worker(path):
+    import ray
+
+    settings = json.loads(os.environ.get("VERL_E2E_RUNTIME_ENV", "{}"))
+    address = os.environ.get("RAY_ADDRESS", "local")
+    extra = {} if address != "local" else {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
+    ray.init(address=address, runtime_env=settings, log_to_driver=False, logging_level="ERROR", **extra)
+    try:
+        # The worker may be on another node of an existing cluster: its lines come back as the result.
+        write(ray.get(ray.remote(num_cpus=1, max_retries=0)(prove).remote("ray_worker", None, ORDER)), path)
+    finally:
+        ray.shutdown()
+
+
+def main():
+    """Prove, and with a fault of Ray itself leave a line that names no module."""
+    role, path = sys.argv[1:3]
+    if role == "driver":
+        prove(role, path, ORDER)
+        return
+    try:
+        _in_worker(path)
+    except BaseException as error:
+        line = {"module": "ray", "file": "", "role": role, "pid": os.getpid(), "process": role}
+        line["error"] = line["root"] = f"{type(error).__name__}: {error}"
+        line["missing"] = line["root_missing"] = getattr(error, "name", None)
+        line["is_import_error"] = isinstance(error, ImportError)
+        write([line], path)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

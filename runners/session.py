@@ -1,0 +1,46 @@
+"""What is private to one run on the host: its mark, its Ray folder, and the file that the import probe writes."""
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_VARIABLE = "VERL_E2E_RUN"
+IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
+PATH_VARIABLE = "VERL_E2E_PATH"
+
+# A unix socket's path has at most 107 bytes, and Ray adds
+# `/ray/session_YYYY-MM-DD_hh-mm-ss_uuuuuu_ppppppp/sockets/plasma_store` to its folder.
+_LONGEST_RAY_FOLDER = 107 - 69
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`nonce` marks every process of the run in its environment; `ray_folder` is short and the run's own."""
+
+    nonce: str
+    ray_folder: Path
+    imports: Path
+
+
+def planned_session(nonce: str, imports: Path) -> Session:
+    """The session that `open_session` would make; touches nothing."""
+    return Session(nonce, _short_root() / f"ve-{nonce[:8]}", imports.resolve())
+
+
+def open_session(nonce: str, imports: Path) -> Session:
+    """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the probe's file."""
+    session = planned_session(nonce, imports)
+    session.ray_folder.mkdir(mode=0o700)
+    return session
+
+
+def close_session(session: Session) -> None:
+    """Remove the run's Ray folder; call it when none of the run's processes is left."""
+    shutil.rmtree(session.ray_folder, ignore_errors=True)
+
+
+def _short_root() -> Path:
+    """The system's temporary folder, or `/tmp` where that one is too long for Ray's sockets."""
+    root = Path(tempfile.gettempdir()).resolve()
+    return root if len(str(root)) + len("/ve-12345678") <= _LONGEST_RAY_FOLDER else Path("/tmp")  # noqa: S108
