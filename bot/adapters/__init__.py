@@ -1,0 +1,1 @@
+"""The only rooms for network, subprocess, files and databases; no adapter imports another."""

@@ -1,0 +1,169 @@
+"""The sentences that a person reads on a verdict and a card, in one place to be reviewed as prose."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.jobs import Job
+from bot.core.levels import Level
+from bot.core.record import LOG_FILE, Record, RepositoryState
+from bot.core.stages import Stage
+from bot.core.triage import Triage, TriageVerdict
+
+BRIDGE_CHECKS = "Bridge-side checks"
+LOCAL_IMPORT = "Local Bridge import in verl"
+BACKEND_RUN = "verl Megatron backend run"
+VARIANTS = "Requested variants"
+LOG_CAPTURE = "Log capture"
+
+NO_LOG = f"no log: {LOG_FILE} is not in the folder"
+UNPROVEN = "nothing in the folder proves it"
+UNKNOWN_COVERAGE = "unknown (the folder names no job)"
+UNKNOWN_CHECKPOINT = "unknown (the folder names no job)"
+MERGE_BASE_NOT_RUN = "merge base not run"
+NOT_EVIDENCE = "not evidence against the Bridge change"
+
+MEND_IMPORT = (
+    "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and remove "
+    "any other megatron.bridge or megatron.core before it; then run again."
+)
+MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
+MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
+MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
+MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
+MEND_HEALTH: Mapping[Criterion, str] = {
+    Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
+    Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
+    Criterion.ROLLOUT_AGREEMENT: (
+        "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
+    ),
+    Criterion.GRADIENTS: "Find why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
+}
+
+
+def coverage(job: Job) -> str:
+    """`Requested coverage:` of one job."""
+    return f"Level {int(job.level)}: {job.level.title} ({job.variant})"
+
+
+def checkpoint(job: Job) -> str:
+    """`Checkpoint/config:` of one job."""
+    chosen = job.checkpoint
+    if chosen.dummy_config:
+        return f"dummy config {chosen.dummy_config} (MODEL_ID {chosen.model_id})"
+    kind = ", random weights" if chosen.random_weights else ""
+    return (
+        f"MODEL_PATH {chosen.model_path} (MODEL_ID {chosen.model_id}{kind})"
+        if chosen.model_path
+        else (f"MODEL_ID {chosen.model_id}")
+    )
+
+
+def passed(job: Job, bridge_commit: str) -> str:
+    """The sentence of a Pass: what was validated, and no more."""
+    steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"
+    return (
+        f"verl finished {steps} on Bridge {bridge_commit[:12]} with {_features(job)} "
+        f"(Level {int(job.level)}, {job.variant})"
+    )
+
+
+def failed(job: Job, stage: Stage, cause: str) -> str:
+    """The sentence of a Fail; the baseline is not run yet, and it says so."""
+    return f"Level {int(job.level)} failed at {stage}: {_plain(cause)}; {MERGE_BASE_NOT_RUN}"
+
+
+def blocked(job: Job, stage: Stage, cause: str, reached: Stage | None) -> str:
+    """The sentence of a Blocked; says how far construction got when it did."""
+    beyond = f"; construction had reached {reached}" if reached and reached.order >= Stage.BRIDGE_PROVIDER.order else ""
+    return f"Level {int(job.level)} blocked at {stage}: {_plain(cause)}{beyond}; {NOT_EVIDENCE}"
+
+
+def log_only(cause: str, answer: Triage | None) -> str:
+    """The sentence of a folder that names no job."""
+    said = {
+        TriageVerdict.PASS: "; the log itself shows the requested steps completed, which alone proves no level",
+        TriageVerdict.FAIL: f"; the log itself shows a failure at {answer.stage}: {answer.cause}" if answer else "",
+        TriageVerdict.BLOCKED: f"; the log itself stops at {answer.stage}: {answer.cause}" if answer else "",
+    }
+    return f"{_plain(cause)}{said[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
+
+
+def _plain(text: str) -> str:
+    return text.rstrip(" .")
+
+
+def _features(job: Job) -> str:
+    lora = job.wrapper.get("LORA_RANK", "0")
+    adapter = f"LoRA rank {lora} and " if lora != "0" else ""
+    wrap = "Megatron-FSDP" if job.wrapper.get("USE_MEGATRON_FSDP") == "True" else "Megatron DDP"
+    return f"{adapter}{wrap}, rollout by {job.wrapper.get('ENGINE', 'vllm')}"
+
+
+def bridge_detail(job: Job, by: Mapping[Criterion, Evidence]) -> str:
+    """What was run as focused tests, or why nothing was."""
+    item = by[Criterion.BRIDGE_TESTS]
+    if item.state in (State.MISSING, State.WAIVED):
+        return "no result of the focused Bridge tests in this folder"
+    return f"{item.summary}: pytest -q {' '.join(job.bridge_tests)}"
+
+
+def backend_detail(job: Job, cause: str) -> str:
+    """LoRA + DDP or the requested variant; the cause when it did not pass."""
+    return f"{_features(job)}{f' - {cause}' if cause else ''}"
+
+
+def variant_detail(job: Job) -> str:
+    """Which variant was asked for beside Level 0."""
+    if job.level is Level.SMOKE:
+        return "no level above 0 in this job"
+    return f"{job.level.title.lower()} ({job.variant})"
+
+
+def log_detail(line_count: int) -> str:
+    """Where the log is and how long."""
+    return f"{LOG_FILE} ({line_count:,} lines)"
+
+
+def repository(state: RepositoryState) -> str:
+    """`Bridge repo: <commit> plus dirty files`."""
+    name = {"bridge": "Bridge repo", "megatron_lm": "Megatron-LM", "verl": "verl repo"}[state.name]
+    dirty = f"dirty files: {', '.join(state.dirty)}" if state.dirty else "no dirty files"
+    patches = f"; declared patches: {', '.join(state.patches)}" if state.patches else ""
+    return f"{name}: {state.commit} plus {dirty}{patches}"
+
+
+def command(record: Record) -> str:
+    """The exact command as one shell line."""
+    if record.environment and record.environment.command:
+        return shlex.join(record.environment.command)
+    return f"bash {record.job.script} (never started)" if record.job else ""
+
+
+def not_judged(level: Level) -> str:
+    """A level whose own evidence this version cannot judge is never a Pass."""
+    return f"the evidence of level {int(level)} ({level.title.lower()}) is not judged by this version"
+
+
+def ended_early(reason: str, exit_code: object, note: object) -> str:
+    """Why the process ended without an error of its own."""
+    said = {
+        "stalled": "no progress within the limit of its stage",
+        "time_limit": "the time limit was reached",
+        "interrupted": "the run was interrupted",
+        "fatal_error_hang": "the processes hung after a fatal error",
+        "wrong_import": "a process imported another checkout",
+        "hopeless": "the run could no longer succeed",
+        "not_started": "the wrapper was never started",
+    }.get(reason, f"the process exited with code {exit_code} and no explained error")
+    return f"{said} ({note})" if note else said
+
+
+def not_as_asked(summary: str) -> str:
+    """The run was not the one that was asked for."""
+    return f"the run was not as asked: {summary}"
+
+
+def missing_evidence(items: Iterable[str]) -> str:
+    """Everything that a Pass would need and that is not there."""
+    return f"evidence is missing: {'; '.join(_plain(item) for item in items)}"

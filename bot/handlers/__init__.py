@@ -1,0 +1,1 @@
+"""What the program does, one file for each thing; ports come as arguments."""

@@ -1,0 +1,34 @@
+"""Judge run folders and render their card, from what the folders hold and nothing else."""
+
+from pathlib import Path
+
+from bot.core.card import Card, NotRun, render_markdown, render_text
+from bot.core.documents import evidence_json, verdict_json
+from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
+from bot.core.verdict import Verdict, judge
+from bot.ports import RunFolders
+
+
+def judge_folders(folders: RunFolders, folder: Path) -> tuple[Verdict, ...]:
+    """The verdict of every run folder that `folder` is or holds."""
+    return tuple(judge(folders.record(path), folders.facts(path)) for path in folders.find(folder))
+
+
+def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:
+    """Write verdict, evidence and card of each run folder beside its log."""
+    for path, verdict in zip(folders.find(folder), verdicts, strict=True):
+        card = Card((verdict,))
+        folders.write(
+            path,
+            {
+                EVIDENCE_FILE: evidence_json(verdict.evidence),
+                VERDICT_FILE: verdict_json(verdict),
+                CARD_TEXT_FILE: render_text(card),
+                CARD_MARKDOWN_FILE: render_markdown(card),
+            },
+        )
+
+
+def make_card(verdicts: tuple[Verdict, ...], not_run: tuple[NotRun, ...] = (), remarks: tuple[str, ...] = ()) -> Card:
+    """One card of all verdicts, in level order."""
+    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, remarks)
