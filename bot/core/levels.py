@@ -64,11 +64,27 @@ NO_GRADIENT_FUSION = tuple(
 )
 
 
+# levels.md: full recompute is how a lost gradient hook shows, and it is off by default.
+FULL_RECOMPUTE = tuple(
+    f"++{root}.megatron.override_transformer_config.{key}"
+    for root in ("actor_rollout_ref.actor", "critic")
+    for key in ("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")
+)
+
+# lora_B starts at zero, so a fault in the adapter's export cannot show in the first step without this.
+AMPLIFIED_LORA = ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",)
+
+# The default learning rate, 1e-6, moves no adapter in twenty steps.
+PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One way to run a level: its wrapper overrides, Hydra overrides, GPUs and typical cost.
 
     `gpu_minutes` is an estimate for planning (GPUs times minutes), not a measurement of the job at hand.
+    `steps` is the training step that the run ends at. A variant with a `feature` joins its level's default one
+    when the change touches that feature, and needs a checkpoint that has it; other variants join by name.
     """
 
     level: Level
@@ -78,6 +94,7 @@ class Variant:
     wrapper: Mapping[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     steps: int = 1
+    feature: str = ""
 
     @property
     def job_id(self) -> str:
@@ -87,6 +104,8 @@ class Variant:
 
 VARIANTS: tuple[Variant, ...] = (
     Variant(Level.SMOKE, "lora-ddp", 1, 5),
+    Variant(Level.SMOKE, "amplified-lora", 1, 5, overrides=AMPLIFIED_LORA),
+    Variant(Level.SMOKE, "recompute", 1, 5, overrides=FULL_RECOMPUTE),
     Variant(
         Level.SAVE_RESUME,
         "resume",
@@ -100,23 +119,41 @@ VARIANTS: tuple[Variant, ...] = (
         "dense",
         4,
         28,
-        {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"},
+        {"COMMON_TP": "2", "COMMON_PP": "2", "COMMON_VPP": "null", "COMMON_CP": "1", "INFER_TP": "2"},
     ),
+    Variant(Level.PARALLELISM, "vpp", 2, 14, {"COMMON_PP": "2", "COMMON_VPP": "2"}),
+    Variant(Level.PARALLELISM, "cp", 2, 14, {"COMMON_CP": "2"}),
     Variant(
         Level.PARALLELISM,
         "expert",
         2,
         14,
-        {"COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"},
+        # With tensor size 1 as well, expert and dense tensor sizes would be equal and could be swapped unseen.
+        {
+            "COMMON_TP": "2",
+            "INFER_TP": "2",
+            "COMMON_EP": "2",
+            "COMMON_ETP": "1",
+            "ROUTING_REPLAY_MODE": "disabled",
+        },
+        feature="moe",
     ),
-    Variant(Level.MEGATRON_FSDP, "fsdp", 1, 6, {"USE_MEGATRON_FSDP": "True"}, NO_GRADIENT_FUSION),
+    Variant(
+        Level.MEGATRON_FSDP,
+        "fsdp",
+        1,
+        6,
+        {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"},
+        NO_GRADIENT_FUSION,
+    ),
     Variant(Level.FEATURE, "feature", 1, 10),
     Variant(
         Level.LEARNING_SIGNAL,
         "signal",
         1,
         10,
-        {"TOTAL_TRAIN_STEPS": "20", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
+        {"TOTAL_TRAIN_STEPS": "20", "SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
+        PROBE_LEARNING_RATE,
         steps=20,
     ),
 )
@@ -125,3 +162,8 @@ VARIANTS: tuple[Variant, ...] = (
 def variants_of(level: Level) -> tuple[Variant, ...]:
     """All variants of a level, the default one first."""
     return tuple(variant for variant in VARIANTS if variant.level is level)
+
+
+def variant_named(job_id: str) -> Variant | None:
+    """The variant with this job id, `<level>-<name>`, or None."""
+    return next((variant for variant in VARIANTS if variant.job_id == job_id), None)

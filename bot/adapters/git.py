@@ -1,0 +1,286 @@
+"""A git repository, read by its objects alone: no work tree, no hooks, no configuration but its own, no network.
+
+Errors:
+
+    GitError                 everything that this module raises
+    +- RepositoryError       the user's mistake; the message is one sentence that names the mend
+    |  +- NotARepositoryError
+    |  +- UnknownRevisionError
+    +- GitFailedError        git itself failed or ran out of time; holds command, code and stderr
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
+
+TIMEOUT_S = 120.0
+_STATUSES = {
+    "A": PathStatus.ADDED,
+    "M": PathStatus.MODIFIED,
+    "D": PathStatus.REMOVED,
+    "R": PathStatus.RENAMED,
+    "C": PathStatus.COPIED,
+    "T": PathStatus.CHANGED,
+}
+_SUBMODULE_MODE = "160000"
+
+# Nothing of the caller's environment or configuration reaches git, and git reaches no network: a repository
+# under test may have been prepared by whoever wrote the change.
+_ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LC_ALL": "C",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_PAGER": "cat",
+}
+_SETTINGS = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "core.quotePath=false",
+    "core.untrackedCache=false",
+    "protocol.allow=never",
+    "protocol.ext.allow=never",
+    # The caller named this folder, so whose it is does not matter; and nothing that a commit holds is executed.
+    "safe.directory=*",
+)
+
+_DIFF = (
+    "diff-tree",
+    "-r",
+    "-z",
+    "--raw",
+    "--no-abbrev",
+    "--no-commit-id",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--ignore-submodules=none",
+)
+
+
+class GitError(Exception):
+    """Reading a repository failed."""
+
+
+class RepositoryError(GitError):
+    """The user's mistake, told in one sentence with its mend."""
+
+
+class NotARepositoryError(RepositoryError):
+    """The folder is neither a checkout nor a git directory."""
+
+
+class UnknownRevisionError(RepositoryError):
+    """The repository has no such commit."""
+
+
+class GitFailedError(GitError):
+    """A git command failed: `command` as typed, its exit `code` (None after a timeout) and `stderr`."""
+
+    def __init__(self, command: Sequence[str], code: int | None, stderr: str) -> None:
+        self.command = tuple(command)
+        self.code = code
+        self.stderr = stderr
+        ended = "ran out of time" if code is None else f"exited with {code}"
+        super().__init__(f"{' '.join(self.command)} {ended}: {stderr.strip() or 'no message'}")
+
+
+class GitRepository:
+    """A checkout or a bare git directory, by its path. Reads only; holds nothing but the paths."""
+
+    def __init__(self, path: str | Path, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.path = Path(path)
+        self._timeout_s = timeout_s
+        self._git_dir = _git_dir(self.path)
+        self._program = shutil.which("git")
+        if self._program is None:
+            raise RepositoryError("git is not installed on this machine; install it and see that it is on PATH")
+        code, _, stderr = self._try("rev-parse", "--git-dir")
+        if code:
+            raise NotARepositoryError(
+                f"{self.path} is no usable git repository ({_first_line(stderr)}); {_NAME_ANOTHER}"
+            )
+
+    def resolve(self, revision: str) -> str:
+        """The full SHA of the commit that a revision names; raises UnknownRevisionError."""
+        if "\0" in revision:
+            raise UnknownRevisionError(self._unknown(revision))
+        code, out, _ = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        sha = out.decode("ascii", "replace").strip()
+        if code or not sha:
+            raise UnknownRevisionError(self._unknown(revision))
+        return sha
+
+    def merge_base(self, one: str, other: str) -> str | None:
+        """The best common ancestor of two commits, None when they have none here."""
+        arguments = ("merge-base", one, other)
+        code, out, stderr = self._try(*arguments)
+        if code == 1 and not stderr.strip():
+            return None
+        if code:
+            raise GitFailedError(self._command(arguments), code, stderr)
+        return out.decode("ascii").strip()
+
+    def change(self, base: str, head: str) -> Change:
+        """What the head changed since it left the base: merge base to head, or base to head without a merge base."""
+        base_sha, head_sha = self.resolve(base), self.resolve(head)
+        merge_base = self.merge_base(base_sha, head_sha)
+        return Change(base_sha, head_sha, merge_base, self.changed_paths(merge_base or base_sha, head_sha))
+
+    def changed_paths(self, old: str, new: str) -> tuple[ChangedPath, ...]:
+        """The paths that differ between two commits, renames with both names, submodules with both commits."""
+        code, out, _ = self._try(*_DIFF, "--find-renames", "-l2000", old, new)
+        if code:
+            # A partial clone lacks the contents that renames are found by; unfound, both names are there all the same.
+            out = self._run(*_DIFF, "--no-renames", old, new)
+        return tuple(_changed_paths(out))
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """The content of a file at a commit; None when there is no file of that name, or it is a folder."""
+        found = self._entry(self.resolve(revision), path)
+        if found is None or found[1] != "blob":
+            return None
+        return self._run("cat-file", "blob", found[2])
+
+    def submodule_commit(self, revision: str, path: str) -> str | None:
+        """The commit that a submodule path points at, None when the path is no submodule at that commit."""
+        found = self._entry(self.resolve(revision), path)
+        return found[2] if found is not None and found[0] == _SUBMODULE_MODE else None
+
+    def list_files(self, revision: str, under: str = "") -> tuple[str, ...]:
+        """The names of all files at a commit below a folder, submodules left out."""
+        arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
+        out = self._run(*arguments, *(["--", _literal(under)] if under else []))
+        return tuple(name for mode, _, _, name in _tree_entries(out) if mode != _SUBMODULE_MODE)
+
+    def dirty_files(self) -> tuple[str, ...]:
+        """Files of the work tree that differ from its commit, untracked ones included; empty for a bare directory."""
+        if self._git_dir == self.path:
+            return ()
+        out = self._run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none")
+        return tuple(sorted(_dirty_names(out)))
+
+    def is_shallow(self) -> bool:
+        """Whether history was cut when the repository was cloned."""
+        return self._run("rev-parse", "--is-shallow-repository").strip() == b"true"
+
+    def _entry(self, sha: str, path: str) -> tuple[str, str, str] | None:
+        """Mode, type and object of exactly this path at a commit."""
+        if not path.strip("/") or "\0" in path:
+            return None
+        out = self._run("ls-tree", "-z", "--full-tree", sha, "--", _literal(path))
+        return next((entry[:3] for entry in _tree_entries(out) if entry[3] == path.rstrip("/")), None)
+
+    def _unknown(self, revision: str) -> str:
+        subject = f"commit {revision!r} is not in {self.path}"
+        if self.is_shallow():
+            return f"{subject}, a shallow clone; run `git fetch --unshallow` there"
+        return f"{subject}; fetch it there, or check the spelling"
+
+    def _run(self, *arguments: str) -> bytes:
+        code, out, stderr = self._try(*arguments)
+        if code:
+            raise GitFailedError(self._command(arguments), code, stderr)
+        return out
+
+    def _try(self, *arguments: str) -> tuple[int, bytes, str]:
+        """The one gate to git: an argument list, no shell, a closed environment, a time limit."""
+        command = self._command(arguments)
+        raw = [os.fsencode(part) for part in command]
+        try:
+            done = subprocess.run(
+                raw,
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise GitFailedError(command, None, f"no answer in {self._timeout_s:g} s") from None
+        return done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace")
+
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        settings = [part for setting in _SETTINGS for part in ("-c", setting)]
+        place = [f"--git-dir={self._git_dir.absolute()}"]
+        if self._git_dir != self.path:
+            place.append(f"--work-tree={self.path.absolute()}")
+        return [self._program or "git", *place, "--no-pager", "--no-optional-locks", *settings, *arguments]
+
+
+_NAME_ANOTHER = "name the top folder of a checkout, or a bare git directory"
+
+
+def _git_dir(path: Path) -> Path:
+    """Where git's own files are: `.git` below a checkout, or the folder itself. Never a folder above it."""
+    if not path.is_dir():
+        raise NotARepositoryError(f"{path} is no folder; {_NAME_ANOTHER}")
+    if (path / ".git").exists():
+        return path / ".git"
+    if (path / "HEAD").exists() and (path / "objects").is_dir():
+        return path
+    raise NotARepositoryError(f"{path} is no git repository; {_NAME_ANOTHER}")
+
+
+def _literal(path: str) -> str:
+    return f":(top,literal){path}"
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "no message").removeprefix("fatal: ")
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _changed_paths(out: bytes) -> Iterator[ChangedPath]:
+    """Parse `diff-tree --raw -z`: `:modes and objects, status` NUL name NUL, and one more name for a rename."""
+    fields = iter(out.split(b"\0"))
+    for head in fields:
+        if not head:
+            return
+        old_mode, new_mode, old_sha, new_sha, status = head.decode("ascii").removeprefix(":").split(" ")
+        first = _name(next(fields))
+        bump = _bump(old_mode, new_mode, old_sha, new_sha)
+        kind = _STATUSES.get(status[0], PathStatus.CHANGED)
+        if kind in {PathStatus.RENAMED, PathStatus.COPIED}:
+            yield ChangedPath(_name(next(fields)), kind, old_path=first, submodule=bump)
+        else:
+            yield ChangedPath(first, kind, submodule=bump)
+
+
+def _bump(old_mode: str, new_mode: str, old_sha: str, new_sha: str) -> SubmoduleBump | None:
+    if _SUBMODULE_MODE not in {old_mode, new_mode}:
+        return None
+    old = old_sha if old_mode == _SUBMODULE_MODE else None
+    return SubmoduleBump(old, new_sha if new_mode == _SUBMODULE_MODE else None)
+
+
+def _tree_entries(out: bytes) -> Iterator[tuple[str, str, str, str]]:
+    """Parse `ls-tree -z`: mode, type, object and name of each entry."""
+    for entry in filter(None, out.split(b"\0")):
+        meta, _, raw = entry.partition(b"\t")
+        mode, kind, sha = meta.decode("ascii").split(" ")
+        yield mode, kind, sha, _name(raw)
+
+
+def _dirty_names(out: bytes) -> Iterator[str]:
+    """Parse `status --porcelain -z`: two letters, a space and a name; the old name of a rename follows it."""
+    fields = iter(out.split(b"\0"))
+    for field in fields:
+        if not field:
+            return
+        yield _name(field[3:])
+        if field[:1] in {b"R", b"C"}:
+            yield _name(next(fields))

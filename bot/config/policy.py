@@ -1,0 +1,175 @@
+"""The repository's policy file: `.github/verl-e2e.yml`, read from the base commit, never from the pull request."""
+
+import re
+from importlib.resources import files
+from typing import Annotated, Literal
+
+import pathspec
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+
+from bot.config.problems import closest
+from bot.config.validation import validate
+from bot.config.yaml_text import load_yaml
+from bot.core.jobs import Checkpoint, Document, Patch, Sha
+from bot.core.levels import VARIANTS, Level
+from bot.core.rules import Exemption, Family, Image, PathPatterns, Policy, Rule, TimeLimits
+from bot.ports import ChangeSource
+
+POLICY_PATH = ".github/verl-e2e.yml"
+_PACKAGED = "policy/megatron-bridge.yml"
+
+
+def _pattern(text: str) -> str:
+    _compile((text,))
+    return text
+
+
+def _level(number: int) -> int:
+    if number not in set(Level):
+        raise ValueError(f"{number} is no level; use {int(min(Level))} to {int(max(Level))}")
+    return number
+
+
+def _variant(name: str) -> str:
+    known = {variant.job_id for variant in VARIANTS}
+    if name not in known:
+        raise ValueError(f"{name!r} is no variant; {closest(name, known)}")
+    return name
+
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Patterns = Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], Field(min_length=1)]
+LevelNumber = Annotated[int, Field(strict=True), AfterValidator(_level)]
+LevelName = Literal["0", "1", "2", "3", "4", "5"]
+Seconds = Annotated[int, Field(strict=True, ge=1)]
+
+
+class _Verl(Document):
+    repository: Text = "https://github.com/verl-project/verl"
+    commit: Sha
+
+
+class _Image(Document):
+    name: Text
+    tag: Text
+    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+
+
+class _Rule(Document):
+    name: Text
+    paths: Patterns
+    levels: Annotated[tuple[LevelNumber, ...], Field(min_length=1)]
+    because: Text
+    features: tuple[Text, ...] = ()
+    variants: tuple[Annotated[str, AfterValidator(_variant)], ...] = ()
+
+
+class _Exempt(Document):
+    name: Text
+    paths: Patterns
+    because: Text
+
+
+class _Unknown(Document):
+    level: LevelNumber = 0
+    because: Text = "unknown path: neither a rule nor an exemption of the policy names it"
+
+
+class _Family(Document):
+    family: Text
+    paths: Patterns
+    features: tuple[Text, ...] = ()
+    checkpoint: Checkpoint | None = None
+
+
+class _Limits(Document):
+    default: Seconds = 1800
+    levels: dict[LevelName, Seconds] = Field(default_factory=dict)
+
+
+class PolicyFile(Document):
+    """The policy file as written; `docs/policy.md` describes every key."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    verl: _Verl
+    image: _Image
+    checkpoint: Checkpoint
+    exempt: tuple[_Exempt, ...] = ()
+    rules: tuple[_Rule, ...]
+    unknown: _Unknown = _Unknown()
+    families: tuple[_Family, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    require_bridge_checks: bool = True
+    bridge_tests: tuple[Text, ...] = ()
+    time_limit_s: _Limits = _Limits()
+    family_jobs: Annotated[int, Field(ge=1)] = 4
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, serialize_by_alias=True)
+
+
+def load_policy(text: str | bytes, source: str) -> Policy:
+    """A policy file's text as a Policy; `source` names it in errors. Raises ConfigError."""
+    return _compiled(validate(load_yaml(text, source), PolicyFile), source)
+
+
+def packaged_policy() -> Policy:
+    """The policy for a repository that has none: Megatron-Bridge's tree, today's pins."""
+    text = files("bot").joinpath(_PACKAGED).read_bytes()
+    return load_policy(text, f"packaged default ({_PACKAGED})")
+
+
+def policy_at(repository: ChangeSource, commit: str) -> Policy:
+    """The policy at a commit (the base, never the head), or the packaged one when the repository has none there."""
+    text = repository.read_blob(commit, POLICY_PATH)
+    return packaged_policy() if text is None else load_policy(text, f"{commit[:12]}:{POLICY_PATH}")
+
+
+def _compiled(file: PolicyFile, source: str) -> Policy:
+    return Policy(
+        source=source,
+        verl_commit=file.verl.commit,
+        image=Image(file.image.name, file.image.tag, file.image.digest),
+        checkpoint=file.checkpoint,
+        rules=tuple(_rule(entry) for entry in file.rules),
+        exemptions=tuple(Exemption(one.name, _compile(one.paths), one.because) for one in file.exempt),
+        families=tuple(_family(entry) for entry in file.families),
+        unknown_level=Level(file.unknown.level),
+        unknown_because=file.unknown.because,
+        patches=file.patches,
+        bridge_tests=file.bridge_tests,
+        require_bridge_checks=file.require_bridge_checks,
+        time_limits=TimeLimits(
+            file.time_limit_s.default, {Level(int(name)): limit for name, limit in file.time_limit_s.levels.items()}
+        ),
+        family_jobs=file.family_jobs,
+    )
+
+
+def _rule(entry: _Rule) -> Rule:
+    levels = tuple(Level(number) for number in sorted(set(entry.levels)))
+    return Rule(entry.name, _compile(entry.paths), levels, entry.because, entry.features, entry.variants)
+
+
+def _family(entry: _Family) -> Family:
+    return Family(entry.family, _compile(entry.paths), entry.features, entry.checkpoint)
+
+
+def _compile(lines: tuple[str, ...]) -> PathPatterns:
+    """Patterns in gitignore's language, compiled; raises ValueError for one that can match nothing."""
+    steps: list[tuple[re.Pattern[str], bool]] = []
+    for line in lines:
+        found = _one_pattern(line)
+        if found is None:
+            raise ValueError(f"{line!r} is no path pattern; write it as in a .gitignore file")
+        steps.append(found)
+    return PathPatterns(tuple(steps))
+
+
+def _one_pattern(line: str) -> tuple[re.Pattern[str], bool] | None:
+    try:
+        pattern = next(iter(pathspec.PathSpec.from_lines("gitignore", [line]).patterns), None)
+    except ValueError:
+        return None
+    if not isinstance(pattern, pathspec.RegexPattern) or pattern.regex is None or pattern.include is None:
+        return None
+    return (pattern.regex, pattern.include) if line.strip("/! ") else None

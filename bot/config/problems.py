@@ -1,0 +1,38 @@
+"""What is wrong with a file that a person wrote, one sentence for each problem."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: the file and 1-based line (0: the file as a whole), the dotted key, what is wrong, the mend."""
+
+    source: str
+    line: int
+    key: str
+    what: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        subject = f"{place}: {self.key}" if self.key else place
+        return f"{subject}: {self.what}; {self.mend}" if self.mend else f"{subject}: {self.what}"
+
+
+class ConfigError(Exception):
+    """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """The mend for a word that is not known: the likely one meant, else the words that there are."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known here: {', '.join(choices)}" if choices else "remove it"

@@ -1,0 +1,261 @@
+"""The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bot.core.change import Change, readable
+from bot.core.jobs import Checkpoint
+from bot.core.levels import VARIANTS, Level, Variant, variants_of
+from bot.core.rules import Classified, Family, Policy, Rule, classify
+
+ANY_FAMILY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a level is required.
+
+    `path` is None when another level asks for this one. `symbol` is the function or class concerned, None when
+    the whole file is; `via` is how the path was connected with the level, outermost first.
+    """
+
+    level: Level
+    path: str | None
+    because: str
+    symbol: str | None = None
+    via: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotRequired:
+    """Why a level is not required."""
+
+    level: Level
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutline:
+    """A job before any machine is known.
+
+    `gpu_minutes` is an estimate (GPUs times minutes). `requires` are ids of jobs that must pass first.
+    `family` is set for one family's job of level 4. Without a `checkpoint` the job cannot run: the policy
+    names none that exercises the family.
+    """
+
+    variant: Variant
+    requires: tuple[str, ...]
+    checkpoint: Checkpoint | None
+    family: str = ""
+
+    @property
+    def id(self) -> str:
+        """`<level>-<variant>`, then the family when one level has a job for each family."""
+        suffix = "".join(c if c.isalnum() else "-" for c in self.family.lower())
+        return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Exempted:
+    """How many changed names an exemption set aside, and why."""
+
+    name: str
+    count: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`."""
+
+    base: str
+    head: str
+    levels: tuple[Level, ...]
+    jobs: tuple[JobOutline, ...]
+    reasons: tuple[Reason, ...]
+    not_required: tuple[NotRequired, ...]
+    families: tuple[str, ...]
+    features: tuple[str, ...]
+    exempted: tuple[Exempted, ...] = ()
+
+    @property
+    def gpu_minutes(self) -> int:
+        """The estimated cost of all jobs together."""
+        return sum(job.variant.gpu_minutes for job in self.jobs)
+
+    def to_json(self) -> dict[str, object]:
+        """The document of schema 1, ready for `json.dumps`; every text in it can be encoded as UTF-8."""
+        return {
+            "schema": 1,
+            "base": self.base,
+            "head": self.head,
+            "levels": [int(level) for level in self.levels],
+            "jobs": [_job_json(job) for job in self.jobs],
+            "reasons": [_reason_json(reason) for reason in self.reasons],
+            "not_required": [{"level": int(one.level), "because": one.because} for one in self.not_required],
+            "families": list(self.families),
+            "features": list(self.features),
+        }
+
+
+def plan(change: Change, policy: Policy) -> Plan:
+    """Decide the levels of a change by the path rules of a policy; the order of the paths does not matter."""
+    paths = tuple(classify(name, policy) for name in change.names())
+    counted = tuple(path for path in paths if path.exemption is None)
+    reasons = _reasons(counted, policy)
+    levels = tuple(sorted({reason.level for reason in reasons}))
+    exempted = _exempted(paths)
+    return Plan(
+        base=change.base,
+        head=change.head,
+        levels=levels,
+        jobs=_jobs(levels, counted, policy),
+        reasons=reasons,
+        not_required=_not_required(levels, exempted),
+        families=_family_names(counted, policy),
+        features=_features(counted),
+        exempted=exempted,
+    )
+
+
+def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
+    """The levels that one path asks for."""
+    if path.exemption is not None:
+        return ()
+    return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
+
+
+def _reasons(paths: Iterable[Classified], policy: Policy) -> tuple[Reason, ...]:
+    found = {reason for path in paths for reason in _reasons_of(path, policy)}
+    if found and not any(reason.level is Level.SMOKE for reason in found):
+        first = min(reason.level for reason in found)
+        found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))
+    return tuple(sorted(found, key=lambda one: (one.level, one.path or "", one.because, one.via)))
+
+
+def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
+    name = readable(path.path)
+    if not path.rules:
+        yield Reason(policy.unknown_level, name, policy.unknown_because, via=("default for unknown paths",))
+    for rule in path.rules:
+        asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}
+        for level in asked:
+            yield Reason(level, name, rule.because, via=(f"rule {rule.name}",))
+
+
+def _named_variants(rule: Rule) -> tuple[Variant, ...]:
+    return tuple(variant for variant in VARIANTS if variant.job_id in rule.variants)
+
+
+def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
+    counts: dict[tuple[str, str], int] = {}
+    for path in paths:
+        if path.exemption is not None:
+            key = (path.exemption.name, path.exemption.because)
+            counts[key] = counts.get(key, 0) + 1
+    most_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Exempted(name, count, because) for (name, because), count in most_first)
+
+
+def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:
+    touched = {family.name for path in paths for family in path.families}
+    names = tuple(family.name for family in policy.families if family.name in touched)
+    return (ANY_FAMILY, *names) if any(not path.families for path in paths) else names
+
+
+def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
+    of_rules = {tag for path in paths for rule in path.rules for tag in rule.features}
+    families = {family for path in paths for family in path.families}
+    of_families = {tag for family in families for tag in (*family.features, f"model:{family.name}")}
+    return tuple(sorted(of_rules | of_families))
+
+
+def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
+    features = _features(paths)
+    named = {variant.job_id for path in paths for rule in path.rules for variant in _named_variants(rule)}
+    smoke = variants_of(Level.SMOKE)[0]
+    found: list[JobOutline] = []
+    for level in levels:
+        if level is Level.FEATURE:
+            found.extend(_feature_jobs(paths, policy, smoke))
+            continue
+        default = variants_of(level)[0]
+        for variant in variants_of(level):
+            if variant is default or variant.job_id in named or variant.feature in features:
+                requires = () if variant is smoke else (smoke.job_id,)
+                found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy)))
+    return tuple(found)
+
+
+def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:
+    """The checkpoint of a variant's feature, else of the only families touched, else the policy's own."""
+    touched = [family for family in policy.families if any(family in path.families for path in paths)]
+    if variant.feature:
+        able = [one for one in (*touched, *policy.families) if variant.feature in one.features and one.checkpoint]
+        return able[0].checkpoint if able else None
+    if all(path.families for path in paths):
+        return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
+    return policy.checkpoint
+
+
+def _feature_jobs(paths: tuple[Classified, ...], policy: Policy, smoke: Variant) -> Iterable[JobOutline]:
+    variant = variants_of(Level.FEATURE)[0]
+    asking = tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
+    for family in _feature_families(asking, policy)[: policy.family_jobs]:
+        yield JobOutline(variant, (smoke.job_id,), family.checkpoint if family else None, family.name if family else "")
+
+
+def _feature_families(asking: tuple[Classified, ...], policy: Policy) -> tuple[Family | None, ...]:
+    """The families whose feature runs are wanted: those touched, else the first that shows a rule's feature."""
+    touched = tuple(family for family in policy.families if any(family in path.families for path in asking))
+    if touched:
+        return touched
+    tags = {tag for path in asking for rule in path.rules if Level.FEATURE in rule.levels for tag in rule.features}
+    able = tuple(one for one in policy.families if one.checkpoint and tags & {*one.features})
+    return able[:1] or (None,)
+
+
+_UNTOUCHED = {
+    Level.SMOKE: "no changed path is code that verl's Megatron backend runs",
+    Level.SAVE_RESUME: "no changed path is in PEFT, checkpointing, export or resume as verl uses them",
+    Level.PARALLELISM: "no changed path is in parallel settings, provider finalization or sharded weight mapping",
+    Level.MEGATRON_FSDP: "never by default, and no changed path is in the Megatron-FSDP integration",
+    Level.FEATURE: "no changed path needs a run-time feature that the dense text-only smoke leaves idle",
+    Level.LEARNING_SIGNAL: "no changed path is in loss, optimizer, gradient flow or PEFT trainability in verl's use",
+}
+
+
+def _not_required(levels: tuple[Level, ...], exempted: tuple[Exempted, ...]) -> tuple[NotRequired, ...]:
+    if levels:
+        return tuple(NotRequired(level, _UNTOUCHED[level]) for level in Level if level not in levels)
+    nothing = _nothing_because(exempted)
+    return tuple(NotRequired(level, nothing) for level in Level)
+
+
+def _nothing_because(exempted: tuple[Exempted, ...]) -> str:
+    if not exempted:
+        return "the change has no files"
+    parts = "; ".join(f"{one.count} in {one.name}: {one.because}" for one in exempted)
+    return f"no changed path is run by verl ({parts})"
+
+
+def _job_json(job: JobOutline) -> dict[str, object]:
+    return {
+        "id": job.id,
+        "level": int(job.variant.level),
+        "variant": job.variant.name,
+        "gpu_count": job.variant.gpu_count,
+        "gpu_minutes": job.variant.gpu_minutes,
+        "requires": list(job.requires),
+        "checkpoint": job.checkpoint.model_dump(exclude_defaults=True) if job.checkpoint else None,
+    }
+
+
+def _reason_json(reason: Reason) -> dict[str, object]:
+    return {
+        "level": int(reason.level),
+        "path": reason.path,
+        "symbol": reason.symbol,
+        "because": reason.because,
+        "via": list(reason.via),
+    }

@@ -1,0 +1,79 @@
+"""The plan as people read it: levels, folded reasons, jobs and their estimated cost."""
+
+from collections.abc import Iterable
+
+from bot.core.change import on_one_line
+from bot.core.levels import Level
+from bot.core.plan import JobOutline, Plan, Reason
+
+SHOWN_PATHS = 3
+
+
+def render_plan_text(plan: Plan) -> str:
+    """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
+    blocks = [_head(plan)]
+    blocks.extend(_required(level, plan) for level in plan.levels)
+    if plan.not_required:
+        blocks.append("\n".join(_not_required_lines(plan)))
+    blocks.append("\n".join(_foot(plan)))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _head(plan: Plan) -> str:
+    span = f"{plan.base[:12]}..{plan.head[:12]}"
+    if not plan.levels:
+        return f"Plan for {span}: no level is required"
+    levels = ", ".join(str(int(level)) for level in plan.levels)
+    most = max(job.variant.gpu_count for job in plan.jobs)
+    cost = f"{_count(len(plan.jobs), 'job')}, about {plan.gpu_minutes} GPU minutes (estimate), {most} GPU at most"
+    return f"Plan for {span}: level {levels}\n{cost if most == 1 else cost.replace('GPU at', 'GPUs at')}"
+
+
+def _required(level: Level, plan: Plan) -> str:
+    lines = [f"Level {int(level)}, {level.title}: required"]
+    reasons = [reason for reason in plan.reasons if reason.level is level]
+    lines.extend(f"  {line}" for line in _folded(reasons))
+    lines.extend(f"  {_job_line(job)}" for job in plan.jobs if job.variant.level is level)
+    return "\n".join(lines)
+
+
+def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
+    groups: dict[str, list[str]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.because, []).extend(() if reason.path is None else (on_one_line(reason.path),))
+    for because, paths in groups.items():
+        yield because
+        yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
+        if len(paths) > SHOWN_PATHS:
+            yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"
+
+
+def _job_line(job: JobOutline) -> str:
+    variant = job.variant
+    model = job.checkpoint.model_id if job.checkpoint else "no checkpoint known: name one in the policy's families"
+    cost = f"{_count(variant.gpu_count, 'GPU')}, about {variant.gpu_minutes} GPU minutes"
+    after = f", after {', '.join(job.requires)}" if job.requires else ""
+    return f"job {job.id}: {cost}, {model}{after}"
+
+
+def _not_required_lines(plan: Plan) -> Iterable[str]:
+    becauses = {one.because for one in plan.not_required}
+    if not plan.levels and len(becauses) == 1:
+        yield f"Not required, every level: {becauses.pop()}"
+        return
+    for one in plan.not_required:
+        yield f"Level {int(one.level)}, {one.level.title}: not required, {one.because}"
+
+
+def _foot(plan: Plan) -> Iterable[str]:
+    if plan.families:
+        yield f"Families: {', '.join(plan.families)}"
+    if plan.features:
+        yield f"Features: {', '.join(plan.features)}"
+    if plan.levels:
+        for one in plan.exempted:
+            yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

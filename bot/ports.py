@@ -1,0 +1,66 @@
+"""What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from bot.core.change import Change
+from bot.core.facts import LogFacts
+from bot.core.jobs import Job
+from bot.core.record import Record
+
+
+class ChangeSource(Protocol):
+    """Where a change is read from: a git directory, or a forge's interface."""
+
+    def change(self, base: str, head: str) -> Change:
+        """What the head changes since it left the base; either may be any revision that the source knows."""
+        ...
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """The file's content at a revision, None when it is not there."""
+        ...
+
+
+class Dispatcher(Protocol):
+    """Where a job is run."""
+
+    def run(self, job: Job, out: Path) -> int:
+        """Run one job to its end, leave its run folder in `out`, and return the runner's exit code."""
+        ...
+
+    def dry_run(self, job: Job) -> Sequence[str]:
+        """The exact commands that `run` would start, one a line, without starting any."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, so that nothing else reads it."""
+
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class RunFolders(Protocol):
+    """Run folders: where a runner leaves what happened, and where the judgement is written."""
+
+    def find(self, folder: Path) -> tuple[Path, ...]:
+        """The run folders that `folder` is or holds, in name order."""
+        ...
+
+    def record(self, folder: Path) -> Record:
+        """The documents of one run folder; what cannot be read is named in `missing`."""
+        ...
+
+    def facts(self, folder: Path) -> LogFacts | None:
+        """The facts of the folder's log, None when there is none."""
+        ...
+
+    def write(self, folder: Path, files: Mapping[str, str]) -> None:
+        """Write files of text into the folder, each whole or not at all."""
+        ...
