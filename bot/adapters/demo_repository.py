@@ -1,0 +1,71 @@
+"""A small git repository in Megatron-Bridge's shape, of our own making, with one change to plan.
+
+The change is of the kind that is merged most often: a bump of the Megatron-LM submodule, with a line of
+documentation. Author, dates and contents are fixed, so the commits are the same on every machine.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILES: Mapping[str, str] = {
+    "README.md": "# A model bridge\n\nA stand-in with the layout of Megatron-Bridge, for the demonstration only.\n",
+    "pyproject.toml": '[project]\nname = "model-bridge"\nversion = "0.1.0"\n',
+    ".gitmodules": '[submodule "3rdparty/Megatron-LM"]\n\tpath = 3rdparty/Megatron-LM\n'
+    "\turl = https://github.com/NVIDIA/Megatron-LM.git\n",
+    "docs/changes.md": "# Changes\n",
+    "src/megatron/bridge/__init__.py": "from megatron.bridge.models.conversion.auto_bridge import AutoBridge\n\n"
+    '__all__ = ["AutoBridge"]\n',
+    "src/megatron/bridge/models/conversion/auto_bridge.py": "class AutoBridge:\n"
+    '    """Finds the bridge of a model family."""\n',
+}
+_CHANGED: Mapping[str, str] = {"docs/changes.md": "# Changes\n\n- Megatron-LM: the submodule moved on.\n"}
+_SUBMODULE = "3rdparty/Megatron-LM"
+_OLD_CORE = "0f1e2d3c4b5a69788796a5b4c3d2e1f00112233a"
+_NEW_CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRepository:
+    """The repository's folder and the two commits of the change."""
+
+    path: Path
+    base: str
+    head: str
+
+
+def build_demo_repository(path: Path) -> DemoRepository:
+    """Make the repository in a new folder; OSError or CalledProcessError when git or the disk fails."""
+    path.mkdir(parents=True)
+    _git(path, "init", "--quiet", "--initial-branch=main")
+    base = _commit(path, _FILES, _OLD_CORE, "Start the bridge")
+    head = _commit(path, _CHANGED, _NEW_CORE, "Bump the Megatron-LM submodule")
+    return DemoRepository(path, base, head)
+
+
+def _commit(path: Path, files: Mapping[str, str], core: str, subject: str) -> str:
+    for name, text in files.items():
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        _git(path, "add", "--", name)
+    _git(path, "update-index", "--add", "--cacheinfo", f"160000,{core},{_SUBMODULE}")
+    _git(path, "commit", "--quiet", "--no-verify", "--message", subject)
+    return _git(path, "rev-parse", "HEAD").strip()
+
+
+def _git(path: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=demo", "-c", "user.email=demo@example.invalid", "-c", "commit.gpgsign=false"]
+    dates = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
+    clean = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["git", "-C", str(path), *identity, *arguments],
+        env={**clean, **dates},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    )
+    return done.stdout

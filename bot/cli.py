@@ -1,0 +1,218 @@
+"""The command `verl-e2e`: the entry point that reads argv, environment and clock, and maps outcomes to exit codes.
+
+Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted.
+1 and 4 come from `run`, `judge` and `check` only. Rooms are imported by the verb that needs them.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from bot import __version__
+
+if TYPE_CHECKING:
+    from bot.core.card import Card
+    from bot.core.verdict import Verdict
+
+EXIT_FAIL = 1
+EXIT_USAGE = 2
+EXIT_INTERNAL = 3
+EXIT_BLOCKED = 4
+EXIT_INTERRUPTED = 130
+
+_EXISTING = click.Path(exists=True, path_type=Path)
+_FOLDER = click.Path(path_type=Path)
+
+
+class _Verbs(click.Group):
+    """Verbs in the order of a pull request's life rather than of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        """The verbs as they were declared."""
+        return list(self.commands)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="verl-e2e")
+def cli() -> None:
+    """Protect Megatron-Bridge from changes that break reinforcement learning with verl.
+
+    Plan the coverage a change needs, run it through verl's own Megatron wrapper, judge the evidence, show the card.
+    """
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+_REPO = click.option("--repo", required=True, type=_FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
+_BASE = click.option("--base", required=True, metavar="SHA", help="The commit that the change starts from.")
+_POLICY = click.option(
+    "--policy", type=click.Path(dir_okay=False, path_type=Path), help="A policy file instead of the base commit's."
+)
+
+
+def main() -> NoReturn:
+    """Run the command and exit with its code; a user's mistake is one sentence, never a traceback."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = EXIT_USAGE
+    except Exception as error:
+        code = _fault(error)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fault(error: Exception) -> int:
+    """A user's mistake says so in one sentence; anything else is ours, with the traceback on request."""
+    if getattr(error, "user_mistake", False):
+        click.echo(f"verl-e2e: {error}", err=True)
+        return EXIT_USAGE
+    if os.environ.get("VERL_E2E_DEBUG"):
+        raise error
+    click.echo(f"verl-e2e: internal error: {type(error).__name__}: {error} (VERL_E2E_DEBUG=1 shows where)", err=True)
+    return EXIT_INTERNAL
+
+
+def _exit_code(card: "Card") -> int:
+    from bot.core.card import result_of
+    from bot.core.verdict import Result
+
+    return {Result.PASS: 0, Result.FAIL: EXIT_FAIL, Result.BLOCKED: EXIT_BLOCKED}[result_of(card)]
+
+
+def _print_card(card: "Card", *, as_json: bool) -> None:
+    from bot.core.card import render_text
+    from bot.core.documents import card_json
+
+    click.echo(card_json(card) if as_json else render_text(card), nl=False)
+
+
+@cli.command()
+@click.argument("folder", type=_FOLDER)
+@_JSON
+def judge(folder: Path, *, as_json: bool) -> int:
+    """Judge a run folder: verdict with evidence, written beside the log.
+
+    Example: verl-e2e judge out/jobs/0-lora-ddp
+    """
+    from bot import wiring
+    from bot.handlers import judging
+
+    folders = wiring.run_folders()
+    verdicts = judging.judge_folders(folders, folder)
+    judging.write_judgement(folders, folder, verdicts)
+    card = judging.make_card(verdicts)
+    if as_json:
+        _print_card(card, as_json=True)
+    else:
+        for verdict in card.verdicts:
+            click.echo(_verdict_text(verdict))
+    return _exit_code(card)
+
+
+def _verdict_text(verdict: "Verdict") -> str:
+    rows = [f"{verdict.job_id}: {verdict.result} - {verdict.sentence}"]
+    for item in verdict.evidence:
+        where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
+        rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
+    return "\n".join(rows)
+
+
+@cli.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--json", "as_json", is_flag=True, help="Accepted for symmetry: the output is JSON lines anyway.")
+def triage(logs: tuple[str, ...], *, as_json: bool) -> int:  # noqa: ARG001  (every verb takes --json)
+    """Say of each bare log where it ended and why, one JSON line each; `-` reads standard input.
+
+    Plain, .gz, .xz and .zst are read alike. `pass` means only that the requested steps completed with no
+    unexplained error: it is never a verdict.
+
+    Example: verl-e2e triage run1.log run2.log.zst
+    """
+    from bot import wiring
+    from bot.core.documents import triage_line
+    from bot.core.triage import triage as triage_facts
+
+    for name in logs:
+        click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
+    return 0
+
+
+@cli.command()
+@click.argument("folder", type=_FOLDER)
+@click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
+@_JSON
+def card(folder: Path, form: str, *, as_json: bool) -> int:
+    """Show the card of a run folder, or of a whole `check` folder, judged afresh.
+
+    Example: verl-e2e card out --format markdown
+    """
+    from bot import wiring
+    from bot.core.card import render_markdown
+    from bot.handlers import judging
+
+    shown = judging.make_card(judging.judge_folders(wiring.run_folders(), folder))
+    if form == "markdown" and not as_json:
+        click.echo(render_markdown(shown), nl=False)
+    else:
+        _print_card(shown, as_json=as_json)
+    return 0
+
+
+def _json_text(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+@cli.command()
+@_REPO
+@_BASE
+@click.option("--head", required=True, metavar="SHA", help="The commit to plan.")
+@click.option("--verl", type=_FOLDER, help="A verl checkout; path rules do not need one.")
+@_POLICY
+@_JSON
+def plan(repo: Path, base: str, head: str, *, verl: Path | None, policy: Path | None, as_json: bool) -> int:  # noqa: ARG001
+    """Say which levels a change needs, and why, from git objects alone.
+
+    Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --json
+    """
+    from bot import wiring
+    from bot.core.plan_text import render_plan_text
+
+    planned = wiring.plan_change(repo, base, head, policy)
+    click.echo(_json_text(planned.to_json()) if as_json else render_plan_text(planned), nl=as_json)
+    return 0
+
+
+@cli.command()
+@click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
+@click.option("--out", required=True, type=_FOLDER, help="The run folder to make.")
+@click.option("--work", type=_FOLDER, help="Where private worktrees and caches are kept between runs.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
+@_JSON
+def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json: bool) -> int:
+    """Run one job on this GPU host, leave its run folder, judge it and show its card.
+
+    Example: verl-e2e run --job job.json --out out
+    """
+    from bot import wiring
+    from bot.handlers import judging
+    from runners.run import dry_run_text, run_job
+
+    job = wiring.read_job(job_file)
+    if dry_run:
+        click.echo(dry_run_text(job, out, dict(os.environ), work), nl=False)
+        return 0
+    interrupted = run_job(job, out, environ=dict(os.environ), work=work, progress=sys.stderr)
+    folders = wiring.run_folders()
+    verdicts = judging.judge_folders(folders, out)
+    judging.write_judgement(folders, out, verdicts)
+    shown = judging.make_card(verdicts)
+    _print_card(shown, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupted else _exit_code(shown)
