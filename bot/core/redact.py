@@ -84,8 +84,8 @@ class Redactor:
     def redact_text(self, text: str) -> str:
         """The text with everything private replaced."""
         stream = self.stream()
-        raw = text.encode("utf-8", "surrogateescape")
-        return (stream.feed(raw) + stream.finish()).decode("utf-8", "surrogateescape")
+        raw = text.encode("utf-8", "surrogatepass")
+        return (stream.feed(raw) + stream.finish()).decode("utf-8", "surrogatepass")
 
     def redact_document(self, value: object) -> object:
         """A JSON value with all its strings and keys redacted; a string under a secret name goes whole."""

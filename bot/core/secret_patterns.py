@@ -170,7 +170,7 @@ def _value_end(block: bytes, match: re.Match[bytes]) -> int:
 
 def hide_value(name: str, value: str) -> str:
     """The value of a document's key: a placeholder when the name is secret and the value tells something."""
-    raw = value.encode("utf-8", "surrogateescape")
+    raw = value.encode("utf-8", "surrogatepass")
     if not value or not is_secret_name(name) or _HARMLESS.match(raw):
         return value
     return mark(_kind_of(name)).decode()

@@ -1,0 +1,174 @@
+"""The run folder: what is on disk at any moment, also after a kill, and that nothing private ever is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.core.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
+from bot.core.redact import redactor
+from runners.recorder import FRAME_BYTES, FolderInUseError, Recorder, open_recorder
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+REDACTOR = redactor(paths=[("/home/ada", "$HOME")], secrets=[("tuna-Sandwich!99", "SITE_KEY")])
+
+
+class Hand:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def hand() -> Hand:
+    return Hand()
+
+
+def opened(tmp_path: Path, hand: Hand) -> Recorder:
+    return open_recorder(tmp_path / "run", redactor=REDACTOR, monotonic=hand)
+
+
+def readable(folder: Path) -> bytes:
+    """What a reader can get from the log now, whether or not its last frame has ended."""
+    text, rest = b"", (folder / LOG_FILE).read_bytes()
+    while rest:
+        frame = zstd.ZstdDecompressor()
+        text += frame.decompress(rest)
+        rest = frame.unused_data
+    return text
+
+
+def events(folder: Path) -> list[Event]:
+    return [Event.model_validate_json(line) for line in (folder / EVENTS_FILE).read_text().splitlines()]
+
+
+def test_events_are_on_disk_at_once_with_seconds_since_the_start(tmp_path: Path, hand: Hand) -> None:
+    recorder = opened(tmp_path, hand)
+    recorder.event("started", folder="/home/ada/run")
+    hand.now += 2.5
+    assert recorder.event("stage", stage="ray") == 2.5
+    assert [(event.t_s, event.kind, event.data) for event in events(recorder.folder)] == [
+        (0.0, "started", {"folder": "$HOME/run"}),
+        (2.5, "stage", {"stage": "ray"}),
+    ]
+    recorder.close()
+
+
+def test_the_log_is_readable_a_second_after_it_was_written(tmp_path: Path, hand: Hand) -> None:
+    with opened(tmp_path, hand) as recorder:
+        recorder.log(b"one\n")
+        assert readable(recorder.folder) == b""
+        hand.now += 1.0
+        recorder.log(b"two\nthr")
+        assert readable(recorder.folder) == b"one\ntwo\n"
+        recorder.log(b"ee\n")
+        hand.now += 0.5
+        recorder.flush(if_older_s=1.0)
+        assert readable(recorder.folder) == b"one\ntwo\n"
+        hand.now += 0.5
+        recorder.flush(if_older_s=1.0)
+        assert readable(recorder.folder) == b"one\ntwo\nthree\n"
+
+
+def test_a_finished_log_is_an_ordinary_zstandard_file(tmp_path: Path, hand: Hand) -> None:
+    line = bytes(range(97, 123)) * 40 + b"\n"
+    with opened(tmp_path, hand) as recorder:
+        for _ in range(2 * FRAME_BYTES // len(line)):
+            recorder.log(line)
+            hand.now += 0.01
+    with zstd.open(recorder.folder / LOG_FILE) as file:
+        assert file.read() == line * (2 * FRAME_BYTES // len(line))
+    assert (recorder.folder / LOG_FILE).read_bytes().count(b"\x28\xb5\x2f\xfd") > 1, "more than one frame"
+
+
+def test_an_empty_log_is_one_too(tmp_path: Path, hand: Hand) -> None:
+    opened(tmp_path, hand).close()
+    with zstd.open(tmp_path / "run" / LOG_FILE) as file:
+        assert file.read() == b""
+
+
+def test_readers_along_get_what_was_written_and_nothing_else(tmp_path: Path, hand: Hand) -> None:
+    with opened(tmp_path, hand) as recorder:
+        got = recorder.log(b"key tuna-Sand")
+        got += recorder.log(b"wich!99 at /home/ada/x\n")
+        got += recorder.log(b"no end")
+        got += recorder.end_of_output()
+        got += recorder.log(b"second program\n")
+        assert got == b"key <redacted:SITE_KEY> at $HOME/x\nno end\nsecond program\n"
+        hand.now += 1
+        recorder.flush()
+        assert readable(recorder.folder) == got
+
+
+def test_documents_appear_whole_or_not_at_all(tmp_path: Path, hand: Hand) -> None:
+    with opened(tmp_path, hand) as recorder:
+        recorder.document("job.json", {"path": "/home/ada/verl", "HF_TOKEN": "x1y2"})
+        assert json.loads((recorder.folder / "job.json").read_text()) == {
+            "path": "$HOME/verl",
+            "HF_TOKEN": "<redacted:token>",
+        }
+        with pytest.raises(ValueError, match="nan"):
+            recorder.document("job.json", {"value": float("nan")})
+        with pytest.raises(ZeroDivisionError):
+            recorder.lines("job.json", ({"n": 1 // n} for n in (1, 0)))
+        assert "$HOME/verl" in (recorder.folder / "job.json").read_text()
+
+
+def test_lines_are_counted_and_redacted(tmp_path: Path, hand: Hand) -> None:
+    line = ImportLine(module="verl", file="/home/ada/verl/__init__.py", role="run", pid=7)
+    with opened(tmp_path, hand) as recorder:
+        assert recorder.lines("imports.jsonl", [line, line]) == 2
+        written = (recorder.folder / "imports.jsonl").read_text().splitlines()
+        assert ImportLine.model_validate_json(written[1]).file == "$HOME/verl/__init__.py"
+
+
+def test_text_that_is_no_unicode_does_no_harm(tmp_path: Path, hand: Hand) -> None:
+    with opened(tmp_path, hand) as recorder:
+        recorder.event("note", text="\ud800 é \udcff")
+        recorder.text("card.txt", "\ud800 é")
+        assert events(recorder.folder)[0].data["text"] == "? é ?"
+        assert (recorder.folder / "card.txt").read_text() == "? é"
+
+
+def test_a_folder_with_a_run_in_it_is_refused(tmp_path: Path, hand: Hand) -> None:
+    opened(tmp_path, hand).close()
+    with pytest.raises(FolderInUseError, match="already holds a run"):
+        opened(tmp_path, hand)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from bot.core.redact import redactor
+from runners.recorder import open_recorder
+
+now = [0.0]
+recorder = open_recorder(Path(sys.argv[1]), redactor=redactor(), monotonic=lambda: now[0])
+recorder.document("job.json", {"n": 1})
+for number in range(5000):
+    recorder.log(b"line %d\\n" % number)
+    now[0] += 0.01
+    recorder.event("step", step=number)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_readable_prefix(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], cwd=root, timeout=60, check=False)
+    assert killed.returncode == -9
+    lines = readable(tmp_path / "run").splitlines()
+    assert lines == [b"line %d" % number for number in range(len(lines))]
+    assert 4900 <= len(lines) <= 5000, "at most the last second is lost"
+    assert len(events(tmp_path / "run")) == 5000
+    assert json.loads((tmp_path / "run" / "job.json").read_text()) == {"n": 1}
