@@ -1,0 +1,141 @@
+"""Samples GPU memory and utilization through NVML: a bounded number for the record, and the peak of all."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SAMPLE_S = 5.0
+KEPT_BEFORE_THINNING = 120
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one moment: memory in MiB of the whole device, utilization in percent (None: not supported)."""
+
+    index: int
+    memory_used_mib: int
+    utilization: int | None
+
+
+Reader = Callable[[], Sequence[GpuReading]]
+
+
+class NoReadingError(Exception):
+    """NVML is absent or a GPU cannot be read; the message says why."""
+
+
+@dataclass(slots=True)
+class GpuSampler:
+    """Reads every `SAMPLE_S` seconds; how many readings become events halves each time a long run fills up.
+
+    After `KEPT_BEFORE_THINNING` events only every second reading becomes one, after as many again every
+    fourth: a run of a day leaves about a thousand. The peak is of all readings.
+    """
+
+    read: Reader
+    problem: str = ""
+    _due_at: float = 0.0
+    _readings: int = 0
+    _every: int = 1
+    _room: int = KEPT_BEFORE_THINNING
+    _peak: dict[int, GpuReading] = field(default_factory=dict)
+    _said: bool = False
+
+    def tick(self, now: float) -> dict[str, object] | None:
+        """The data of a `gpu` event when one is due at `now` (monotonic seconds), else None; cheap otherwise.
+
+        When the GPUs cannot be read the first call returns `{"problem": ...}` and sampling ends.
+        """
+        if self.problem:
+            first, self._said = not self._said, True
+            return {"problem": self.problem} if first else None
+        if now < self._due_at:
+            return None
+        self._due_at = now + SAMPLE_S
+        try:
+            readings = self.read()
+        except NoReadingError as error:
+            self.problem = str(error)
+            return self.tick(now)
+        return self._take(readings)
+
+    def peak(self) -> dict[str, object] | None:
+        """The data of the closing `gpu` event: the highest values seen of each GPU; None without any."""
+        if not self._peak:
+            return None
+        return {"peak": [_data(reading) for _, reading in sorted(self._peak.items())], "readings": self._readings}
+
+    def _take(self, readings: Sequence[GpuReading]) -> dict[str, object] | None:
+        for reading in readings:
+            self._peak[reading.index] = _higher(self._peak.get(reading.index, reading), reading)
+        self._readings += 1
+        if (self._readings - 1) % self._every:
+            return None
+        self._room -= 1
+        if self._room == 0:
+            self._every, self._room = self._every * 2, KEPT_BEFORE_THINNING
+        return {"gpus": [_data(reading) for reading in readings]}
+
+
+def open_sampler(visible: str | None = None, *, library: str = "pynvml") -> GpuSampler:
+    """A sampler of the GPUs that `visible` (the run's CUDA_VISIBLE_DEVICES) names, of all when it is None.
+
+    Never fails: without NVML the sampler says so once and samples nothing.
+    """
+    try:
+        return GpuSampler(nvml_reader(importlib.import_module(library), visible))
+    except (ImportError, NoReadingError) as error:
+        return GpuSampler(tuple, problem=f"GPU memory is not sampled: {error}")
+
+
+def nvml_reader(nvml: Any, visible: str | None) -> Reader:
+    """A reader through the module `pynvml`; `NoReadingError` when the driver or a named GPU is not there."""
+    try:
+        nvml.nvmlInit()
+        handles = _handles(nvml, visible)
+    except nvml.NVMLError as error:
+        raise NoReadingError(str(error)) from error
+
+    def read() -> Sequence[GpuReading]:
+        try:
+            return tuple(_reading(nvml, index, handle) for index, handle in handles)
+        except nvml.NVMLError as error:
+            raise NoReadingError(str(error)) from error
+
+    return read
+
+
+def _handles(nvml: Any, visible: str | None) -> list[tuple[int, Any]]:
+    if visible is None:
+        names = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    else:
+        names = [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
+    handles = []
+    for name in names:
+        by_index = name.isdigit()
+        handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if by_index else nvml.nvmlDeviceGetHandleByUUID(name)
+        handles.append((int(name) if by_index else nvml.nvmlDeviceGetIndex(handle), handle))
+    return handles
+
+
+def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
+    used = nvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
+    try:
+        utilization = int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except nvml.NVMLError:
+        utilization = None
+    return GpuReading(index, int(used), utilization)
+
+
+def _higher(one: GpuReading, other: GpuReading) -> GpuReading:
+    rates = [rate for rate in (one.utilization, other.utilization) if rate is not None]
+    return GpuReading(one.index, max(one.memory_used_mib, other.memory_used_mib), max(rates, default=None))
+
+
+def _data(reading: GpuReading) -> dict[str, object]:
+    return {
+        "index": reading.index,
+        "memory_used_mib": reading.memory_used_mib,
+        "utilization": reading.utilization,
+    }

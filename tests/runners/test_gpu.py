@@ -1,0 +1,76 @@
+"""GPU samples: how many are kept, what the peak is, and what happens without NVML."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from runners.gpu import KEPT_BEFORE_THINNING, SAMPLE_S, GpuReading, GpuSampler, NoReadingError, open_sampler
+
+
+class Device:
+    """One GPU whose memory grows by a MiB at each reading, until it is lost."""
+
+    def __init__(self, lost_after: int = 1_000_000) -> None:
+        self.readings = 0
+        self.lost_after = lost_after
+
+    def __call__(self) -> Sequence[GpuReading]:
+        self.readings += 1
+        if self.readings > self.lost_after:
+            raise NoReadingError("GPU is lost")
+        return (GpuReading(3, self.readings, 100 - self.readings if self.readings < 100 else None),)
+
+
+def test_it_reads_only_when_due() -> None:
+    device = Device()
+    sampler = GpuSampler(device)
+    assert sampler.tick(50.0) == {"gpus": [{"index": 3, "memory_used_mib": 1, "utilization": 99}]}
+    assert sampler.tick(50.0 + SAMPLE_S / 2) is None
+    assert sampler.tick(50.0 + SAMPLE_S) is not None
+    assert device.readings == 2
+
+
+def test_a_long_run_leaves_a_bounded_number_and_the_peak_of_all() -> None:
+    sampler = GpuSampler(Device())
+    day = int(86400 / SAMPLE_S)
+    events = [sample for tick in range(day) if (sample := sampler.tick(tick * SAMPLE_S))]
+    assert KEPT_BEFORE_THINNING < len(events) <= 1000
+    assert sampler.peak() == {"peak": [{"index": 3, "memory_used_mib": day, "utilization": 99}], "readings": day}
+
+
+def test_a_short_run_keeps_every_sample() -> None:
+    sampler = GpuSampler(Device())
+    assert sum(sampler.tick(tick * SAMPLE_S) is not None for tick in range(60)) == 60
+
+
+def test_a_lost_gpu_is_said_once_and_keeps_the_peak() -> None:
+    sampler = GpuSampler(Device(lost_after=2))
+    said = [sampler.tick(tick * SAMPLE_S) for tick in range(6)]
+    assert said[2] == {"problem": "GPU is lost"}
+    assert said[3:] == [None, None, None]
+    assert sampler.peak() == {"peak": [{"index": 3, "memory_used_mib": 2, "utilization": 99}], "readings": 2}
+
+
+def test_without_nvml_nothing_is_sampled_and_it_is_said_once() -> None:
+    sampler = open_sampler(library="no_such_library_of_gpus")
+    first = sampler.tick(0.0)
+    assert first is not None
+    assert "no_such_library_of_gpus" in str(first["problem"])
+    assert sampler.tick(100.0) is None
+    assert sampler.peak() is None
+
+
+def test_the_real_library_never_stops_a_run() -> None:
+    sample = open_sampler().tick(0.0)
+    assert sample is not None
+    assert sample.keys() <= {"problem", "gpus"}
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_has_memory() -> None:
+    sampler = open_sampler("0")
+    sample = sampler.tick(0.0)
+    assert sample is not None
+    assert "problem" not in sample
+    peak = sampler.peak()
+    assert peak is not None
