@@ -88,6 +88,10 @@ class LoggedError:
 
     `kind` is the exception's name or empty; `frames` are the source files of the traceback, outermost
     first, at most 40; `after_completion` is true when the requested steps had completed before it.
+    `calls` are the same frames as `path:function` plus `ray::Actor.method` for remote calls; `chain` holds the
+    other exceptions of the chain as `Kind: message`; `driver` marks the traceback that ends the driver;
+    `secondary` one that only reports the death of another process; `soft` a bare warning that a run may
+    survive; `count` how often it was logged.
     """
 
     at: Excerpt
@@ -98,6 +102,12 @@ class LoggedError:
     pid: int | None
     stage: Stage
     after_completion: bool
+    calls: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
+    driver: bool = False
+    secondary: bool = False
+    soft: bool = False
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,10 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEvent:
-    """A checkpoint saved, found, loaded, or not found: `action` is saved, loaded, resumed or scratch."""
+    """A checkpoint saved, found, loaded, or not found: `action` is saved, loaded, resumed or scratch.
+
+    `saving` is the announcement that a save begins; only `saved` says that it was written.
+    """
 
     action: str
     step: int | None
@@ -122,7 +135,11 @@ class CheckpointEvent:
 class LogFacts:
     """Everything that a log says that a judgement may use; bounded at any log size.
 
-    `completed_at` is the last `Training Progress: 100%` line or None; `last` the last line that is not empty.
+    `completed_at` is the last `Training Progress: 100%` or `Final validation metrics` line of the latest run in
+    the log, or None; `last` the last line that is not empty. `stood` is the stage that the latest run was in at
+    the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the
+    line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
+    in `steps` (a repeated line keeps the line number of its first occurrence).
     """
 
     line_count: int
@@ -138,6 +155,10 @@ class LogFacts:
     lost_weights: tuple[Excerpt, ...] = ()
     checkpoints: tuple[CheckpointEvent, ...] = ()
     last: Excerpt | None = None
+    stood: Stage | None = None
+    lora_at: Excerpt | None = None
+    final_metrics: Excerpt | None = None
+    last_step: StepMetrics | None = None
 
     def reached(self) -> Stage | None:
         """The furthest stage in enum order that the log proves, None for an empty log."""

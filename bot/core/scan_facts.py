@@ -1,0 +1,359 @@
+"""What the scan has learned so far: one place that turns marked lines into facts, all of it bounded."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from bot.core.facts import (
+    AdapterReport,
+    CheckpointEvent,
+    Excerpt,
+    LogFacts,
+    LoggedError,
+    Noise,
+    Progress,
+    ResolvedConfig,
+    StageMark,
+    StepMetrics,
+    Worker,
+)
+from bot.core.log import Line
+from bot.core.metrics import pack, parse_step
+from bot.core.resolved_config import START, ConfigCollector, lookup
+from bot.core.scan_errors import ErrorBook
+from bot.core.scan_literals import Literal, Mark
+from bot.core.scan_traceback import TracebackReader, starts
+from bot.core.stages import Stage
+
+MAX_STEPS = 20_000
+MAX_CONFIGS = 4
+MAX_SMALL = 256
+MAX_WORKERS = 2048
+MAX_NAMES = 64
+MAX_OPEN = 512
+OPEN_WINDOW = 256
+
+_BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})")
+_GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
+_FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
+
+
+class FactBook:
+    """Facts in the making. `take` is called with every line that the scan decodes, in order."""
+
+    def __init__(self) -> None:
+        self.stood: Stage | None = None
+        self.marker = 0
+        self.completed: Excerpt | None = None
+        self.last_step: StepMetrics | None = None
+        self._final: Excerpt | None = None
+        self._progress: Progress | None = None
+        self._stages: dict[Stage, StageMark] = {}
+        self._steps: list[StepMetrics] = []
+        self._step_texts: dict[int, StepMetrics] = {}
+        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._configs: list[ResolvedConfig] = []
+        self._collector: ConfigCollector | None = None
+        self._adapters: list[AdapterReport] = []
+        self._totals: dict[str, int] = {}
+        self._lora: Excerpt | None = None
+        self._workers: dict[int, Worker] = {}
+        self._noise: dict[str, Noise] = {}
+        self._lost: dict[str, Excerpt] = {}
+        self._checkpoints: list[CheckpointEvent] = []
+        self._errors = ErrorBook()
+        self._open: dict[str, tuple[TracebackReader, Line]] = {}
+        self._driver_next = False
+        self._dead: LoggedError | None = None
+        self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
+            Mark.STAGE: self._stage,
+            Mark.DRIVER: self._driver,
+            Mark.STEP: self._step,
+            Mark.PROGRESS: self._bar,
+            Mark.FINAL: self._final_metrics,
+            Mark.ADAPTER: self._adapter,
+            Mark.TOTAL: self._total,
+            Mark.LORA: self._lora_asked,
+            Mark.CONFIG: self._config,
+            Mark.CHECKPOINT: self._checkpoint,
+            Mark.LOST: self._lost_weight,
+            Mark.NOISE: self._noisy,
+            Mark.LONE: self._lone,
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every next line must be decoded: a traceback or a configuration is not finished."""
+        return bool(self._open) or self._collector is not None
+
+    def take(self, line: Line, literals: Sequence[Literal]) -> None:
+        """Learn from one line and the literals that it holds."""
+        if self._collector is not None:
+            self._collect(line)
+        if (self._open or literals) and self._traceback(line, literals):
+            return
+        for literal in literals:
+            handler = self._handlers.get(literal.mark)
+            if handler is not None and _applies(literal, line.text):
+                handler(literal, line)
+
+    def close_all(self) -> None:
+        """The log has ended: whatever is open ends here."""
+        for source in list(self._open):
+            self._close(source)
+        self._end_config()
+
+    def fatal(self) -> LoggedError | None:
+        """The driver's error, or the death of an engine, unless the run had completed."""
+        if self.completed is not None:
+            return None
+        return self._errors.driver or self._dead
+
+    def hopeless(self) -> Excerpt | None:
+        """The adapter table that shows no parameters although LoRA was asked for."""
+        empty = next((report for report in self._adapters if report.adapter == 0), None)
+        if empty is None or not self._lora_wanted():
+            return None
+        return Excerpt(empty.line, "Adapter parameters: 0")
+
+    def facts(self, line_count: int, last: Excerpt | None) -> LogFacts:
+        """Everything known so far, frozen."""
+        return LogFacts(
+            line_count=line_count,
+            stages=tuple(self._stages.values()),
+            configs=tuple(self._configs),
+            steps=tuple(self._steps),
+            progress=self._progress,
+            completed_at=self.completed,
+            adapters=tuple(self._adapters),
+            workers=tuple(self._workers.values()),
+            errors=self._errors.all(),
+            noise=tuple(self._noise.values()),
+            lost_weights=tuple(self._lost.values()),
+            checkpoints=tuple(self._checkpoints),
+            last=last,
+            stood=self.stood,
+            lora_at=self._lora,
+            final_metrics=self._final,
+            last_step=self.last_step,
+        )
+
+    def _lora_wanted(self) -> bool:
+        ranks = (_lora_rank(config) for config in self._configs)
+        return self._lora is not None or any(rank > 0 for rank in ranks)
+
+    # Stages, steps and progress
+
+    def _enter(self, stage: Stage, line: Line) -> None:
+        if self.completed is not None and stage in _FIRST_STAGES:
+            self._begin_run()
+        if stage not in self._stages:
+            self._stages[stage] = StageMark(stage, line.excerpt())
+        # A weight sync inside a step is part of the step.
+        if not (self.stood is Stage.TRAIN_STEP and stage is Stage.EXPORT_WEIGHT_SYNC):
+            self.stood = stage
+        self.marker = line.number
+
+    def _begin_run(self) -> None:
+        self.completed = self._final = self._progress = self.last_step = self.stood = None
+
+    def _stage(self, literal: Literal, line: Line) -> None:
+        assert literal.stage is not None
+        self._enter(literal.stage, line)
+        self._worker(line, builds=literal.builds)
+
+    def _step(self, _literal: Literal, line: Line) -> None:
+        number = int(line.text[5 : line.text.index(" - ")])
+        known = self._step_texts.get(hash(line.text))
+        if known is None:
+            parsed = parse_step(line.text)
+            assert parsed is not None  # the literal's shape is the same
+            known = StepMetrics(number, line.number, pack(parsed[1], self._shared_names()))
+            if len(self._steps) < MAX_STEPS:
+                self._steps.append(known)
+                self._step_texts[hash(line.text)] = known
+        self._enter(Stage.TRAIN_STEP, line)
+        self.last_step = known
+
+    def _shared_names(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        if len(self._names) > MAX_NAMES:
+            self._names.clear()
+        return self._names
+
+    def _bar(self, _literal: Literal, line: Line) -> None:
+        bars = _BAR.findall(line.text)
+        if not bars or not line.text.lstrip().startswith("Training Progress:"):
+            return
+        percent, done, total = (int(number) for number in bars[-1])
+        if self.completed is not None and done < total:
+            self._begin_run()
+        self._enter(Stage.TRAIN_STEP, line)
+        self._progress = Progress(percent, done, total, line.excerpt())
+        if done >= total > 0:
+            self._complete(line)
+
+    def _final_metrics(self, _literal: Literal, line: Line) -> None:
+        self._enter(Stage.TRAIN_STEP, line)
+        if "None" not in line.text[:40]:
+            self._final = line.excerpt()
+        self._complete(line)
+
+    def _complete(self, line: Line) -> None:
+        self.completed = line.excerpt()
+        if Stage.SHUTDOWN not in self._stages:
+            self._stages[Stage.SHUTDOWN] = StageMark(Stage.SHUTDOWN, line.excerpt())
+        self.stood = Stage.SHUTDOWN
+
+    # Construction
+
+    def _total(self, _literal: Literal, line: Line) -> None:
+        if len(self._totals) < MAX_SMALL:
+            self._totals[line.source] = _number(line)
+
+    def _adapter(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        if len(self._adapters) < MAX_SMALL:
+            total = self._totals.pop(line.source, 0)
+            report = AdapterReport(line.number, line.pid, total, _number(line))
+            if not any(_same(report, other) for other in self._adapters):
+                self._adapters.append(report)
+
+    def _lora_asked(self, literal: Literal, line: Line) -> None:
+        match = re.search(literal.shape, line.text)
+        assert match is not None
+        self._stage(literal, line)
+        if self._lora is None and int(match[1]) > 0:
+            self._lora = line.excerpt()
+
+    def _worker(self, line: Line, *, builds: bool) -> None:
+        pid = line.pid
+        if pid is None:
+            return
+        known = self._workers.get(pid)
+        if known is None and len(self._workers) < MAX_WORKERS:
+            self._workers[pid] = Worker(pid, line.actor, line.number, builds)
+        elif known is not None and builds and not known.built_model:
+            self._workers[pid] = Worker(pid, known.actor, known.line, built_model=True)
+
+    def _config(self, literal: Literal, line: Line) -> None:
+        if not line.text.startswith(START):
+            return
+        self._stage(literal, line)
+        if len(self._configs) < MAX_CONFIGS and self._collector is None:
+            self._collector = ConfigCollector(line)
+            self._end_if_done()
+
+    def _collect(self, line: Line) -> None:
+        assert self._collector is not None
+        if line.source == self._collector.source:
+            self._collector.add(line)
+        elif line.number - self._collector.last > OPEN_WINDOW * 8:
+            self._end_config()
+            return
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._collector is not None and self._collector.done:
+            self._end_config()
+
+    def _end_config(self) -> None:
+        if self._collector is not None:
+            self._configs.append(self._collector.result())
+            self._collector = None
+
+    # Checkpoints, weights, noise
+
+    def _checkpoint(self, literal: Literal, line: Line) -> None:
+        assert literal.stage is not None
+        found = _GLOBAL_STEP.search(line.text)
+        event = CheckpointEvent(literal.name, int(found[1]) if found else None, line.excerpt())
+        if literal.name != "scratch":
+            self._enter(literal.stage, line)
+        if len(self._checkpoints) < MAX_SMALL and not any(_same_event(event, other) for other in self._checkpoints):
+            self._checkpoints.append(event)
+
+    def _lost_weight(self, _literal: Literal, line: Line) -> None:
+        if len(self._lost) < MAX_SMALL:
+            self._lost.setdefault(line.text, line.excerpt())
+
+    def _noisy(self, literal: Literal, line: Line) -> None:
+        known = self._noise.get(literal.name)
+        excerpt = line.excerpt() if known is None else known.at
+        self._noise[literal.name] = Noise(literal.name, excerpt, known.count + 1 if known else 1)
+
+    # Errors
+
+    def _driver(self, _literal: Literal, _line: Line) -> None:
+        self._driver_next = True
+
+    def _lone(self, literal: Literal, line: Line) -> None:
+        self._errors.add_lone(literal, line, self._where(), completed=self.completed is not None)
+        if literal.name == "EngineDeadError" and self.completed is None:
+            self._dead = self._errors.all()[-1]
+
+    def _where(self) -> Stage:
+        return self.stood or Stage.ENVIRONMENT
+
+    def _traceback(self, line: Line, literals: Sequence[Literal]) -> bool:
+        """Give the line to the open traceback of its source, or open one; True when it is part of one."""
+        self._expire(line)
+        opened = self._open.get(line.source)
+        if opened is not None:
+            taken = opened[0].take(line)
+            if opened[0].closed:
+                self._close(line.source)
+            if taken:
+                return True
+        if not any(literal.mark is Mark.TRACEBACK for literal in literals):
+            return False
+        if not starts(line.text) or len(self._open) >= MAX_OPEN:
+            return False
+        reader = TracebackReader()
+        if not reader.take(line):
+            return False
+        self._open[line.source] = (reader, line)
+        return True
+
+    def _expire(self, line: Line) -> None:
+        for source, (reader, _) in list(self._open.items()):
+            if line.number - reader.touched > OPEN_WINDOW:
+                self._close(source)
+
+    def _close(self, source: str) -> None:
+        reader, first = self._open.pop(source)
+        driver = self._driver_next and not source
+        if driver:
+            self._driver_next = False
+        completed = self.completed is not None
+        self._errors.add_chain(reader.snapshot(), first, self._where(), completed=completed, driver=driver)
+
+
+@lru_cache(maxsize=1024)
+def _shape(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _applies(literal: Literal, text: str) -> bool:
+    if literal.shape:
+        return _shape(literal.shape).search(text) is not None
+    return literal.text in text
+
+
+def _number(line: Line) -> int:
+    return int(line.text.rsplit(":", 1)[1].replace(",", "").strip())
+
+
+def _lora_rank(config: ResolvedConfig) -> float:
+    try:
+        rank = lookup(config.values or {}, "actor_rollout_ref.model.lora.rank")
+    except KeyError:
+        return 0
+    return rank if isinstance(rank, int | float) else 0
+
+
+def _same(report: AdapterReport, other: AdapterReport) -> bool:
+    return (report.pid, report.total, report.adapter) == (other.pid, other.total, other.adapter)
+
+
+def _same_event(event: CheckpointEvent, other: CheckpointEvent) -> bool:
+    return (event.action, event.step, event.at.text) == (other.action, other.step, other.at.text)

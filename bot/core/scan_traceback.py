@@ -1,0 +1,269 @@
+"""Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
+
+One `TracebackReader` follows one source (process and stream). A chain is a row of segments joined by
+`During handling of ...` or `... direct cause of ...`; a segment ends in one exception, after any number of
+wrappers such as `RayTaskError` whose message is the traceback of another process. The root exception is the
+last one of the first segment: what was raised first, in the process where it was raised.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from bot.core.facts import Excerpt
+from bot.core.log import Line
+
+MAX_FRAMES = 40
+MAX_SEGMENTS = 16
+MAX_MESSAGE = 1000
+MESSAGE_LINES = 6
+PATIENCE = 64
+
+_HEADER = re.compile(r"\s*Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?")
+_FRAME = re.compile(r'\s*File "([^"]{1,500})", line \d+, in (.{1,200})')
+_REMOTE = re.compile(r"\bray::([\w.:]{1,120}?)\(\)")
+_LINK = re.compile(
+    r"\s*(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception)"
+)
+_NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Warning|Group)"
+_EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
+_DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
+_BARE = frozenset({"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"})
+_ENTRY = re.compile(r"(?:^|/)(?:runpy\.py|torchrun|accelerate)$|<frozen runpy>$")
+_REMOTE_IN_MESSAGE = "ray::"
+
+
+class _Phase(Enum):
+    FRAMES = auto()
+    MESSAGE = auto()
+    TAIL = auto()
+    GAP = auto()
+    LINK = auto()
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception line with the frames above it, outermost first, as `path:function`."""
+
+    kind: str
+    message: str
+    at: Excerpt
+    calls: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """`Kind: message`, at most 300 characters."""
+        return f"{self.kind}: {self.message}"[:300] if self.message else self.kind
+
+
+class _Frames:
+    """The first and the last frames of a stack of any depth."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=MAX_FRAMES // 2)
+        self.previous = ""
+
+    def add(self, path: str, function: str) -> None:
+        called = function.strip()
+        if called == "<module>" and self.previous and not _ENTRY.search(self.previous):
+            called = "<import>"
+        self.previous = path
+        self._keep(f"{'/'.join(path.split('/')[-5:])}:{called}")
+
+    def add_remote(self, called: str) -> None:
+        self.previous = ""
+        self._keep(f"ray::{called}")
+
+    def _keep(self, call: str) -> None:
+        (self._first if len(self._first) < MAX_FRAMES // 2 else self._last).append(call)
+
+    def kept(self) -> tuple[str, ...]:
+        return (*self._first, *self._last)
+
+    def take(self) -> tuple[str, ...]:
+        taken = self.kept()
+        self._first.clear()
+        self._last.clear()
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+
+@dataclass(slots=True)
+class Chain:
+    """A finished traceback: its segments in print order, each a row of wrappers and the exception they wrap."""
+
+    segments: list[list[Raised]] = field(default_factory=lambda: [[]])
+    cut_calls: tuple[str, ...] = ()
+    cut_at: Excerpt | None = None
+
+    def root(self) -> Raised | None:
+        """What was raised first; a traceback without an exception line gives one without a name."""
+        for segment in self.segments:
+            if segment:
+                return segment[-1]
+        if self.cut_at is None:
+            return None
+        return Raised("", "the traceback is cut before its exception", self.cut_at, self.cut_calls)
+
+    def calls(self) -> tuple[str, ...]:
+        """The frames of the whole chain, outermost first."""
+        rows = [raised.calls for segment in reversed(self.segments) for raised in segment]
+        return tuple(dict.fromkeys(call for row in [*rows, self.cut_calls] for call in row))
+
+    def others(self) -> tuple[str, ...]:
+        """The other exceptions of the chain, in print order."""
+        root = self.root()
+        every = [raised for segment in self.segments for raised in segment]
+        return tuple(dict.fromkeys(raised.summary for raised in every if raised is not root))
+
+
+class TracebackReader:
+    """Follows the lines of one source while a traceback is open; `closed` turns true after its last line."""
+
+    def __init__(self) -> None:
+        self.chain = Chain()
+        self.closed = False
+        self.touched = 0
+        self._phase = _Phase.FRAMES
+        self._frames = _Frames()
+        self._patience = PATIENCE
+        self._last_frame: Excerpt | None = None
+
+    def take(self, line: Line) -> bool:
+        """Read the next line of the source; False when it is no part of the traceback."""
+        self.touched = line.number
+        text = line.text
+        if not text.strip():
+            return self._blank()
+        if self._phase is _Phase.FRAMES:
+            return self._in_frames(line, text)
+        if _LINK.match(text):
+            return self._link()
+        if self._phase is _Phase.MESSAGE:
+            return self._in_message(line, text)
+        if self._phase is _Phase.LINK:
+            return self._in_link(line, text)
+        return self._after(text)
+
+    def snapshot(self) -> Chain:
+        """The chain as far as it is known, with the frames that wait for their exception."""
+        if self._frames and self._last_frame is not None:
+            return Chain([list(segment) for segment in self.chain.segments], self._frames.kept(), self._last_frame)
+        return self.chain
+
+    def _blank(self) -> bool:
+        if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
+            self._phase = _Phase.GAP
+        return True
+
+    def _in_frames(self, line: Line, text: str) -> bool:
+        if self._frame(line, text) or _HEADER.match(text):
+            return True
+        raised = None if text[0].isspace() else _exception(text)
+        if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_IN_MESSAGE in raised[1]):
+            self._raise(line, *raised)
+            return True
+        if text[0].isspace():
+            return True
+        if _LINK.match(text):
+            return self._link()
+        return self._foreign()
+
+    def _frame(self, line: Line, text: str) -> bool:
+        frame = _FRAME.match(text)
+        if frame is not None:
+            self._frames.add(frame[1], frame[2])
+            self._last_frame = line.excerpt()
+            return True
+        remote = _REMOTE.search(text)
+        if remote is not None and not _exception(text):
+            self._frames.add_remote(remote[1])
+            return True
+        return False
+
+    def _raise(self, line: Line, kind: str, message: str) -> None:
+        raised = Raised(kind, message[:MAX_MESSAGE], line.excerpt(), self._frames.take())
+        if len(self.chain.segments[-1]) < MAX_SEGMENTS:
+            self.chain.segments[-1].append(raised)
+        remote = _REMOTE.search(message)
+        if remote is not None:
+            self._frames.add_remote(remote[1])
+        self._phase = _Phase.MESSAGE
+        self._patience = MESSAGE_LINES
+
+    def _in_message(self, line: Line, text: str) -> bool:
+        header = _HEADER.match(text)
+        if header is not None:
+            # A traceback right below an exception belongs to it when the exception carries the ranks' errors.
+            if header["rank"] is None:
+                return self._close()
+            self._phase = _Phase.FRAMES
+            return True
+        if _FRAME.match(text):
+            self._phase = _Phase.FRAMES
+            return self._frame(line, text)
+        if _REMOTE.search(text):
+            return self._close()
+        if not text[0].isspace() or self._patience <= 0:
+            self._phase = _Phase.TAIL
+            self._patience = MESSAGE_LINES * 2
+            return self._after(text)
+        if self._remote_source(text):
+            return True
+        self._extend(text)
+        return True
+
+    def _remote_source(self, text: str) -> bool:
+        """Source lines and `^^^^` marks below a wrapper of a remote traceback are no message."""
+        return bool(self._frames) and (text.startswith("     ") or set(text.strip()) <= set("^~"))
+
+    def _extend(self, text: str) -> None:
+        self._patience -= 1
+        raised = self.chain.segments[-1][-1]
+        raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
+
+    def _in_link(self, line: Line, text: str) -> bool:
+        if _HEADER.match(text) or self._frame(line, text):
+            self._phase = _Phase.FRAMES
+            return True
+        return self._foreign()
+
+    def _after(self, text: str) -> bool:
+        if self._phase is _Phase.GAP or _HEADER.match(text) or _FRAME.match(text) or _REMOTE.search(text):
+            return self._close()
+        return self._foreign()
+
+    def _link(self) -> bool:
+        if len(self.chain.segments) < MAX_SEGMENTS:
+            self.chain.segments.append([])
+        self._frames.take()
+        self._phase = _Phase.LINK
+        self._patience = PATIENCE
+        return True
+
+    def _foreign(self) -> bool:
+        self._patience -= 1
+        return self._close() if self._patience <= 0 else False
+
+    def _close(self) -> bool:
+        self.chain = self.snapshot()
+        self.closed = True
+        return False
+
+
+def starts(text: str) -> bool:
+    """Whether a line opens a traceback: a header, a frame, a remote call, or an exception around one."""
+    return bool(_HEADER.match(text) or _FRAME.match(text) or (_REMOTE.search(text) and "(pid=" in text))
+
+
+def _exception(text: str) -> tuple[str, str] | None:
+    match = _EXCEPTION.match(text) or _DOTTED.match(text)
+    if match is not None:
+        return match[1], (match[2] or "").strip()
+    word = text.split(":", 1)[0].strip()
+    return (word, text[len(word) + 1 :].strip()) if word in _BARE else None
