@@ -8,14 +8,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from bot import __version__
 
 if TYPE_CHECKING:
-    from bot.core.card import Card
+    from bot.core.card import Card, NotRun
     from bot.core.verdict import Verdict
 
 EXIT_FAIL = 1
@@ -48,6 +48,7 @@ def cli() -> None:
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 _REPO = click.option("--repo", required=True, type=_FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
 _BASE = click.option("--base", required=True, metavar="SHA", help="The commit that the change starts from.")
+_WORK = click.option("--work", type=_FOLDER, help="Where private worktrees and caches are kept between runs.")
 _POLICY = click.option(
     "--policy", type=click.Path(dir_okay=False, path_type=Path), help="A policy file instead of the base commit's."
 )
@@ -104,17 +105,16 @@ def judge(folder: Path, *, as_json: bool) -> int:
     """
     from bot import wiring
     from bot.handlers import judging
+    from bot.handlers.checking import card_of
 
     folders = wiring.run_folders()
-    verdicts = judging.judge_folders(folders, folder)
-    judging.write_judgement(folders, folder, verdicts)
-    card = judging.make_card(verdicts)
+    judging.write_judgement(folders, folder, judging.judge_folders(folders, folder))
+    shown = card_of(folders, folder)
     if as_json:
-        _print_card(card, as_json=True)
+        _print_card(shown, as_json=True)
     else:
-        for verdict in card.verdicts:
-            click.echo(_verdict_text(verdict))
-    return _exit_code(card)
+        click.echo("\n".join([*map(_verdict_text, shown.verdicts), *map(_not_run_text, shown.not_run)]))
+    return _exit_code(shown)
 
 
 def _verdict_text(verdict: "Verdict") -> str:
@@ -123,6 +123,10 @@ def _verdict_text(verdict: "Verdict") -> str:
         where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
         rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
     return "\n".join(rows)
+
+
+def _not_run_text(job: "NotRun") -> str:
+    return f"{job.job_id}: Skipped - {job.reason}"
 
 
 @cli.command()
@@ -156,9 +160,9 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
     """
     from bot import wiring
     from bot.core.card import render_markdown
-    from bot.handlers import judging
+    from bot.handlers.checking import card_of
 
-    shown = judging.make_card(judging.judge_folders(wiring.run_folders(), folder))
+    shown = card_of(wiring.run_folders(), folder)
     if form == "markdown" and not as_json:
         click.echo(render_markdown(shown), nl=False)
     else:
@@ -193,7 +197,7 @@ def plan(repo: Path, base: str, head: str, *, verl: Path | None, policy: Path | 
 @cli.command()
 @click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
 @click.option("--out", required=True, type=_FOLDER, help="The run folder to make.")
-@click.option("--work", type=_FOLDER, help="Where private worktrees and caches are kept between runs.")
+@_WORK
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
 @_JSON
 def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json: bool) -> int:
@@ -206,13 +210,63 @@ def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json:
     from runners.run import dry_run_text, run_job
 
     job = wiring.read_job(job_file)
+    environ = dict(os.environ)
     if dry_run:
-        click.echo(dry_run_text(job, out, dict(os.environ), work), nl=False)
+        click.echo(dry_run_text(job, out, environ=environ, work=work), nl=False)
         return 0
-    interrupted = run_job(job, out, environ=dict(os.environ), work=work, progress=sys.stderr)
+    interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr)
     folders = wiring.run_folders()
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)
     shown = judging.make_card(verdicts)
     _print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else _exit_code(shown)
+
+
+@cli.command()
+@_REPO
+@_BASE
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
+@click.option("--verl", required=True, type=_FOLDER, help="A verl checkout or bare git directory.")
+@click.option("--verl-ref", metavar="REV", help="The verl commit to test with, instead of the policy's pin.")
+@click.option("--megatron-lm", type=_FOLDER, help="A Megatron-LM repository that holds the submodule's commit.")
+@click.option("--out", required=True, type=_FOLDER, help="The folder to make: plan, run folders, card.")
+@click.option("--site", default="default", show_default=True, help="A site profile: packaged name or YAML file.")
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile asks for.")
+@click.option("--level", "levels", multiple=True, type=click.IntRange(0, 5), help="Ask for a level beside the plan's.")
+@_WORK
+@_POLICY
+@_JSON
+def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+    """Plan a change, run what this machine can run, judge it and show the card.
+
+    Progress goes to stderr, the card to stdout. Without a GPU the result is Blocked, with each missing thing
+    and its mend, and the plan is complete all the same.
+
+    Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
+    """
+    from bot import wiring
+
+    order = wiring.CheckOrder(bridge=repo, base=base, head=head, **options)
+    shown = wiring.check(order, dict(os.environ), lambda sentence: click.echo(sentence, err=True))
+    _print_card(shown, as_json=as_json)
+    return _exit_code(shown)
+
+
+@cli.command()
+@click.option("--out", type=_FOLDER, help="Keep the demonstration's files in this new folder.")
+@_JSON
+def demo(out: Path | None, *, as_json: bool) -> int:
+    """Show the whole way: a real plan of a small change, and the judgement of a recorded GPU run.
+
+    Example: verl-e2e demo
+    """
+    from bot import wiring
+    from bot.core.plan_text import render_plan_text
+
+    shown = wiring.demonstration(out)
+    click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
+    click.echo(render_plan_text(shown.plan), err=True)
+    click.echo(f"{shown.card.remarks[0]}\n", err=True)
+    _print_card(shown.card, as_json=as_json)
+    return 0

@@ -1,12 +1,13 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from bot.core.change import Change
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
+from bot.core.levels import Level
 from bot.core.record import Record
 
 
@@ -29,8 +30,8 @@ class Dispatcher(Protocol):
         """Run one job to its end, leave its run folder in `out`, and return the runner's exit code."""
         ...
 
-    def dry_run(self, job: Job) -> Sequence[str]:
-        """The exact commands that `run` would start, one a line, without starting any."""
+    def dry_run(self, job: Job, out: Path) -> str:
+        """The exact commands that `run` would start, without starting any."""
         ...
 
 
@@ -59,6 +60,10 @@ class RunFolders(Protocol):
 
     def facts(self, folder: Path) -> LogFacts | None:
         """The facts of the folder's log, None when there is none."""
+        ...
+
+    def planned(self, folder: Path) -> Mapping[str, Level]:
+        """The jobs of the folder's `plan.json`, by id; empty when it has none."""
         ...
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:

@@ -1,0 +1,1 @@
+"""Where jobs run; every back end satisfies `bot.ports.Dispatcher`."""

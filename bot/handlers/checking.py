@@ -1,0 +1,144 @@
+"""Check a change on this machine: plan it, run what this version can run, judge, and make one card."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.core.build import Sources, build_job, select_patches
+from bot.core.card import Card, NotRun
+from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from bot.core.levels import Level
+from bot.core.plan import JobOutline, Plan, plan
+from bot.core.record import PLAN_FILE
+from bot.core.rules import Policy
+from bot.core.verdict import Result, Verdict
+from bot.handlers.judging import judge_folders, make_card
+from bot.ports import ChangeSource, Dispatcher, RunFolders
+
+# The levels whose own evidence this version produces and judges; the others are planned and shown as not run.
+RUNNABLE = frozenset({Level.SMOKE})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """What to check: the repositories, the change, the host and where the result goes.
+
+    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences for the card. The paths in
+    `checkpoint` and `data`, where given, win over plan and site.
+    """
+
+    bridge: Path
+    verl: Path
+    verl_commit: str
+    base: str
+    head: str
+    out: Path
+    policy: Policy
+    site: SiteProfile
+    megatron_lm: Repository | None = None
+    checkpoint: Checkpoint | None = None
+    data: Data | None = None
+    require_bridge_checks: bool = False
+    asked: tuple[Level, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit."""
+
+    changes: ChangeSource
+    dispatcher: Dispatcher
+    folders: RunFolders
+    blobs: Mapping[str, ChangeSource]
+
+
+def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
+    """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes `plan.json`.
+
+    Raises BuildError when the policy or the site lacks what a job needs.
+    """
+    planned = plan(rooms.changes.change(request.base, request.head), request.policy, request.asked)
+    request.out.mkdir(parents=True, exist_ok=True)
+    rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    say(_planned_sentence(planned))
+    verdicts: list[Verdict] = []
+    not_run: list[NotRun] = []
+    patches, remarks = _patches(request, rooms)
+    for outline in planned.jobs:
+        reason = why_not_run(outline, verdicts)
+        if reason:
+            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), reason))
+            say(f"{outline.id}: not run, {reason}")
+            continue
+        job = _job(outline, request, patches)
+        say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
+        verdicts.append(_run(job, request, rooms))
+    return make_card(tuple(verdicts), tuple(not_run), (*request.remarks, *remarks))
+
+
+def card_of(folders: RunFolders, folder: Path) -> Card:
+    """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass."""
+    ran = {path.name for path in folders.find(folder)}
+    missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
+    not_run = tuple(NotRun(name, _coverage(name, level), "it has no run folder") for name, level in missing)
+    return make_card(judge_folders(folders, folder), not_run)
+
+
+def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
+    """Why a planned job does not start now; empty when it may."""
+    passed = {verdict.job_id for verdict in verdicts if verdict.result is Result.PASS}
+    waiting = [required for required in outline.requires if required not in passed]
+    if waiting:
+        return f"it needs {waiting[0]}, which did not pass"
+    if outline.variant.level not in RUNNABLE:
+        return f"this version runs level {', '.join(str(int(level)) for level in sorted(RUNNABLE))} only"
+    return ""
+
+
+def _planned_sentence(planned: Plan) -> str:
+    levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
+    return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
+
+
+def _coverage(job_id: str, level: Level) -> str:
+    return f"Level {int(level)}: {level.title} ({job_id.partition('-')[2]})"
+
+
+def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
+    commits = {"bridge": request.head, "verl": request.verl_commit}
+
+    def digest_of(patch: Patch) -> str | None:
+        blob = rooms.blobs[patch.repository].read_blob(commits[patch.repository], patch.file)
+        return None if blob is None else hashlib.sha256(blob).hexdigest()
+
+    choice = select_patches(request.policy.patches, digest_of)
+    return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
+
+
+def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job:
+    sources = Sources(
+        bridge=Repository(path=str(request.bridge.resolve()), commit=request.head),
+        verl=Repository(path=str(request.verl.resolve()), commit=request.verl_commit),
+        megatron_lm=request.megatron_lm,
+    )
+    return build_job(
+        outline,
+        policy=request.policy,
+        site=request.site,
+        sources=sources,
+        checkpoint=request.checkpoint,
+        data=request.data,
+        patches=patches,
+        require_bridge_checks=request.require_bridge_checks,
+    )
+
+
+def _run(job: Job, request: CheckRequest, rooms: Rooms) -> Verdict:
+    folder = request.out / "jobs" / job.id
+    rooms.dispatcher.run(job, folder)
+    return judge_folders(rooms.folders, folder)[0]

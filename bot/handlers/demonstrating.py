@@ -1,0 +1,43 @@
+"""Show the whole way on embedded defaults: a real plan of a small change, and the judgement of a recorded run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.core.card import Card
+from bot.core.plan import Plan, plan
+from bot.core.record import PLAN_FILE, Record
+from bot.core.rules import Policy
+from bot.handlers.judging import judge_folders, make_card, write_judgement
+from bot.ports import ChangeSource, RunFolders
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """What the demo showed: the plan of the change, and the card of the recorded run."""
+
+    plan: Plan
+    card: Card
+
+
+def demonstrate(
+    folders: RunFolders, folder: Path, *, changes: ChangeSource, base: str, head: str, policy: Policy
+) -> Demonstration:
+    """Plan base..head and judge the recorded run folders that lie below `folder`'s `jobs`."""
+    planned = plan(changes.change(base, head), policy)
+    folders.write(folder, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    verdicts = judge_folders(folders, folder)
+    write_judgement(folders, folder, verdicts)
+    remarks = tuple(recording_remark(folders.record(path)) for path in folders.find(folder))
+    return Demonstration(planned, make_card(verdicts, (), remarks))
+
+
+def recording_remark(record: Record) -> str:
+    """Says plainly that a run is a recording, of what and on what."""
+    environment = record.environment
+    name = ", ".join(sorted({gpu.name for gpu in environment.gpus})) if environment else ""
+    commit = next((one.commit for one in environment.repositories if one.name == "bridge"), "") if environment else ""
+    return (
+        f"This run is a recording, made on {name or 'another machine'} with Megatron-Bridge {commit[:12] or '?'}; "
+        f"nothing was run here, and the planned change is the demonstration's own."
+    )
