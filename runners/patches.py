@@ -7,13 +7,16 @@ from pathlib import Path
 
 from bot.core.jobs import Job, Patch
 from bot.core.record import Check, Finding, RepositoryState
-from runners.findings import blocked, good
+from runners.findings import blocked, good, remark, stops
 from runners.worktrees import Trees
 
 
 def apply_patches(job: Job, trees: Trees) -> Trees:
     """Apply every patch of the job to its private tree; the trees come back with the findings and names added."""
-    findings: list[Finding] = []
+    if stops(trees.findings):
+        skipped = remark(Check.PATCHES, "patches were not tried, because a repository is not as the job needs it")
+        return replace(trees, findings=(*trees.findings, skipped))
+    findings: list[Finding] = [] if job.patches else [good(Check.PATCHES, "the job declares none")]
     applied: dict[str, list[str]] = {}
     for patch in job.patches:
         finding = _apply(patch, trees)

@@ -1,11 +1,11 @@
 """What is private to one run on the host: its mark, its Ray folder, and the file that the import probe writes."""
 
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_VARIABLE = "VERL_E2E_RUN"
+from runners.processes import make_own_folder, remove_own_folder
+
 IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
 PATH_VARIABLE = "VERL_E2E_PATH"
 
@@ -31,13 +31,13 @@ def planned_session(nonce: str, imports: Path) -> Session:
 def open_session(nonce: str, imports: Path) -> Session:
     """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the probe's file."""
     session = planned_session(nonce, imports)
-    session.ray_folder.mkdir(mode=0o700)
+    make_own_folder(session.ray_folder, nonce)
     return session
 
 
-def close_session(session: Session) -> None:
-    """Remove the run's Ray folder; call it when none of the run's processes is left."""
-    shutil.rmtree(session.ray_folder, ignore_errors=True)
+def close_session(session: Session) -> bool:
+    """Remove the run's Ray folder, when none of its processes is left; false when something stays behind."""
+    return remove_own_folder(session.ray_folder, session.nonce)
 
 
 def _short_root() -> Path:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bot.core.jobs import Job
 from bot.core.levels import Level
-from runners.session import IMPORTS_VARIABLE, PATH_VARIABLE, RUN_VARIABLE, Session
+from runners.processes import RUN_VARIABLE
+from runners.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
 from runners.surroundings import inherited
 from runners.worktrees import Trees
 
@@ -17,6 +18,9 @@ PROBE = Path(__file__).resolve().parent.parent / "probe"
 
 # A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
+
+# Every shell sets these anew.
+_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 _RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
 _NO_REWARD_MODEL = "reward.reward_model.enable"
@@ -178,7 +182,9 @@ def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
 
 
 def _script(start: Launch, base: Mapping[str, str]) -> str:
-    gone = sorted(name for name in base if name not in start.environment and name.isidentifier())
+    gone = sorted(
+        name for name in base if name not in start.environment and name.isidentifier() and name not in _OF_BASH
+    )
     lines = [f"# phase {start.phase.name}: until step {start.phase.steps}", "("]
     lines += [f"unset {' '.join(gone)}"] if gone else []
     lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
