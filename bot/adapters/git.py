@@ -9,6 +9,7 @@ Errors:
     +- GitFailedError        git itself failed or ran out of time; holds command, code and stderr
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -151,6 +152,11 @@ class GitRepository:
         if found is None or found[1] != "blob":
             return None
         return self._run("cat-file", "blob", found[2])
+
+    def digest(self, revision: str, path: str) -> str | None:
+        """The SHA-256 of a file's content at a commit, None when it is not there."""
+        content = self.read_blob(revision, path)
+        return None if content is None else hashlib.sha256(content).hexdigest()
 
     def submodule_commit(self, revision: str, path: str) -> str | None:
         """The commit that a submodule path points at, None when the path is no submodule at that commit."""

@@ -29,6 +29,8 @@ def validate(document: YamlDocument, model: type[Model]) -> Model:
 
 def _problems(error: ValidationError, document: YamlDocument, model: type[BaseModel]) -> Iterable[Problem]:
     for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # the items are there, each with a problem of its own
         path = tuple(part for part in detail["loc"] if part != "[key]")
         what, mend = _sentence(detail, path, model)
         yield Problem(document.source, document.line_of(path), dotted(path), what, mend)

@@ -32,16 +32,16 @@ def load_yaml(text: str | bytes, source: str) -> YamlDocument:
     """Parse one YAML document; `source` is the name that errors give. Raises ConfigError with line and mend."""
     if len(text) > _MOST_BYTES:
         raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many for a settings file")])
+    reader = _Reader(source)
     try:
         node = yaml.compose(_decoded(text, source), Loader=_Loader)
+        value = reader.read(node, ()) if node is not None else None
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, source)]) from None
     except yaml.YAMLError as error:
         raise ConfigError([Problem(source, 0, "", f"no YAML: {' '.join(str(error).split())}")]) from None
     except RecursionError:
         raise ConfigError([Problem(source, 0, "", "nested too deep", "flatten it")]) from None
-    reader = _Reader(source)
-    value = reader.read(node, ()) if node is not None else None
     if reader.problems:
         raise ConfigError(reader.problems)
     return YamlDocument(source, value, reader.lines)

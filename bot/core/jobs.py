@@ -81,7 +81,8 @@ class SiteProfile(Document):
 
     `wrapper`, `process` and `overrides` are added to those of the level; `python_path` entries follow the
     checkouts on PYTHONPATH; `stall_s` is how long a stage may show no progress (by stage name, `default` for
-    the rest); `limitations` are sentences for the card; `required_packages` are import names.
+    the rest); `limitations` are sentences for the card; `required_packages` are import names. `checkpoints` maps
+    model ids that a plan may ask for to what this host has in their place; `data` is the host's own task data.
     """
 
     name: str
@@ -100,6 +101,8 @@ class SiteProfile(Document):
     min_free_gib: Annotated[float, Field(ge=0)] = 20.0
     scratch: str | None = None
     limitations: tuple[str, ...] = ()
+    checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
+    data: Data | None = None
 
 
 class Job(Document):

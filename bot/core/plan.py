@@ -9,6 +9,7 @@ from bot.core.levels import VARIANTS, Level, Variant, variants_of
 from bot.core.rules import Classified, Family, Policy, Rule, classify
 
 ANY_FAMILY = "any"
+_ASKED = "asked for by hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,14 @@ class Plan:
         }
 
 
-def plan(change: Change, policy: Policy) -> Plan:
-    """Decide the levels of a change by the path rules of a policy; the order of the paths does not matter."""
+def plan(change: Change, policy: Policy, asked: Iterable[Level] = ()) -> Plan:
+    """Decide the levels of a change by the path rules of a policy; the order of the paths does not matter.
+
+    `asked` are levels that somebody wants beside those that the change needs.
+    """
     paths = tuple(classify(name, policy) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
-    reasons = _reasons(counted, policy)
+    reasons = _reasons(counted, policy, asked)
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
     return Plan(
@@ -125,8 +129,9 @@ def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
     return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
 
 
-def _reasons(paths: Iterable[Classified], policy: Policy) -> tuple[Reason, ...]:
+def _reasons(paths: Iterable[Classified], policy: Policy, asked: Iterable[Level]) -> tuple[Reason, ...]:
     found = {reason for path in paths for reason in _reasons_of(path, policy)}
+    found |= {Reason(level, None, _ASKED) for level in asked}
     if found and not any(reason.level is Level.SMOKE for reason in found):
         first = min(reason.level for reason in found)
         found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))

@@ -1,0 +1,137 @@
+"""From an outlined job and a site to a complete one, and the declared patches that fit a commit."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bot.core.expected import expected_config
+from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from bot.core.levels import BASE_WRAPPER, Level
+from bot.core.plan import JobOutline
+from bot.core.rules import Policy
+
+_NO_REWARD_MODEL = "reward.reward_model.enable=False"
+
+
+class BuildError(Exception):
+    """The job cannot be made complete; one sentence with the mend. The user's mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The repositories of a job. Without `megatron_lm` the Bridge commit's own submodule is used."""
+
+    bridge: Repository
+    verl: Repository
+    megatron_lm: Repository | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PatchChoice:
+    """Which declared patches fit, and one sentence for each that does not."""
+
+    chosen: tuple[Patch, ...]
+    left_out: tuple[str, ...]
+
+
+def select_patches(patches: Iterable[Patch], digest_of: Callable[[Patch], str | None]) -> PatchChoice:
+    """Keep the patches whose file, at the job's commit, is byte for byte the one that they were written for.
+
+    `digest_of` gives the SHA-256 of a patch's file in its repository at that commit, None when it is not there.
+    """
+    chosen: list[Patch] = []
+    left_out: list[str] = []
+    for patch in patches:
+        digest = digest_of(patch)
+        if digest == patch.before:
+            chosen.append(patch)
+            continue
+        found = _why_not(patch, digest)
+        left_out.append(f"patch {patch.name} does not apply to {patch.repository}: {patch.file} {found}")
+    return PatchChoice(tuple(chosen), tuple(left_out))
+
+
+def build_job(
+    outline: JobOutline,
+    *,
+    policy: Policy,
+    site: SiteProfile,
+    sources: Sources,
+    checkpoint: Checkpoint | None = None,
+    data: Data | None = None,
+    patches: tuple[Patch, ...] = (),
+    require_bridge_checks: bool = False,
+    reward_model: bool = False,
+) -> Job:
+    """The complete job: the level's base, then the site, then the variant, each over the one before.
+
+    `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
+    """
+    variant = outline.variant
+    wrapper = {
+        **BASE_WRAPPER,
+        **site.wrapper,
+        **variant.wrapper,
+        "NUM_GPUS": str(variant.gpu_count),
+        "TOTAL_TRAIN_STEPS": str(variant.steps),
+    }
+    overrides = _overrides(site, variant.overrides, reward_model=reward_model)
+    phases = 2 if variant.level is Level.SAVE_RESUME else 1
+    return Job(
+        id=outline.id,
+        level=variant.level,
+        variant=variant.name,
+        bridge=sources.bridge,
+        megatron_lm=sources.megatron_lm,
+        verl=sources.verl,
+        gpu_count=variant.gpu_count,
+        steps=variant.steps,
+        wrapper=wrapper,
+        process=dict(site.process),
+        overrides=overrides,
+        checkpoint=_checkpoint(outline, site, checkpoint),
+        data=_data(site, data),
+        reward_model=reward_model,
+        patches=patches,
+        bridge_tests=policy.bridge_tests,
+        require_bridge_checks=require_bridge_checks,
+        expected=expected_config(wrapper, overrides, phases=phases),
+        time_limit_s=policy.time_limits.of(variant.level),
+        site=site,
+    )
+
+
+def _overrides(site: SiteProfile, of_variant: tuple[str, ...], *, reward_model: bool) -> tuple[str, ...]:
+    """The Hydra overrides in order, each once; the variant's come last, so they win over the site's."""
+    given = [] if reward_model else [_NO_REWARD_MODEL]
+    if site.ray_address is None:
+        given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}")
+    return tuple(dict.fromkeys((*given, *site.overrides, *of_variant)))
+
+
+def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None) -> Checkpoint:
+    wanted = given or outline.checkpoint
+    if wanted is None:
+        family = outline.family or "this change"
+        raise BuildError(
+            f"job {outline.id} has no checkpoint: the policy names none that exercises {family}; "
+            f"add `checkpoint:` to the family in the policy file, or name a model on the command line"
+        )
+    return wanted if given else site.checkpoints.get(wanted.model_id, wanted)
+
+
+def _data(site: SiteProfile, given: Data | None) -> Data:
+    data = given or site.data
+    if data is None:
+        raise BuildError(
+            f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it, "
+            f"or name the files on the command line"
+        )
+    return data
+
+
+def _why_not(patch: Patch, digest: str | None) -> str:
+    if digest is None:
+        return "is not there"
+    if digest == patch.after:
+        return "has the change already"
+    return f"has changed since (SHA-256 {digest[:12]}, written for {patch.before[:12]})"

@@ -1,0 +1,300 @@
+"""Reading real repositories, made with git below tmp_path."""
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.git import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
+from bot.core.change import PathStatus, SubmoduleBump, readable
+from bot.ports import ChangeSource
+
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
+}
+
+
+class Checkout:
+    """A repository that a test writes to, by the git program."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str | bytes) -> str:
+        done = subprocess.run(["git", *arguments], cwd=self.path, env=ENVIRONMENT, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    def commit(self, message: str = "c") -> str:
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+    def write(self, name: str | bytes, text: str = "x\n") -> None:
+        path = os.path.join(os.fsencode(self.path), os.fsencode(name))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(os.fsdecode(path)).write_text(text)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "work")
+
+
+def test_a_change_is_what_the_head_did_since_it_left_the_base(checkout: Checkout) -> None:
+    checkout.write("kept.py")
+    fork = checkout.commit()
+    checkout.git("checkout", "-q", "-b", "topic")
+    checkout.write("new.py")
+    head = checkout.commit()
+    checkout.git("checkout", "-q", "main")
+    checkout.write("elsewhere.py")
+    base = checkout.commit()
+
+    source: ChangeSource = GitRepository(checkout.path)
+    change = source.change("main", "topic")
+
+    assert (change.base, change.head, change.merge_base) == (base, head, fork)
+    assert [(path.path, path.status) for path in change.paths] == [("new.py", PathStatus.ADDED)]
+
+
+def test_unrelated_histories_are_compared_as_they_stand(checkout: Checkout) -> None:
+    checkout.write("one.py", "1\n")
+    base = checkout.commit()
+    checkout.git("checkout", "-q", "--orphan", "other")
+    checkout.git("rm", "-rqf", ".")
+    checkout.write("two.py", "2\n")
+    head = checkout.commit()
+    change = GitRepository(checkout.path).change(base, head)
+    assert change.merge_base is None
+    assert change.names() == ("one.py", "two.py")
+
+
+def test_every_kind_of_change_is_told_with_both_names_of_a_rename(checkout: Checkout) -> None:
+    text = "".join(f"line {number}\n" for number in range(50))
+    for name in ("renamed.py", "gone.py", "edited.py", "linked.py"):
+        checkout.write(name, f"{name}\n{text}")
+    base = checkout.commit()
+    checkout.git("mv", "renamed.py", "moved.py")
+    checkout.git("rm", "-q", "gone.py")
+    checkout.write("edited.py", f"edited.py!\n{text}")
+    (checkout.path / "linked.py").unlink()
+    (checkout.path / "linked.py").symlink_to("edited.py")
+    checkout.write("added.py")
+    head = checkout.commit()
+
+    change = GitRepository(checkout.path).change(base, head)
+
+    assert {path.path: path.status for path in change.paths} == {
+        "added.py": PathStatus.ADDED,
+        "edited.py": PathStatus.MODIFIED,
+        "gone.py": PathStatus.REMOVED,
+        "linked.py": PathStatus.CHANGED,
+        "moved.py": PathStatus.RENAMED,
+    }
+    assert {"renamed.py", "moved.py"} <= set(change.names())
+
+
+@pytest.mark.parametrize(
+    "name",
+    (
+        b"with space.py",
+        b"tab\tand\nnewline.py",
+        b'quote"and\\backslash.py',
+        "\u00fcml\u00e4ut/\u65e5\u672c.py".encode(),
+        b"latin\xe9.py",
+        b"-dash.py",
+        b":(glob)*.py",
+        b"--help",
+    ),
+)
+def test_odd_names_come_back_exactly_and_can_be_read(checkout: Checkout, name: bytes) -> None:
+    base = checkout.commit()
+    checkout.write(name, "content\n")
+    head = checkout.commit()
+    repository = GitRepository(checkout.path)
+    (path,) = repository.change(base, head).paths
+    assert os.fsencode(path.path) == name
+    assert repository.read_blob(head, path.path) == b"content\n"
+    assert repository.list_files(head) == (path.path,)
+    readable(path.path).encode()
+
+
+def test_a_submodule_bump_has_both_commits(checkout: Checkout) -> None:
+    old, new = "1" * 40, "2" * 40
+    checkout.git("update-index", "--add", "--cacheinfo", f"160000,{old},3rdparty/core")
+    checkout.git("commit", "-q", "-m", "add")
+    base = checkout.git("rev-parse", "HEAD")
+    checkout.git("update-index", "--cacheinfo", f"160000,{new},3rdparty/core")
+    checkout.git("commit", "-q", "-m", "bump")
+
+    repository = GitRepository(checkout.path)
+    (path,) = repository.change(base, "HEAD").paths
+
+    assert path.submodule == SubmoduleBump(old, new)
+    assert repository.submodule_commit("HEAD", "3rdparty/core") == new
+    assert repository.submodule_commit("HEAD", "3rdparty") is None
+    assert repository.list_files("HEAD") == ()
+
+
+def test_blobs_are_read_from_commits_never_from_the_work_tree(checkout: Checkout) -> None:
+    checkout.write("src/a.py", "old\n")
+    first = checkout.commit()
+    checkout.write("src/a.py", "new\n")
+    checkout.commit()
+    checkout.write("src/a.py", "dirty\n")
+    repository = GitRepository(checkout.path)
+    assert repository.read_blob(first, "src/a.py") == b"old\n"
+    assert repository.read_blob("HEAD", "src/a.py") == b"new\n"
+    assert repository.digest("HEAD", "src/a.py") == hashlib.sha256(b"new\n").hexdigest()
+    assert [repository.read_blob("HEAD", name) for name in ("src", "src/", "", "no.py", "*.py", "a\0b")] == [None] * 6
+    assert repository.list_files("HEAD", "src") == ("src/a.py",)
+
+
+def test_checkout_bare_directory_and_linked_worktree_read_alike(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.write("a.py")
+    head = checkout.commit()
+    checkout.git("clone", "-q", "--bare", ".", str(tmp_path / "bare.git"))
+    checkout.git("worktree", "add", "-q", str(tmp_path / "linked"), "-b", "linked")
+    for path in (checkout.path, tmp_path / "bare.git", tmp_path / "linked"):
+        assert GitRepository(path).resolve("HEAD") == head
+    assert GitRepository(tmp_path / "bare.git").dirty_files() == ()
+    assert GitRepository(tmp_path / "linked").dirty_files() == ()
+
+
+def test_dirty_files_are_edited_staged_renamed_removed_and_untracked(checkout: Checkout) -> None:
+    for name in ("edited.py", "removed.py", "before.py"):
+        checkout.write(name, f"{name}\n")
+    checkout.write(".gitignore", "ignored\n")
+    checkout.commit()
+    assert GitRepository(checkout.path).dirty_files() == ()
+    checkout.write("edited.py", "!\n")
+    (checkout.path / "removed.py").unlink()
+    checkout.git("mv", "before.py", "after.py")
+    checkout.write("folder/new one.py")
+    checkout.write("ignored")
+    assert GitRepository(checkout.path).dirty_files() == (
+        "after.py",
+        "before.py",
+        "edited.py",
+        "folder/new one.py",
+        "removed.py",
+    )
+
+
+def test_reading_leaves_the_repository_as_it_was(checkout: Checkout) -> None:
+    checkout.write("a.py")
+    checkout.commit()
+    os.utime(checkout.path / "a.py", (1, 1))  # a stale index entry, which plain `git status` would rewrite
+
+    def state() -> dict[str, tuple[int, int]]:
+        files = (path for path in (checkout.path / ".git").rglob("*") if path.is_file())
+        return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in files}
+
+    before = state()
+    repository = GitRepository(checkout.path)
+    repository.change("HEAD", "HEAD")
+    assert repository.dirty_files() == ()
+    assert state() == before
+
+
+def test_nothing_that_the_repository_configures_is_run(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.write("a.txt", "1\n")
+    base = checkout.commit()
+    checkout.write("a.txt", "2\n")
+    checkout.write(".gitattributes", "*.txt diff=evil\n")
+    head = checkout.commit()
+    trap = tmp_path / "trap.sh"
+    trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/sprung\ncat\n")
+    trap.chmod(0o755)
+    for key in ("core.fsmonitor", "diff.external", "diff.evil.textconv", "core.pager", "core.sshCommand"):
+        checkout.git("config", key, str(trap))
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "post-index-change").write_text(trap.read_text())
+    (hooks / "post-index-change").chmod(0o755)
+    checkout.git("config", "core.hooksPath", str(hooks))
+    repository = GitRepository(checkout.path)
+    assert repository.change(base, head).names() == (".gitattributes", "a.txt")
+    assert repository.dirty_files() == ()
+    assert repository.read_blob(head, "a.txt") == b"2\n"
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_replaced_objects_and_the_callers_variables_change_nothing(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.write("a.py", "true\n")
+    first = checkout.commit()
+    checkout.write("a.py", "false\n")
+    second = checkout.commit()
+    checkout.git("replace", first, second)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.bare")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "nonsense")
+    assert GitRepository(checkout.path).read_blob(first, "a.py") == b"true\n"
+
+
+def test_an_unknown_commit_is_told_with_the_mend(checkout: Checkout) -> None:
+    checkout.commit()
+    for revision in ("deadbeef" * 5, "no-such-branch", "--version", "HEAD~9", "", "a\0b"):
+        with pytest.raises(UnknownRevisionError, match=r"is not in .*fetch it there, or check the spelling"):
+            GitRepository(checkout.path).resolve(revision)
+
+
+def test_a_shallow_clone_is_named_as_the_cause(checkout: Checkout, tmp_path: Path) -> None:
+    first = checkout.commit("one")
+    checkout.commit("two")
+    shallow = tmp_path / "shallow"
+    checkout.git("clone", "-q", "--depth=1", f"file://{checkout.path}", str(shallow))
+    with pytest.raises(UnknownRevisionError, match="a shallow clone; run `git fetch --unshallow` there"):
+        GitRepository(shallow).change(first, "HEAD")
+
+
+def test_a_partial_clone_without_contents_is_planned_without_the_network(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.git("config", "uploadpack.allowFilter", "true")
+    checkout.write("old.py", "".join(f"{number}\n" for number in range(60)))
+    base = checkout.commit()
+    checkout.git("mv", "old.py", "new.py")
+    checkout.write("new.py", "".join(f"{number}\n" for number in range(61)))
+    head = checkout.commit()
+    partial = tmp_path / "partial.git"
+    checkout.git("clone", "-q", "--bare", "--filter=blob:none", f"file://{checkout.path}", str(partial))
+    assert GitRepository(partial).change(base, head).names() == ("new.py", "old.py")
+
+
+def test_what_is_no_repository_is_told_and_never_searched_for_above(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.write("inner/a.py")
+    checkout.commit()
+    (tmp_path / "file").touch()
+    broken = tmp_path / "broken"
+    (broken / ".git").mkdir(parents=True)
+    for path in (checkout.path / "inner", tmp_path / "missing", tmp_path / "file", broken):
+        with pytest.raises(NotARepositoryError, match="name the top folder of a checkout, or a bare git directory"):
+            GitRepository(path)
+
+
+def test_a_failure_of_git_shows_command_code_and_stderr(checkout: Checkout) -> None:
+    checkout.commit()
+    with pytest.raises(GitFailedError) as caught:
+        GitRepository(checkout.path).changed_paths("HEAD", "nonsense")
+    assert caught.value.code == 128
+    assert "diff-tree" in str(caught.value)
+    assert "nonsense" in caught.value.stderr
+
+
+def test_git_is_given_a_time_limit(checkout: Checkout) -> None:
+    checkout.commit()
+    with pytest.raises(GitFailedError, match="ran out of time"):
+        GitRepository(checkout.path, timeout_s=0.000001)

@@ -1,0 +1,182 @@
+"""Policy files and site profiles as people write them, and the sentences that their mistakes get."""
+
+from pathlib import Path
+
+import pytest
+
+from bot.config import (
+    POLICY_PATH,
+    ConfigError,
+    load_policy,
+    load_profile,
+    load_yaml,
+    packaged_policy,
+    packaged_profiles,
+    policy_at,
+)
+from bot.core.change import Change
+from bot.core.levels import Level
+
+GOOD = """\
+schema: 1
+verl:
+  commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a
+image: {name: verlai/verl, tag: latest}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+rules:
+  - name: adapters
+    paths: [src/peft/]
+    levels: [0, 1]
+    because: verl trains adapters
+"""
+
+
+def problems(text: str | bytes) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_policy(text, "p.yml")
+    return str(caught.value).splitlines()
+
+
+def test_a_good_policy_has_its_defaults() -> None:
+    policy = load_policy(GOOD, "p.yml")
+    assert policy.source == "p.yml"
+    assert policy.rules[0].levels == (Level.SMOKE, Level.SAVE_RESUME)
+    assert policy.unknown_level is Level.SMOKE
+    assert policy.require_bridge_checks
+    assert str(policy.image) == "verlai/verl:latest"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    (
+        ("because:", "becuase:", "p.yml:10: rules.0.becuase: unknown key; did you mean 'because'?"),
+        ("rules:", "rule:", "p.yml:6: rule: unknown key; did you mean 'rules'?"),
+        ("levels: [0, 1]", "levels: [0, 9]", "p.yml:9: rules.0.levels.1: 9 is no level; use 0 to 5"),
+        ("levels: [0, 1]", "levels: [true]", "p.yml:9: rules.0.levels.0: true is not allowed; input should be"),
+        ("levels: [0, 1]", "levels: []", "p.yml:9: rules.0.levels: [] is not allowed"),
+        ("    because: verl trains adapters\n", "", "p.yml:7: rules.0.because: missing; this key is required"),
+        ("verl trains adapters", "''", 'p.yml:10: rules.0.because: "" is not allowed'),
+        ("schema: 1", "schema: 2", "p.yml:1: schema: 2 is not allowed"),
+        ("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "9097cc4", 'p.yml:3: verl.commit: "9097cc4" has the wrong form'),
+        (
+            "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a",
+            "123",
+            'p.yml:3: verl.commit: 123 is no text; put it in quotes: "123"',
+        ),
+        ("[src/peft/]", '["!"]', "p.yml:8: rules.0.paths.0: '!' is no path pattern; write it as in a .gitignore file"),
+        ("[src/peft/]", '["#x"]', "p.yml:8: rules.0.paths.0: '#x' is no path pattern"),
+        ("[src/peft/]", '["/"]', "p.yml:8: rules.0.paths.0: '/' is no path pattern"),
+        ("schema: 1", "schema: 1\nschema: 1", "p.yml:2: schema: this key stands at line 1 already; keep one of them"),
+        ("schema: 1", "schema: *one", "p.yml:1: no YAML: aliases are not allowed here, repeat the value"),
+        ("schema: 1", "schema: !!python/name:os.system x", "p.yml:1: schema: 'x' with tag"),
+        ("schema: 1", "schema: [1", "p.yml:2: no YAML:"),
+        ("image:", "? [a]\n: 1\nimage:", "p.yml:4: a key must be plain text; use a word"),
+    ),
+)
+def test_a_mistake_is_one_sentence_with_file_line_key_value_and_mend(old: str, new: str, sentence: str) -> None:
+    assert old in GOOD
+    assert any(line.startswith(sentence) for line in problems(GOOD.replace(old, new))), problems(GOOD.replace(old, new))
+
+
+def test_every_mistake_is_told_not_only_the_first() -> None:
+    assert len(problems(GOOD.replace("because:", "becuase:").replace("[0, 1]", "[7]"))) == 3
+
+
+def test_variants_are_checked_with_a_suggestion() -> None:
+    text = GOOD + "    variants: [2-expart]\n"
+    assert problems(text) == ["p.yml:11: rules.0.variants.0: '2-expart' is no variant; did you mean '2-expert'?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    (
+        ("", "p.yml: the file is empty; write these keys: schema, verl"),
+        ("- a\n", "p.yml:1: the file holds no mapping of keys to values; write these keys: schema, verl"),
+        (b"a: \xff\n", "p.yml:1: a byte that is no UTF-8; save the file as UTF-8"),
+        ("a: \x07\n", "p.yml: no YAML:"),
+        ("#" * (1 << 20) + "\n", "p.yml: 1048577 bytes are too many for a settings file"),
+        ("a: " + "[" * 5000 + "]" * 5000, "p.yml: nested too deep; flatten it"),
+    ),
+)
+def test_what_is_no_settings_file_at_all(text: str | bytes, sentence: str) -> None:
+    (line,) = problems(text)
+    assert line.startswith(sentence)
+
+
+def test_lines_are_found_for_keys_and_the_things_around_them() -> None:
+    document = load_yaml("a:\n  - b: 1\n    c: 2\n", "x.yml")
+    assert document.line_of(("a", 0, "c")) == 3
+    assert document.line_of(("a", 0, "missing")) == 2
+    assert document.line_of(("nowhere",)) == 1
+
+
+class Shelf:
+    """A change source with files by commit and path."""
+
+    def __init__(self, files: dict[tuple[str, str], bytes]) -> None:
+        self.files = files
+
+    def change(self, base: str, head: str) -> Change:
+        return Change(base, head, base, ())
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        return self.files.get((revision, path))
+
+
+def test_the_policy_is_read_from_the_base_and_the_packaged_one_serves_where_there_is_none() -> None:
+    base, head = "a" * 40, "b" * 40
+    shelf = Shelf({(base, POLICY_PATH): GOOD.encode(), (head, POLICY_PATH): b"nonsense"})
+    assert policy_at(shelf, base).source == f"aaaaaaaaaaaa:{POLICY_PATH}"
+    assert policy_at(Shelf({}), base) == packaged_policy()
+
+
+def test_the_packaged_policy_pins_verl_and_its_patch_does_what_it_declares() -> None:
+    policy = packaged_policy()
+    assert policy.verl_commit == "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a"
+    (patch,) = policy.patches
+    assert patch.file == "verl/utils/megatron_utils.py"
+    assert [one.new.replace("ParallelV1", "Parallel") for one in patch.substitutions] == [
+        one.old for one in patch.substitutions
+    ]
+    assert patch.before != patch.after
+
+
+def test_packaged_profiles_load_with_their_values_alone() -> None:
+    assert packaged_profiles() == ("default", "hopper-offline")
+    site = load_profile("hopper-offline", {"kit": "/data/kit"})
+    assert site.name == "hopper-offline"
+    assert site.python_path == ("/data/kit/site",)
+    assert load_profile("default", {}, {"home": "/home/me"}).name == "default"
+
+
+def test_the_users_value_wins_over_a_default_and_needs_not_be_set_twice() -> None:
+    site = load_profile("default", {"home": "/mine"}, {"home": "/home/me", "unused": "x"})
+    assert site.data is not None
+    assert site.data.train_files == "/mine/data/gsm8k/train.parquet"
+
+
+def profile_problems(name: str, **values: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_profile(name, values)
+    return str(caught.value)
+
+
+def test_a_profile_mistake_names_file_line_key_and_mend(tmp_path: Path) -> None:
+    assert "packaged hopper-offline.yml:" in profile_problems("hopper-offline")
+    assert "python_path.0: ${kit} has no value; --set kit=..." in profile_problems("hopper-offline")
+    assert "did you mean 'kit'?" in profile_problems("hopper-offline", kit="/k", kitt="/k")
+    assert "did you mean 'hopper-offline'?" in profile_problems("hoper-offline")
+    assert "cannot be read: No such file" in profile_problems("./none.yml")
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nwrapper:\n  MAX_PROMPT_LENGTH: 256\nray_cpu: 4\nprocess: {A: '$${x}', B: '${y}'}\n")
+    assert profile_problems(str(mine)) == f"{mine}:5: process.B: ${{y}} has no value; --set y=..."
+    assert profile_problems(str(mine), y="1").splitlines() == [
+        f'{mine}:3: wrapper.MAX_PROMPT_LENGTH: 256 is no text; put it in quotes: "256"',
+        f"{mine}:4: ray_cpu: unknown key; did you mean 'ray_cpus'?",
+    ]
+
+
+def test_a_doubled_dollar_stays_one(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nprocess: {A: '$${x}/$x', B: '${y}'}\n")
+    assert load_profile(str(mine), {"y": "${z}"}).process == {"A": "${x}/$x", "B": "${z}"}
