@@ -67,6 +67,8 @@ class GpuSampler:
         return {"peak": [_data(reading) for _, reading in sorted(self._peak.items())], "readings": self._readings}
 
     def _take(self, readings: Sequence[GpuReading]) -> dict[str, object] | None:
+        if not readings:
+            return None
         for reading in readings:
             self._peak[reading.index] = _higher(self._peak.get(reading.index, reading), reading)
         self._readings += 1

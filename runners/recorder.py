@@ -51,9 +51,13 @@ class Recorder:
     _last: bytes = b"\n"
     _resumed: bool = False
 
+    def elapsed(self) -> float:
+        """Seconds since the folder was opened."""
+        return round(self._monotonic() - self._began, 3)
+
     def event(self, kind: str, /, **data: object) -> float:
         """Append one event and return its time in seconds since the run began."""
-        event = Event(t_s=round(self._monotonic() - self._began, 3), kind=kind, data=data)
+        event = Event(t_s=self.elapsed(), kind=kind, data=data)
         self._events.write(self._line(event))
         self._events.flush()
         return event.t_s

@@ -1,0 +1,104 @@
+"""What is left in the folder after the end."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.core.facts import LogFacts, ResolvedConfig, StepMetrics
+from bot.core.record import CONFIG_FILE, EVENTS_FILE, IMPORTS_FILE, METRICS_FILE, EndReason, Event, ImportLine
+from bot.core.redact import redactor
+from bot.core.stages import Stage
+from runners.collect import collect, durations, plain, record_end
+from runners.processes import Survivor
+from runners.recorder import Recorder, open_recorder
+from runners.supervision import Ended
+
+NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
+ENDED = Ended(
+    EndReason.EXITED,
+    0,
+    stages=((Stage.RAY, 10.0), (Stage.TRAIN_STEP, 30.5), (Stage.EXPORT_WEIGHT_SYNC, 40.0), (Stage.TRAIN_STEP, 42.0)),
+    ended_s=50.25,
+)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    with open_recorder(tmp_path / "run", redactor=NAMES, monotonic=lambda: 5.0) as opened:
+        yield opened
+
+
+def events(recorder: Recorder) -> list[tuple[str, dict[str, object]]]:
+    lines = (recorder.folder / EVENTS_FILE).read_text().splitlines()
+    return [(event.kind, event.data) for event in map(Event.model_validate_json, lines)]
+
+
+def rows(recorder: Recorder, name: str) -> list[object]:
+    return [json.loads(line) for line in (recorder.folder / name).read_text().splitlines()]
+
+
+def test_the_probe_lines_move_into_the_folder(recorder: Recorder, tmp_path: Path) -> None:
+    probe = tmp_path / "probe.jsonl"
+    line = {"module": "megatron.bridge", "file": "/srv/bridge/src/x.py", "role": "run", "pid": 4, "process": "ray"}
+    probe.write_text(json.dumps(line) + "\nhalf a li\n" + json.dumps(line | {"pid": 5}) + "\n{")
+    collect(recorder, LogFacts(0), probe_file=probe, ended=ENDED)
+    imports = [ImportLine.model_validate(row) for row in rows(recorder, IMPORTS_FILE)]
+    assert [(entry.pid, entry.file) for entry in imports] == [(4, "$BRIDGE/src/x.py"), (5, "$BRIDGE/src/x.py")]
+    assert not probe.exists()
+    assert ("probe", {"lines": 2, "unreadable": 2}) in events(recorder)
+
+
+def test_no_probe_file_is_no_imports_file(recorder: Recorder, tmp_path: Path) -> None:
+    collect(recorder, LogFacts(0), probe_file=tmp_path / "none", ended=ENDED)
+    assert not (recorder.folder / IMPORTS_FILE).exists()
+    assert ("probe", {"lines": 0, "unreadable": 0}) in events(recorder)
+
+
+def test_metrics_are_one_line_a_step_and_all_of_them_are_json(recorder: Recorder, tmp_path: Path) -> None:
+    values = {"actor/loss": 0.5, "actor/grad_norm": float("nan"), "critic/vf": float("-inf")}
+    facts = LogFacts(9, steps=(StepMetrics(1, 7, values), StepMetrics(2, 8, {"actor/loss": 0.25})))
+    collect(recorder, facts, probe_file=tmp_path / "none", ended=ENDED)
+    assert rows(recorder, METRICS_FILE) == [
+        {"step": 1, "line": 7, "metrics": {"actor/loss": 0.5, "actor/grad_norm": "nan", "critic/vf": "-inf"}},
+        {"step": 2, "line": 8, "metrics": {"actor/loss": 0.25}},
+    ]
+
+
+def test_every_printed_configuration_is_kept(recorder: Recorder, tmp_path: Path) -> None:
+    configs = (
+        ResolvedConfig(3, {"actor": {"path": "/srv/bridge/m", "lr": float("inf"), "tags": ("a", None)}}),
+        ResolvedConfig(90, None, "cut after line 95"),
+    )
+    collect(recorder, LogFacts(99, configs=configs), probe_file=tmp_path / "none", ended=ENDED)
+    assert json.loads((recorder.folder / CONFIG_FILE).read_text()) == {
+        "schema": 1,
+        "configs": [
+            {"line": 3, "problem": "", "values": {"actor": {"path": "$BRIDGE/m", "lr": "inf", "tags": ["a", None]}}},
+            {"line": 90, "problem": "cut after line 95", "values": None},
+        ],
+    }
+
+
+def test_the_closing_events_say_how_it_ended(recorder: Recorder, tmp_path: Path) -> None:
+    ended = Ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.", (Survivor(7, "raylet", "raylet -x"),))
+    collect(recorder, LogFacts(0), probe_file=tmp_path / "none", ended=ended)
+    assert events(recorder)[1:] == [
+        ("durations", {"seconds": {}}),
+        ("ended", {"reason": "stalled", "exit_code": None, "note": "No progress for 600 s in stage ray."}),
+        ("left_running", {"processes": [{"pid": 7, "name": "raylet", "command": "raylet -x"}]}),
+    ]
+
+
+def test_a_run_that_never_started_ends_too(recorder: Recorder) -> None:
+    record_end(recorder, Ended(EndReason.NOT_STARTED, None, "No such file: bash"))
+    assert [kind for kind, _ in events(recorder)] == ["ended", "left_running"]
+
+
+def test_all_visits_of_a_stage_add_up() -> None:
+    assert durations(ENDED) == {"ray": 20.5, "train_step": 17.75, "export_weight_sync": 2.0}
+
+
+def test_values_that_json_lacks_become_text() -> None:
+    assert plain({"a": {1}, 2: frozenset(), "x": complex(1, 2)}) == {"a": [1], "2": [], "x": "(1+2j)"}
