@@ -206,7 +206,7 @@ def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy)
 def _feature_jobs(paths: tuple[Classified, ...], policy: Policy, smoke: Variant) -> Iterable[JobOutline]:
     variant = variants_of(Level.FEATURE)[0]
     asking = tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
-    for family in _feature_families(asking, policy)[: policy.family_jobs]:
+    for family in _feature_families(asking or paths, policy)[: policy.family_jobs]:
         yield JobOutline(variant, (smoke.job_id,), family.checkpoint if family else None, family.name if family else "")
 
 

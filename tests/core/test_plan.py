@@ -216,6 +216,15 @@ def test_level_zero_is_added_with_a_reason_where_only_another_is_asked_for() -> 
     assert "level 3" in smoke.because
 
 
+@pytest.mark.parametrize("paths", ((), ("docs/a.md",), (f"{MODELS}/model_provider.py",)))
+def test_a_level_asked_for_by_hand_is_planned_with_level_zero(paths: tuple[str, ...]) -> None:
+    made = plan(change(*paths), POLICY, (Level.LEARNING_SIGNAL, Level.FEATURE))
+    assert {Level.SMOKE, Level.LEARNING_SIGNAL, Level.FEATURE} <= set(made.levels)
+    assert {job.variant.level for job in made.jobs} == set(made.levels)
+    assert consistent(made)
+    assert "asked for by hand" in render_plan_text(made)
+
+
 def test_three_thousand_odd_names_are_planned_and_fold_into_a_short_text() -> None:
     names = [f"src/megatron/bridge/peft/n\u00e4me {i}\n\x1b[31m\udcff.py" for i in range(3000)]
     made = plan(change(*names), POLICY)
