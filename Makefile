@@ -57,10 +57,10 @@ clean: ## Remove what the commands above made
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find bot runners tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(BIN)/python: scripts/create-venv.sh
+$(VENV)/pyvenv.cfg:
 	@scripts/create-venv.sh $(VENV) $(PYTHON)
 
-$(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject.toml | $(BIN)/python
+$(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject.toml | $(VENV)/pyvenv.cfg
 	@echo "installing requirements/$*.txt into $(VENV)"
 	@$(INSTALL) -r requirements/$*.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
