@@ -14,7 +14,9 @@ from bot.config import (
     packaged_profiles,
     policy_at,
 )
+from bot.config.policy import PolicyFile
 from bot.core.change import Change
+from bot.core.jobs import SiteProfile
 from bot.core.levels import Level
 
 GOOD = """\
@@ -174,6 +176,24 @@ def test_a_profile_mistake_names_file_line_key_and_mend(tmp_path: Path) -> None:
         f'{mine}:3: wrapper.MAX_PROMPT_LENGTH: 256 is no text; put it in quotes: "256"',
         f"{mine}:4: ray_cpu: unknown key; did you mean 'ray_cpus'?",
     ]
+
+
+def documented(page: str, first_key: str) -> dict[str, object]:
+    """The YAML block of a page of docs/ that begins with this key."""
+    blocks = (Path(__file__).parent.parent / "docs" / page).read_text().split("```yaml\n")[1:]
+    block = next(block.split("```")[0] for block in blocks if block.startswith(first_key))
+    value = load_yaml(block, page).value
+    assert isinstance(value, dict)
+    return value
+
+
+def test_every_key_of_both_files_is_documented() -> None:
+    policy = documented("policy.md", "schema")
+    assert set(policy) == {field.alias or name for name, field in PolicyFile.model_fields.items()}
+    site = documented("site-profiles.md", "name")
+    assert set(site) == set(SiteProfile.model_fields)
+    defaults = SiteProfile(name="mine").model_dump(mode="json")
+    assert site | {"name": "mine"} == defaults
 
 
 def test_a_doubled_dollar_stays_one(tmp_path: Path) -> None:
