@@ -129,9 +129,10 @@ def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
     return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
 
 
-def _reasons(paths: Iterable[Classified], policy: Policy, asked: Iterable[Level]) -> tuple[Reason, ...]:
+def _reasons(paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level]) -> tuple[Reason, ...]:
     found = {reason for path in paths for reason in _reasons_of(path, policy)}
     found |= {Reason(level, None, _ASKED) for level in asked}
+    found |= set(_beyond_the_bound(paths, policy))
     if found and not any(reason.level is Level.SMOKE for reason in found):
         first = min(reason.level for reason in found)
         found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))
@@ -205,9 +206,20 @@ def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy)
 
 def _feature_jobs(paths: tuple[Classified, ...], policy: Policy, smoke: Variant) -> Iterable[JobOutline]:
     variant = variants_of(Level.FEATURE)[0]
-    asking = tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
-    for family in _feature_families(asking or paths, policy)[: policy.family_jobs]:
+    for family in _feature_families(_asking(paths, policy) or paths, policy)[: policy.family_jobs]:
         yield JobOutline(variant, (smoke.job_id,), family.checkpoint if family else None, family.name if family else "")
+
+
+def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, ...]:
+    return tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
+
+
+def _beyond_the_bound(paths: tuple[Classified, ...], policy: Policy) -> Iterable[Reason]:
+    """The families that the bound on level 4 leaves without a job of their own: said, never silent."""
+    left = _feature_families(_asking(paths, policy), policy)[policy.family_jobs :]
+    if left:
+        names = ", ".join(family.name for family in left if family)
+        yield Reason(Level.FEATURE, None, f"no job of their own, for family_jobs is {policy.family_jobs}: {names}")
 
 
 def _feature_families(asking: tuple[Classified, ...], policy: Policy) -> tuple[Family | None, ...]:

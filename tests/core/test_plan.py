@@ -197,8 +197,9 @@ def test_rules_may_name_variants() -> None:
 def test_feature_jobs_are_bounded() -> None:
     paths = [f"{MODELS}/{name}" for name in ("mistral/m_bridge.py", "olmoe/o_bridge.py", "llama/l_bridge.py")]
     paths += [f"{MODELS}/{name}" for name in ("gpt_oss/g_bridge.py", "falcon_h1/f_bridge.py", "mimo/m_bridge.py")]
-    feature = [job for job in plan(change(*paths), POLICY).jobs if job.variant.level is Level.FEATURE]
-    assert len(feature) == POLICY.family_jobs
+    made = plan(change(*paths), POLICY)
+    assert len([job for job in made.jobs if job.variant.level is Level.FEATURE]) == POLICY.family_jobs
+    assert "no job of their own, for family_jobs is 4: falcon_h1, mimo" in render_plan_text(made)
 
 
 def test_level_zero_is_added_with_a_reason_where_only_another_is_asked_for() -> None:
