@@ -113,6 +113,15 @@ def lookup(values: Mapping[str, Any], key: str) -> Any:
     return found
 
 
+def lora_rank(config: ResolvedConfig) -> float:
+    """The LoRA rank that the actor was asked for; 0 when none, or when the configuration cannot be read."""
+    try:
+        rank = lookup(config.values or {}, "actor_rollout_ref.model.lora.rank")
+    except KeyError:
+        return 0
+    return rank if isinstance(rank, int | float) else 0
+
+
 def _literal(match: re.Match[str]) -> str:
     if match["string"]:
         return match[0]

@@ -19,7 +19,7 @@ from bot.core.facts import (
 )
 from bot.core.log import Line
 from bot.core.metrics import pack, parse_step
-from bot.core.resolved_config import START, ConfigCollector, lookup
+from bot.core.resolved_config import START, ConfigCollector, lora_rank
 from bot.core.scan_errors import ErrorBook
 from bot.core.scan_literals import Literal, Mark
 from bot.core.scan_traceback import TracebackReader, starts
@@ -139,8 +139,7 @@ class FactBook:
         )
 
     def _lora_wanted(self) -> bool:
-        ranks = (_lora_rank(config) for config in self._configs)
-        return self._lora is not None or any(rank > 0 for rank in ranks)
+        return self._lora is not None or any(lora_rank(config) > 0 for config in self._configs)
 
     # Stages, steps and progress
 
@@ -341,14 +340,6 @@ def _applies(literal: Literal, text: str) -> bool:
 
 def _number(line: Line) -> int:
     return int(line.text.rsplit(":", 1)[1].replace(",", "").strip())
-
-
-def _lora_rank(config: ResolvedConfig) -> float:
-    try:
-        rank = lookup(config.values or {}, "actor_rollout_ref.model.lora.rank")
-    except KeyError:
-        return 0
-    return rank if isinstance(rank, int | float) else 0
 
 
 def _same(report: AdapterReport, other: AdapterReport) -> bool:

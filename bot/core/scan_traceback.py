@@ -87,6 +87,7 @@ class _Frames:
         taken = self.kept()
         self._first.clear()
         self._last.clear()
+        self.previous = ""
         return taken
 
     def __bool__(self) -> bool:
