@@ -76,13 +76,24 @@ class Data(Document):
     prepare: Literal["gsm8k", "none"] = "gsm8k"
 
 
+class DeselectedTest(Document):
+    """A focused Bridge test that cannot pass on a site whatever Bridge does, with the reason for the card.
+
+    `test` is a node id as pytest's `--deselect` takes it.
+    """
+
+    test: str
+    reason: str
+
+
 class SiteProfile(Document):
     """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else.
 
     `wrapper`, `process` and `overrides` are added to those of the level; `python_path` entries follow the
     checkouts on PYTHONPATH; `stall_s` is how long a stage may show no progress (by stage name, `default` for
     the rest); `limitations` are sentences for the card; `required_packages` are import names. `checkpoints` maps
-    model ids that a plan may ask for to what this host has in their place; `data` is the host's own task data.
+    model ids that a plan may ask for to what this host has in their place; `data` is the host's own task data;
+    `deselected_tests` are left out of the focused Bridge tests, each a limitation.
     """
 
     name: str
@@ -103,6 +114,7 @@ class SiteProfile(Document):
     limitations: tuple[str, ...] = ()
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
     data: Data | None = None
+    deselected_tests: tuple[DeselectedTest, ...] = ()
 
 
 class Job(Document):

@@ -164,7 +164,10 @@ class TestCase(Document):
 
 
 class Record(Document):
-    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason."""
+    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
+
+    `log` is the name of the log file in the folder.
+    """
 
     job: Job | None = None
     environment: Environment | None = None
@@ -172,4 +175,5 @@ class Record(Document):
     imports: tuple[ImportLine, ...] = ()
     tests: tuple[TestCase, ...] | None = None
     missing: tuple[str, ...] = ()
+    log: str = LOG_FILE
 
