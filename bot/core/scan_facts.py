@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from bot.core.facts import (
@@ -38,6 +39,16 @@ _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 _FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A traceback in the making, with what the run was doing when it began."""
+
+    reader: TracebackReader
+    first: Line
+    stood: Stage
+    completed: bool
+
+
 class FactBook:
     """Facts in the making. `take` is called with every line that the scan decodes, in order."""
 
@@ -62,7 +73,7 @@ class FactBook:
         self._lost: dict[str, Excerpt] = {}
         self._checkpoints: list[CheckpointEvent] = []
         self._errors = ErrorBook()
-        self._open: dict[str, tuple[TracebackReader, Line]] = {}
+        self._open: dict[str, _Opened] = {}
         self._driver_next = False
         self._dead: LoggedError | None = None
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
@@ -298,8 +309,8 @@ class FactBook:
         self._expire(line)
         opened = self._open.get(line.source)
         if opened is not None:
-            taken = opened[0].take(line)
-            if opened[0].closed:
+            taken = opened.reader.take(line)
+            if opened.reader.closed:
                 self._close(line.source)
             if taken:
                 return True
@@ -310,21 +321,21 @@ class FactBook:
         reader = TracebackReader()
         if not reader.take(line):
             return False
-        self._open[line.source] = (reader, line)
+        self._open[line.source] = _Opened(reader, line, self._where(), self.completed is not None)
         return True
 
     def _expire(self, line: Line) -> None:
-        for source, (reader, _) in list(self._open.items()):
-            if line.number - reader.touched > OPEN_WINDOW:
+        for source, opened in list(self._open.items()):
+            if line.number - opened.reader.touched > OPEN_WINDOW:
                 self._close(source)
 
     def _close(self, source: str) -> None:
-        reader, first = self._open.pop(source)
+        opened = self._open.pop(source)
         driver = self._driver_next and not source
         if driver:
             self._driver_next = False
-        completed = self.completed is not None
-        self._errors.add_chain(reader.snapshot(), first, self._where(), completed=completed, driver=driver)
+        chain = opened.reader.snapshot()
+        self._errors.add_chain(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
 
 
 @lru_cache(maxsize=1024)
