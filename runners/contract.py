@@ -5,6 +5,7 @@ A name counts as read when some path through the script expands it before the sc
 """
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 import tree_sitter_bash
@@ -20,25 +21,26 @@ _UNCERTAIN = frozenset(
     {"c_style_for_statement", "while_statement", "subshell", "command_substitution", "pipeline"}
     | {"process_substitution", "function_definition"}
 )
+# The one idiom that is unmistakable even where the grammar does not follow bash: `NAME=${NAME:-...}`.
+_OWN_DEFAULT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)=\"?\$\{\1:?-", re.MULTILINE)
+
 _BUILTINS_THAT_ASSIGN = frozenset({"read", "mapfile", "readarray", "getopts"})
 
 
-class WrapperSyntaxError(Exception):
-    """The script is not bash that can be read; `line` is the 1-based line of the first fault."""
-
-    def __init__(self, line: int) -> None:
-        super().__init__(f"line {line}")
-        self.line = line
-
-
 def reads(script: str) -> frozenset[str]:
-    """The variables that the script takes from its environment."""
-    tree = Parser(_LANGUAGE).parse(script.encode())
-    if tree.root_node.has_error:
-        raise WrapperSyntaxError(_first_fault(tree.root_node))
+    """The variables that the script takes from its environment.
+
+    Of a part that the grammar cannot read only `NAME=${NAME:-...}` at the start of a line counts.
+    """
     found: set[str] = set()
-    _walk(tree.root_node, frozenset(), found)
+    _walk(_parse(script), frozenset(), found)
     return frozenset(found)
+
+
+def unreadable_line(script: str) -> int | None:
+    """The 1-based line of the first part that cannot be read as bash, None when all of it can."""
+    root = _parse(script)
+    return _first_fault(root) if root.has_error else None
 
 
 def check_contract(
@@ -48,12 +50,13 @@ def check_contract(
 
     A name of `droppable` that is not read is a remark; any other blocks, with the closest names that are read.
     """
-    try:
-        known = reads(script)
-    except WrapperSyntaxError as error:
-        mend = "give a verl commit whose wrapper is valid bash"
-        return frozenset(), (blocked(Check.WRAPPER, f"{name}:{error.line} cannot be read as bash", mend),)
+    known = reads(script)
     findings = []
+    fault = unreadable_line(script)
+    if fault is not None:
+        findings.append(
+            remark(Check.WRAPPER, f"{name}:{fault} cannot be read as bash: only plain defaults count there")
+        )
     for variable in sorted(set(wrapper) - known):
         if variable in droppable:
             findings.append(remark(Check.WRAPPER, f"{name} does not read {variable} at this commit: not passed"))
@@ -77,6 +80,9 @@ def _unread(name: str, variable: str, value: str, known: Iterable[str]) -> Findi
 def _walk(node: Node, assigned: frozenset[str], found: set[str]) -> frozenset[str]:
     """Collect what `node` reads while `assigned` holds; returns what is certainly assigned after it."""
     kind = node.type
+    if node.is_error:
+        found.update(set(_OWN_DEFAULT.findall(_text(node))) - assigned)
+        return assigned
     if kind in ("simple_expansion", "expansion"):
         return _expand(node, assigned, found)
     if kind == "variable_assignment":
@@ -182,6 +188,10 @@ def _first_fault(node: Node) -> int:
         if child.has_error or child.is_missing:
             return _first_fault(child)
     return node.start_point[0] + 1
+
+
+def _parse(script: str) -> Node:
+    return Parser(_LANGUAGE).parse(script.encode()).root_node
 
 
 def _text(node: Node) -> str:

@@ -1,0 +1,155 @@
+"""The wrapper's real command line without a GPU, and what verl's configuration makes of it."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.core.jobs import Job
+from bot.core.levels import BASE_WRAPPER
+from bot.core.record import Check, Finding
+from runners.compose import Composition, compose, lookup
+from runners.harness.verl import Launch, launches, python_path
+from runners.rehearsal import Rehearsal, check_rehearsal, rehearse
+from runners.session import Session
+from runners.worktrees import Trees, prepare_trees
+from tests.runners.world import SCRIPT, WRAPPER, World
+
+
+def start(job: Job, trees: Trees, session: Session, base: dict[str, str]) -> Launch:
+    return launches(job, trees, session, base=base)[0]
+
+
+def rehearsed(job: Job, trees: Trees, session: Session, base: dict[str, str], work: Path) -> Rehearsal:
+    result = rehearse(start(job, trees, session, base), work)
+    assert isinstance(result, Rehearsal)
+    return result
+
+
+def test_the_recorded_call_is_what_the_entry_point_would_get(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = world.job(overrides=("x=1",))
+    call = rehearsed(job, shared_trees, session, base, tmp_path)
+    assert call.program == "python3"
+    assert (call.option("config-path"), call.option("config-name")) == ("config", "ppo_megatron_trainer.yaml")
+    assert call.overrides[0] == f"data.train_files={job.data.train_files}"
+    assert "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=1" in call.overrides
+    assert "x=1" in call.overrides
+    assert call.environment["PYTHONPATH"] == f"/workspace/Megatron-LM:{python_path(job, shared_trees)}"
+    assert "rehearsal" not in call.environment["PATH"]
+    assert check_rehearsal(call, start(job, shared_trees, session, base)) == ()
+
+
+def test_a_wrapper_that_would_launch_through_uv_fails_closed(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = world.job(wrapper={**BASE_WRAPPER, "VERL_USE_UV": "1"})
+    call = rehearsed(job, shared_trees, session, base, tmp_path)
+    (finding,) = check_rehearsal(call, start(job, shared_trees, session, base))
+    assert finding.blocking
+    assert "uv run" in finding.summary
+    assert "VERL_USE_UV=0" in finding.mend
+
+
+def test_an_override_that_bash_takes_apart_blocks(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = world.job(overrides=("note='two words'",))
+    call = rehearsed(job, shared_trees, session, base, tmp_path)
+    (finding,) = check_rehearsal(call, start(job, shared_trees, session, base))
+    assert "note='two words'" in finding.summary
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "words"),
+    [
+        (WRAPPER.replace("verl.trainer.main_ppo", "verl.trainer.main_other"), "without starting verl.trainer.main_ppo"),
+        ("#!/usr/bin/env bash\necho '[ERROR] no dummy config'\nexit 1\n", "[ERROR] no dummy config"),
+        ("#!/usr/bin/env bash\nexec sleep 60\n", "no end within"),
+    ],
+)
+def test_a_wrapper_that_never_calls_the_entry_point_blocks(
+    wrapper: str, words: str, world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    (trees.verl / SCRIPT).write_text(wrapper)
+    finding = rehearse(start(world.job(), trees, session, base), tmp_path, timeout_s=2)
+    assert isinstance(finding, Finding)
+    assert finding.check is Check.WRAPPER
+    assert finding.blocking
+    assert words in finding.summary
+
+
+def composed(
+    world: World, trees: Trees, session: Session, base: dict[str, str], work: Path, **changes: Any
+) -> Composition:
+    job = world.job(**changes)
+    return compose(job, trees, [rehearsed(job, trees, session, base, work)])
+
+
+@pytest.mark.ray
+def test_the_configuration_is_composed_and_resolved(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    expected = {
+        "actor_rollout_ref.actor.megatron.vanilla_mbridge": False,
+        "actor_rollout_ref.model.lora.rank": 4,
+        "trainer.default_local_dir": "checkpoints/checks",
+        "reward.reward_model.model_path": None,
+    }
+    result = composed(world, shared_trees, session, base, tmp_path, expected=expected)
+    assert [finding.ok for finding in result.findings] == [True]
+    variables = lookup(result.configs[0], "ray_kwargs.ray_init.runtime_env.env_vars")
+    assert variables["PYTHONPATH"] == python_path(world.job(), shared_trees)
+    assert lookup(result.configs[0], "no.such.key") is None
+
+
+@pytest.mark.ray
+def test_an_override_that_does_not_compose_blocks_with_hydras_words(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    result = composed(world, shared_trees, session, base, tmp_path, overrides=("trainer.no_such_key=1",))
+    (finding,) = result.findings
+    assert finding.blocking
+    assert "Key 'no_such_key' is not in struct" in finding.summary
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("actor_rollout_ref.actor.megatron.vanilla_mbridge", True, "is False in the composed configuration"),
+        ("actor_rollout_ref.model.lora.rank", 8, "is 4 in the composed configuration, the job expects 8"),
+        ("trainer.total_training_steps", True, "is 1 in"),
+        ("trainer.gone", 1, "is absent in"),
+    ],
+)
+def test_a_value_that_the_job_does_not_expect_blocks(
+    key: str,
+    value: object,
+    words: str,
+    world: World,
+    shared_trees: Trees,
+    session: Session,
+    base: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    (finding,) = composed(world, shared_trees, session, base, tmp_path, expected={key: value}).findings
+    assert finding.blocking
+    assert finding.summary.startswith(key)
+    assert words in finding.summary
+
+
+def test_a_python_without_hydra_blocks(
+    world: World, shared_trees: Trees, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    bare = tmp_path / "hydra"
+    bare.mkdir()
+    (bare / "__init__.py").write_text("raise ImportError('No module named hydra')\n")
+    path = f"{Path(__file__).parents[2]}/runners/probe:{tmp_path}"
+    result = composed(world, shared_trees, session, base, tmp_path, process={"PYTHONPATH": path})
+    (finding,) = result.findings
+    assert "Hydra cannot be imported" in finding.summary
+    assert shutil.which("python3")

@@ -1,0 +1,187 @@
+"""Private worktrees: the right commit, only what is needed, and not a byte of the user's repositories touched."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bot.core.jobs import Repository
+from bot.core.record import Check, Finding
+from bot.core.stages import Stage
+from runners.findings import stops
+from runners.worktrees import Trees, prepare_trees
+from tests.runners.world import BRIDGE, MEGATRON, SUBMODULE, VERL, World, commit, fingerprint, git, make_world
+
+
+def blocking(trees: Trees) -> list[Finding]:
+    return [finding for finding in trees.findings if finding.blocking and not finding.ok]
+
+
+def test_trees_hold_the_needed_files_of_the_commits(world: World, shared_trees: Trees) -> None:
+    trees = shared_trees
+    assert not stops(trees.findings)
+    assert {state.name: (state.root, state.commit, state.dirty) for state in trees.states} == {
+        "verl": (str(trees.verl), world.verl_commit, ()),
+        "bridge": (str(trees.bridge), world.bridge_commit, ()),
+        "megatron_lm": (str(trees.bridge / SUBMODULE), world.megatron_commit, ()),
+    }
+    assert (trees.verl / "verl/__init__.py").is_file()
+    assert (trees.bridge / "src/megatron/bridge/__init__.py").read_text() == BRIDGE["src/megatron/bridge/__init__.py"]
+    assert (trees.megatron_lm / "megatron/core/__init__.py").is_file()
+    assert not (trees.bridge / "docs").exists()
+    assert not (trees.verl / "docs").exists()
+    assert not (trees.megatron_lm / "tools").exists()
+    assert trees.cwd == trees.verl
+
+
+def test_a_private_tree_knows_its_commit_and_shows_only_what_changed_in_it(
+    world: World, tmp_path: Path, base: dict[str, str]
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path, base=base)
+    assert git(trees.verl, "rev-parse", "HEAD") == world.verl_commit
+    assert git(trees.verl, "status", "--porcelain") == ""
+    (trees.verl / "verl/__init__.py").write_text("changed = 1\n")
+    assert git(trees.verl, "status", "--porcelain") == "M verl/__init__.py"
+
+
+@pytest.mark.parametrize("form", ["checkout", "bare", "linked worktree"])
+def test_preparing_leaves_the_source_as_it_was(form: str, tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    hooks = world.verl / ".git/hooks"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/hook-ran\n")
+    (hooks / "post-checkout").chmod(0o755)
+    path = world.verl
+    if form == "bare":
+        path = tmp_path / "sources/verl.git"
+        git(world.verl, "clone", "--quiet", "--bare", str(world.verl), str(path))
+    if form == "linked worktree":
+        path = tmp_path / "sources/linked"
+        git(world.verl, "worktree", "add", "--quiet", "--detach", str(path))
+        (tmp_path / "hook-ran").unlink()
+    (world.verl / "verl/__init__.py").write_text("the user is at work here\n")
+    before = fingerprint(tmp_path / "sources")
+    job = world.job(verl=Repository(path=str(path), commit=world.verl_commit))
+    trees = prepare_trees(job, tmp_path / "work", base=base)
+    assert not blocking(trees)
+    assert (trees.verl / "verl/__init__.py").read_text() == VERL["verl/__init__.py"]
+    assert fingerprint(tmp_path / "sources") == before
+    assert not (tmp_path / "hook-ran").exists()
+
+
+def test_uncommitted_work_of_the_user_is_named_as_not_part_of_the_run(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    (world.verl / "verl/__init__.py").write_text("x = 1\n")
+    trees = prepare_trees(world.job(), tmp_path / "work", base=base)
+    remarks = [finding for finding in trees.findings if not finding.ok]
+    assert len(remarks) == 1
+    assert not remarks[0].blocking
+    assert "verl/__init__.py" in remarks[0].summary
+
+
+def test_a_commit_that_does_not_exist_blocks_with_the_command_that_fetches_it(
+    world: World, tmp_path: Path, base: dict[str, str]
+) -> None:
+    job = world.job(bridge=Repository(path=str(world.bridge), commit="f" * 40))
+    first, second = blocking(prepare_trees(job, tmp_path, base=base))
+    assert first.check is Check.REPOSITORIES
+    assert "f" * 40 in first.summary
+    assert f"git -C {world.bridge} fetch origin {'f' * 40}" in first.mend
+    assert second.summary.startswith("megatron_lm: ")
+
+
+def test_a_submodule_commit_that_is_nowhere_blocks_with_the_mend(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    shutil.rmtree(world.bridge / ".git/modules")
+    (finding,) = blocking(prepare_trees(world.job(), tmp_path / "work", base=base))
+    assert finding.stage is Stage.IMPORT
+    assert world.megatron_commit in finding.summary
+    assert "git submodule update --init 3rdparty/Megatron-LM" in finding.mend
+
+
+def test_a_named_megatron_lm_wins_over_the_submodule(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    other = commit(tmp_path / "other", {**MEGATRON, "megatron/core/__init__.py": "VALUE = 2\n"})
+    job = world.job(megatron_lm=Repository(path=str(tmp_path / "other"), commit=other))
+    trees = prepare_trees(job, tmp_path / "work", base=base)
+    assert not blocking(trees)
+    assert (trees.megatron_lm / "megatron/core/__init__.py").read_text() == "VALUE = 2\n"
+    assert trees.megatron_lm == trees.bridge / SUBMODULE
+
+
+@pytest.mark.parametrize(("path", "words"), [("gone", "is not a folder"), ("empty", "is not a git repository")])
+def test_a_path_that_is_no_repository_blocks(
+    path: str, words: str, world: World, tmp_path: Path, base: dict[str, str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    job = world.job(verl=Repository(path=str(tmp_path / path), commit=world.verl_commit))
+    (finding,) = blocking(prepare_trees(job, tmp_path / "work", base=base))
+    assert words in finding.summary
+
+
+def drop_blob(repository: Path, commit_id: str, path: str) -> None:
+    """Make the repository a partial one: the blob's object disappears."""
+    blob = git(repository, "rev-parse", f"{commit_id}:{path}")
+    (repository / ".git/objects" / blob[:2] / blob[2:]).unlink()
+
+
+def test_a_partial_clone_serves_as_long_as_the_needed_blobs_are_there(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    drop_blob(world.bridge, world.bridge_commit, "docs/large.bin")
+    drop_blob(world.bridge, world.bridge_commit, "tests/unit/test_bad.py")
+    trees = prepare_trees(world.job(), tmp_path / "work", base=base)
+    assert not blocking(trees)
+    assert (trees.bridge / "tests/unit/test_good.py").is_file()
+    assert not (trees.bridge / "tests/unit/test_bad.py").exists()
+
+
+def test_a_partial_clone_without_a_needed_blob_blocks(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    drop_blob(world.bridge, world.bridge_commit, "src/megatron/bridge/__init__.py")
+    first = blocking(prepare_trees(world.job(), tmp_path / "work", base=base))[0]
+    assert "1 files below src" in first.summary
+    assert "partial clone" in first.summary
+
+
+def test_a_folder_that_the_runner_did_not_make_is_never_removed(
+    world: World, tmp_path: Path, base: dict[str, str]
+) -> None:
+    (tmp_path / "verl").mkdir()
+    (tmp_path / "verl/thesis.tex").write_text("years of work")
+    (finding,) = blocking(prepare_trees(world.job(), tmp_path, base=base))
+    assert "was not made by the runner" in finding.summary
+    assert (tmp_path / "verl/thesis.tex").read_text() == "years of work"
+
+
+def test_preparing_twice_in_the_same_folder_starts_afresh(world: World, tmp_path: Path, base: dict[str, str]) -> None:
+    trees = prepare_trees(world.job(), tmp_path, base=base)
+    (trees.verl / "checkpoints").mkdir()
+    assert not stops(prepare_trees(world.job(), tmp_path, base=base).findings)
+    assert not (trees.verl / "checkpoints").exists()
+
+
+def test_in_place_uses_the_checkout_records_dirty_files_and_gives_a_folder_of_links(
+    tmp_path: Path, base: dict[str, str]
+) -> None:
+    world = make_world(tmp_path / "sources")
+    (world.verl / "verl/__init__.py").write_text("x = 1\n")
+    (world.verl / "new file.py").write_text("")
+    (world.verl / "checkpoints").mkdir()
+    before = fingerprint(world.verl)
+    job = world.job(verl=Repository(path=str(world.verl), commit=world.verl_commit, in_place=True))
+    trees = prepare_trees(job, tmp_path / "work", base=base)
+    state = next(state for state in trees.states if state.name == "verl")
+    assert (state.root, state.dirty) == (str(world.verl), ("new file.py", "verl/__init__.py"))
+    assert trees.cwd == tmp_path / "work/verl-cwd"
+    assert (trees.cwd / "scripts").resolve() == world.verl / "scripts"
+    assert not (trees.cwd / "checkpoints").exists()
+    assert fingerprint(world.verl) == before
+
+
+def test_in_place_at_another_commit_blocks(tmp_path: Path, base: dict[str, str]) -> None:
+    world = make_world(tmp_path / "sources")
+    newer = commit(world.verl, {"more.py": ""})
+    job = world.job(verl=Repository(path=str(world.verl), commit=world.verl_commit, in_place=True))
+    (finding,) = blocking(prepare_trees(job, tmp_path / "work", base=base))
+    assert newer in finding.summary
+    assert world.verl_commit in finding.summary
