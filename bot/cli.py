@@ -207,12 +207,13 @@ def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json:
     """
     from bot import wiring
     from bot.handlers import judging
-    from runners.run import dry_run_text, run_job
+    from runners.run import dry_run as commands
+    from runners.run import run_job
 
     job = wiring.read_job(job_file)
     environ = dict(os.environ)
     if dry_run:
-        click.echo(dry_run_text(job, out, environ=environ, work=work), nl=False)
+        click.echo(commands(job, out, environ=environ, work=work), nl=False)
         return 0
     interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr)
     folders = wiring.run_folders()

@@ -30,7 +30,9 @@ _LEVEL = 3
 
 
 class FolderInUseError(Exception):
-    """The folder already holds a run; the message says so to the user."""
+    """The folder already holds a run; the message says so to the user, whose mistake it is."""
+
+    user_mistake = True
 
 
 @dataclass(slots=True)

@@ -76,6 +76,8 @@ class GitError(Exception):
 class RepositoryError(GitError):
     """The user's mistake, told in one sentence with its mend."""
 
+    user_mistake = True
+
 
 class NotARepositoryError(RepositoryError):
     """The folder is neither a checkout nor a git directory."""

@@ -24,6 +24,8 @@ class Problem:
 class ConfigError(Exception):
     """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
 
+    user_mistake = True
+
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))

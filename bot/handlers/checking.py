@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.core.build import Sources, build_job, select_patches
+from bot.core.build import BuildError, Sources, build_job, select_patches
 from bot.core.card import Card, NotRun
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
@@ -60,7 +60,7 @@ class Rooms:
 def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes `plan.json`.
 
-    Raises BuildError when the policy or the site lacks what a job needs.
+    A job that policy or site cannot complete is not run, and the card says what it lacks.
     """
     planned = plan(rooms.changes.change(request.base, request.head), request.policy, request.asked)
     request.out.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,11 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
             not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), reason))
             say(f"{outline.id}: not run, {reason}")
             continue
-        job = _job(outline, request, patches)
+        try:
+            job = _job(outline, request, patches)
+        except BuildError as error:
+            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), str(error)))
+            continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
         verdicts.append(_run(job, request, rooms))
     return make_card(tuple(verdicts), tuple(not_run), (*request.remarks, *remarks))

@@ -1,0 +1,238 @@
+"""One job on this host, from private trees to a whole run folder; judged elsewhere.
+
+The order is that of trust and cost: repositories and patches, preflight, byte code and import proof, the
+focused Bridge tests, and only then the GPU hour. Whatever ends the run, the folder says how, and nothing of
+the run is left on the host.
+"""
+
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from bot.core.jobs import Job
+from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
+from bot.core.redact import Redactor, redactor
+from bot.core.scan import Scanner
+from runners.bridge_tests import BridgeTests, run_bridge_tests
+from runners.clock import SystemClock
+from runners.collect import collect, record_end
+from runners.gpu import open_sampler
+from runners.harness.verl import Launch, dry_run_text, launches
+from runners.patches import apply_patches
+from runners.preflight import Preflight, preflight
+from runners.processes import start
+from runners.progress import Progress
+from runners.recorder import Recorder, open_recorder
+from runners.session import Session, close_session, open_session, planned_session
+from runners.supervision import Ended, Limits
+from runners.surroundings import is_secret
+from runners.watch import watch
+from runners.worktrees import Trees, planned_trees, prepare_trees
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What every phase of one run shares."""
+
+    job: Job
+    environ: Mapping[str, str]
+    work: Path
+    cache: Path | None
+    session: Session
+    recorder: Recorder
+    progress: Progress
+
+    def emit(self, kind: str, **data: object) -> None:
+        """Record an event, and show the beginning of a phase."""
+        self.recorder.event(kind, **data)
+        if kind == "phase" and data.get("state") == "begin":
+            self.progress.phase(str(data["name"]))
+        if kind == "finding" and not data.get("ok"):
+            self.progress.note(f"{data['check']}: {data['summary']}")
+
+
+def run_job(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None, stream: TextIO) -> bool:
+    """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
+
+    `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
+    at the end. Progress goes to `stream`. Raises FolderInUseError when `out` already holds a run.
+    """
+    clock = SystemClock()
+    nonce = secrets.token_hex(16)
+    own = _own_folder(out, work, nonce)
+    progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
+    session = planned_session(nonce, own / "imports.jsonl")
+    hide = _redactor(job, out, own, session, environ)
+    with open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder, _folders(own, session) as opened:
+        cache = work / "cache" if work else None
+        run = _Run(job, environ, own, cache, opened, recorder, progress)
+        recorder.document(JOB_FILE, job)
+        recorder.event("started", job=job.id, digest=job.digest())
+        try:
+            ended = _run(run)
+        except KeyboardInterrupt:
+            ended = Ended(EndReason.INTERRUPTED, None, "Interrupted before the wrapper was started.")
+            record_end(recorder, ended)
+        finally:
+            progress.close()
+    return ended.reason is EndReason.INTERRUPTED
+
+
+def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None) -> str:
+    """The exact commands of a run as a shell script; makes and starts nothing."""
+    own = _own_folder(out, work, "dry-run")
+    trees = planned_trees(job, own)
+    session = planned_session("0" * 32, own / "imports.jsonl")
+    return dry_run_text(launches(job, trees, session, base=environ), environ)
+
+
+def _own_folder(out: Path, work: Path | None, nonce: str) -> Path:
+    return (work / f"run-{nonce[:12]}" if work else out.with_name(f".{out.name}.work")).resolve()
+
+
+@contextmanager
+def _folders(own: Path, session: Session) -> Iterator[Session]:
+    """The run's own folders, there for its time and gone afterwards."""
+    own.mkdir(parents=True, exist_ok=True)
+    opened = open_session(session.nonce, session.imports)
+    try:
+        yield opened
+    finally:
+        close_session(opened)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _run(run: _Run) -> Ended:
+    run.emit("phase", name="repositories", state="begin")
+    trees = apply_patches(run.job, prepare_trees(run.job, run.work, base=run.environ))
+    seen = preflight(
+        run.job,
+        trees,
+        run.session,
+        base=run.environ,
+        work=run.work / "prepared",
+        emit=run.emit,
+        cache=run.cache,
+    )
+    _write_environment(run, trees, seen, ())
+    if seen.blocked:
+        return _not_started(run, "preflight found what blocks the run")
+    tests = _bridge_tests(run, trees, seen)
+    _write_environment(run, trees, seen, tests.findings)
+    if tests.outcome == "failed":
+        return _not_started(run, "a focused Bridge test failed")
+    if any(finding.blocking and not finding.ok for finding in tests.findings):
+        return _not_started(run, "the job requires the Bridge checks, and they could not run")
+    return _train(run, trees, seen)
+
+
+def _not_started(run: _Run, why: str) -> Ended:
+    ended = Ended(EndReason.NOT_STARTED, None, why, ended_s=run.recorder.elapsed())
+    record_end(run.recorder, ended)
+    return ended
+
+
+def _bridge_tests(run: _Run, trees: Trees, seen: Preflight) -> BridgeTests:
+    """The focused tests; their JUnit file goes through redaction like everything else."""
+    run.emit("phase", name="bridge tests", state="begin")
+    folder = run.work / "bridge-tests"
+    folder.mkdir()
+    tests = run_bridge_tests(run.job, trees, seen.launches[0].environment, folder)
+    for finding in tests.findings:
+        run.emit("finding", **finding.model_dump(mode="json"))
+    run.emit("phase", name="bridge tests", state="end", seconds=round(tests.seconds, 3), outcome=tests.outcome)
+    written = folder / JUNIT_FILE
+    if written.is_file():
+        run.recorder.text(JUNIT_FILE, written.read_text(encoding="utf-8", errors="replace"))
+    return tests
+
+
+def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
+    """Start the wrapper for each phase of the job and watch it to its end."""
+    scanner = Scanner()
+    ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
+    for launch in seen.launches:
+        ended = _watch(run, trees, launch, scanner)
+        if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+            break
+    run.emit("phase", name="collect", state="begin")
+    collect(run.recorder, scanner.facts(), probe_file=run.session.imports, ended=ended)
+    return ended
+
+
+def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner) -> Ended:
+    run.emit("phase", name="run", state="begin", step=launch.phase.name)
+    run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
+    clock = SystemClock()
+    process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce)
+    try:
+        return watch(
+            process,
+            scanner,
+            run.recorder,
+            limits=Limits.of(run.job),
+            probe_file=run.session.imports,
+            expected_roots=trees.import_roots,
+            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES")),
+            clock=clock,
+            progress=run.progress,
+            total_steps=launch.phase.steps,
+        )
+    finally:
+        process.close()
+
+
+def _write_environment(run: _Run, trees: Trees, seen: Preflight, later: tuple[Finding, ...]) -> None:
+    launch = seen.launches[0] if seen.launches else None
+    document = Environment(
+        repositories=trees.states,
+        import_roots=trees.import_roots,
+        imports=seen.imports,
+        findings=(*seen.findings, *later),
+        python=seen.interpreter.version,
+        packages=dict(seen.interpreter.versions),
+        hand_installed=seen.interpreter.hand_installed,
+        gpus=seen.gpus,
+        driver=seen.driver,
+        image=seen.image,
+        command=launch.argv if launch else (),
+        process=dict(sorted(launch.set_here.items())) if launch else {},
+        site=run.job.site.name,
+    )
+    run.recorder.document(ENVIRONMENT_FILE, document)
+
+
+def _redactor(job: Job, out: Path, own: Path, session: Session, environ: Mapping[str, str]) -> Redactor:
+    """Names of this host become placeholders of equal meaning; secrets of its environment are removed."""
+    paths = {
+        str(own): "$WORK",
+        str(out.resolve()): "$OUT",
+        str(session.ray_folder): "$RAY_TMPDIR",
+        job.bridge.path: "$BRIDGE",
+        job.verl.path: "$VERL",
+        environ.get("HOME", ""): "$HOME",
+        tempfile.gettempdir(): "$TMPDIR",
+    }
+    if job.megatron_lm:
+        paths[job.megatron_lm.path] = "$MEGATRON_LM"
+    hidden = [(value, name.lower()) for name, value in environ.items() if is_secret(name, value)]
+    return redactor(
+        paths=[(path, name) for path, name in paths.items() if path],
+        hosts=[socket.gethostname()],
+        addresses=_addresses(),
+        secrets=hidden,
+    )
+
+
+def _addresses() -> list[str]:
+    """The addresses that this host's own name stands for; none when it resolves nowhere."""
+    try:
+        return sorted({str(row[4][0]) for row in socket.getaddrinfo(socket.gethostname(), None)})
+    except OSError:
+        return []
