@@ -83,6 +83,8 @@ def test_known_values_become_placeholders_of_equal_meaning(text: str, expected: 
         ("'hf_token': 'no-known-shape'", "no-known-shape", "token"),
         ('"password": "two words, three"', "two words, three", "password"),
         ("OPENAI_API_KEY='abc'", "abc", "secret"),
+        ("OPENAI_API_KEY='abc", "abc", "secret"),
+        ("PASSWORD=12345678", "12345678", "password"),
         ("curl --api-key 12345abc x", "12345abc", "secret"),
         ("apiKey=12345abc", "12345abc", "secret"),
         ("\x1b[33mapi_key\x1b[0m=\x1b[32m'12345abc'\x1b[0m", "12345abc", "secret"),

@@ -1,10 +1,20 @@
 """GPU samples: how many are kept, what the peak is, and what happens without NVML."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
-from runners.gpu import KEPT_BEFORE_THINNING, SAMPLE_S, GpuReading, GpuSampler, NoReadingError, open_sampler
+from runners.gpu import (
+    KEPT_BEFORE_THINNING,
+    SAMPLE_S,
+    GpuReading,
+    GpuSampler,
+    NoReadingError,
+    nvml_reader,
+    open_sampler,
+)
 
 
 class Device:
@@ -58,6 +68,73 @@ def test_without_nvml_nothing_is_sampled_and_it_is_said_once() -> None:
     assert "no_such_library_of_gpus" in str(first["problem"])
     assert sampler.tick(100.0) is None
     assert sampler.peak() is None
+
+
+@dataclass
+class Driver:
+    """As much of NVML as is asked for: two GPUs, the second without a utilization counter."""
+
+    works: bool = True
+
+    class NVMLError(Exception):
+        pass
+
+    def _checked(self, index: int) -> int:
+        if not self.works or index > 1:
+            raise self.NVMLError("Driver Not Loaded" if not self.works else "Not Found")
+        return index
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's names
+        self._checked(0)
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return self._checked(index)
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> int:  # noqa: N802
+        return self._checked({"GPU-aa": 0, "GPU-bb": 1}.get(name, 9))
+
+    def nvmlDeviceGetIndex(self, handle: int) -> int:  # noqa: N802
+        return handle
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(used=(self._checked(handle) + 1) << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:  # noqa: N802
+        if handle == 1:
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=55)
+
+
+FIRST, SECOND = GpuReading(0, 1024, 55), GpuReading(1, 2048, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "readings"),
+    [(None, (FIRST, SECOND)), ("1", (SECOND,)), (" GPU-bb, 0", (SECOND, FIRST)), ("", ()), ("-1", ())],
+)
+def test_the_gpus_that_the_run_sees_are_read(visible: str | None, readings: tuple[GpuReading, ...]) -> None:
+    assert tuple(nvml_reader(Driver(), visible)()) == readings
+
+
+@pytest.mark.parametrize(("driver", "visible"), [(Driver(works=False), None), (Driver(), "7"), (Driver(), "GPU-zz")])
+def test_a_gpu_that_is_not_there_is_a_reason(driver: Driver, visible: str | None) -> None:
+    with pytest.raises(NoReadingError, match=r"Not Found|Not Loaded"):
+        nvml_reader(driver, visible)
+
+
+def test_a_gpu_lost_on_the_way_is_a_reason() -> None:
+    driver = Driver()
+    read = nvml_reader(driver, None)
+    driver.works = False
+    with pytest.raises(NoReadingError, match="Not Loaded"):
+        read()
+
+
+def test_without_gpus_there_is_no_sample() -> None:
+    assert GpuSampler(tuple).tick(0.0) is None
 
 
 def test_the_real_library_never_stops_a_run() -> None:

@@ -18,7 +18,7 @@ from bot.core.record import EVENTS_FILE, LOG_FILE, EndReason, Event
 from bot.core.redact import redactor
 from bot.core.stages import Stage
 from runners.clock import Clock, SystemClock
-from runners.gpu import GpuSampler, NoReadingError
+from runners.gpu import GpuReading, GpuSampler, NoReadingError
 from runners.import_lines import ImportLines
 from runners.processes import Survivor, WrapperProcess, start
 from runners.progress import Progress
@@ -326,6 +326,24 @@ def test_gpu_samples_become_events_and_a_lost_gpu_is_said_once(scene: Scene) -> 
     scene.run()
     assert scene.events("gpu") == [{"problem": "GPU is lost"}]
     assert scene.screen.getvalue().count("GPU is lost") == 1
+
+
+def test_the_gpu_peak_closes_the_samples(scene: Scene) -> None:
+    memory = iter([100, 900, 300])
+    scene.gpu = GpuSampler(lambda: (GpuReading(0, next(memory, 1), 50),))
+    scene.exits(22)
+    scene.run()
+    *samples, last = scene.events("gpu")
+    assert samples[:3] == [
+        {"gpus": [{"index": 0, "memory_used_mib": mib, "utilization": 50}]} for mib in (100, 900, 300)
+    ]
+    assert last == {"peak": [{"index": 0, "memory_used_mib": 900, "utilization": 50}], "readings": len(samples)}
+
+
+def test_limits_come_from_the_job_and_its_site() -> None:
+    limits = Limits(1800, {"default": 300, "rollout_engine": 900})
+    assert [limits.stall(stage) for stage in (Stage.RAY, Stage.ROLLOUT_ENGINE)] == [300, 900]
+    assert Limits(1800, {}).stall(Stage.RAY) == 600
 
 
 def test_a_daemon_that_holds_the_pipe_does_not_keep_us(scene: Scene) -> None:
