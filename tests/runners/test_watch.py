@@ -16,6 +16,8 @@ import pytest
 from bot.core.facts import Excerpt, LoggedError
 from bot.core.record import EVENTS_FILE, LOG_FILE, EndReason, Event
 from bot.core.redact import redactor
+from bot.core.scan import Scanner as LogScanner
+from bot.core.scan import scan
 from bot.core.stages import Stage
 from runners.clock import Clock, SystemClock
 from runners.gpu import GpuReading, GpuSampler, NoReadingError
@@ -26,6 +28,11 @@ from runners.recorder import Recorder, open_recorder
 from runners.signals import received_signals
 from runners.supervision import Ended, Limits
 from runners.watch import watch
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 LIMITS = Limits(time_limit_s=1800, stall_s={"default": 600, "rollout_engine": 900}, hang_grace_s=8, end_grace_s=10)
 
@@ -464,6 +471,38 @@ def test_a_real_daemon_left_by_a_natural_exit_is_swept(real: RealRun, tmp_path: 
     assert (ended.reason, ended.exit_code, ended.survivors) == (EndReason.EXITED, 0, ())
     assert not runs(tmp_path / "pid")
     assert process.alive() == ()
+
+
+SHORT_LOG = """\
+\x1b[36m(TaskRunnerV1 pid=6726)\x1b[0m all initialize finished, ready to fit, token {token}
+\x1b[36m(TaskRunnerV1 pid=6726)\x1b[0m step:1 - actor/grad_norm:0.5 - training/global_step:1
+\rTraining Progress: 100%|##########| 1/1 [00:09<00:00,  9.69s/it]
+"""
+
+
+def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
+    clock, scanner = SystemClock(), LogScanner()
+    log = tmp_path / "log"
+    log.write_text(SHORT_LOG.format(token="ghp_" + "a1B2" * 9))
+    process = start(["cat", str(log)], env=ENVIRONMENT, cwd=tmp_path, nonce="real-scanner")
+    with open_recorder(tmp_path / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
+        watch(
+            process,
+            scanner,
+            recorder,
+            limits=REAL_LIMITS,
+            probe_file=tmp_path / "probe.jsonl",
+            expected_roots={},
+            gpu_sampler=GpuSampler(tuple),
+            clock=clock,
+            progress=Progress(io.StringIO(), clock.monotonic, moving=False),
+        )
+    process.close()
+    with zstd.open(tmp_path / "run" / LOG_FILE) as file:
+        written = file.read()
+    assert b"token <redacted:github_token>\n" in written
+    assert scanner.finish() == scan([written])
+    assert [step.values["actor/grad_norm"] for step in scanner.facts().steps] == [0.5]
 
 
 def test_an_interrupted_command_leaves_its_folder_and_nothing_running(tmp_path: Path) -> None:
