@@ -1,0 +1,1 @@
+"""Hand-made stand-ins with state, for the ports of `bot.ports`."""

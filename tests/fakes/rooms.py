@@ -1,0 +1,71 @@
+"""In-memory run folders, a scripted dispatcher and a change source over plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bot.core.change import Change
+from bot.core.facts import LogFacts
+from bot.core.jobs import Job
+from bot.core.levels import Level
+from bot.core.record import Record
+
+
+@dataclass
+class FakeFolders:
+    """Run folders in memory: what a run left, and what was written into it afterwards."""
+
+    records: dict[Path, Record] = field(default_factory=dict)
+    logs: dict[Path, LogFacts] = field(default_factory=dict)
+    files: dict[Path, dict[str, str]] = field(default_factory=dict)
+    plans: dict[Path, dict[str, Level]] = field(default_factory=dict)
+
+    def find(self, folder: Path) -> tuple[Path, ...]:
+        below = sorted(path for path in self.records if path.parent == folder / "jobs")
+        return tuple(below) if below else ((folder,) if folder in self.records else ())
+
+    def record(self, folder: Path) -> Record:
+        return self.records[folder]
+
+    def facts(self, folder: Path) -> LogFacts | None:
+        return self.logs.get(folder)
+
+    def planned(self, folder: Path) -> Mapping[str, Level]:
+        return self.plans.get(folder, {})
+
+    def write(self, folder: Path, files: Mapping[str, str]) -> None:
+        self.files.setdefault(folder, {}).update(files)
+
+
+@dataclass
+class ScriptedDispatcher:
+    """Leaves a prepared record for each job, with the job that was really asked for; remembers the jobs."""
+
+    folders: FakeFolders
+    record: Record
+    facts: LogFacts | None
+    jobs: list[Job] = field(default_factory=list)
+
+    def run(self, job: Job, out: Path) -> int:
+        self.jobs.append(job)
+        self.folders.records[out] = self.record.model_copy(update={"job": job})
+        if self.facts is not None:
+            self.folders.logs[out] = self.facts
+        return 0
+
+    def dry_run(self, job: Job, out: Path) -> str:
+        return f"{job.id} in {out}\n"
+
+
+@dataclass(frozen=True)
+class FakeChanges:
+    """One change for every pair of commits, and files by (revision, path)."""
+
+    paths: Change
+    blobs: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def change(self, base: str, head: str) -> Change:
+        return replace(self.paths, base=base, head=head)
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        return self.blobs.get((revision, path))

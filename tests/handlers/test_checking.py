@@ -1,0 +1,111 @@
+"""`check`: what it runs, what it leaves out and says so, and that an unrun level never lets a card pass."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.config.policy import packaged_policy
+from bot.config.profiles import load_profile
+from bot.core.card import Card, result_of, sentence_of
+from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.facts import LogFacts
+from bot.core.levels import Level
+from bot.core.record import PLAN_FILE, Check, Environment, Finding, Record
+from bot.core.verdict import Result
+from bot.handlers.checking import CheckRequest, Rooms, card_of, check_change
+from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
+
+BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
+NO_GPU = Finding(check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", mend="run on a GPU host")
+
+
+def _request(**changes: object) -> CheckRequest:
+    request = CheckRequest(
+        bridge=Path("/bridge"),
+        verl=Path("/verl"),
+        verl_commit=VERL,
+        base=BASE,
+        head=HEAD,
+        out=Path("/out"),
+        policy=packaged_policy(),
+        site=load_profile("hopper-offline", {"kit": "/kit"}),
+    )
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+def _check(tmp_path: Path, paths: tuple[str, ...], record: Record, facts: LogFacts | None = None, **changes: object):  # type: ignore[no-untyped-def]
+    folders = FakeFolders()
+    change = Change(BASE, HEAD, BASE, tuple(ChangedPath(path, PathStatus.MODIFIED) for path in paths))
+    source = FakeChanges(change)
+    dispatcher = ScriptedDispatcher(folders, record, facts)
+    said: list[str] = []
+    request = _request(out=tmp_path / "out", **changes)
+    card = check_change(request, Rooms(source, dispatcher, folders, {"bridge": source, "verl": source}), said.append)
+    return card, dispatcher, folders, said
+
+
+@pytest.fixture
+def blocked() -> Record:
+    return Record(environment=Environment(findings=(NO_GPU,)))
+
+
+def test_nothing_required_is_a_pass_that_runs_nothing(tmp_path: Path, blocked: Record) -> None:
+    card, dispatcher, folders, _ = _check(tmp_path, ("docs/guide.md",), blocked)
+    assert (result_of(card), dispatcher.jobs) == (Result.PASS, [])
+    assert sentence_of(card) == "no verl coverage is required by this change"
+    assert json.loads(folders.files[tmp_path / "out"][PLAN_FILE])["levels"] == []
+
+
+def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(tmp_path: Path, blocked: Record) -> None:
+    card, dispatcher, _, said = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
+    assert [job.id for job in dispatcher.jobs][0] == "0-lora-ddp"
+    assert result_of(card) is Result.BLOCKED
+    assert NO_GPU.summary in card.verdicts[0].sentence
+    assert NO_GPU.mend in card.verdicts[0].followups
+    assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
+    assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
+    assert said[0].startswith("plan: levels 0, 1")
+
+
+def test_a_level_asked_for_by_hand_runs_though_the_change_needs_none(tmp_path: Path, blocked: Record) -> None:
+    _, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,))
+    assert [job.level for job in dispatcher.jobs] == [Level.SMOKE]
+
+
+def test_a_job_carries_the_site_and_the_commits_under_test(tmp_path: Path, blocked: Record) -> None:
+    _, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,))
+    job = dispatcher.jobs[0]
+    assert (job.bridge.commit, job.verl.commit, job.site.name) == (HEAD, VERL, "hopper-offline")
+    assert job.checkpoint.model_path == "/kit/model"
+    assert job.wrapper["VANILLA_MBRIDGE"] == "False"
+
+
+def test_a_declared_patch_that_does_not_fit_is_left_out_and_told(tmp_path: Path, blocked: Record) -> None:
+    card, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,))
+    assert dispatcher.jobs[0].patches == ()
+    assert any(remark.startswith("Declared patch") for remark in card.remarks)
+
+
+def test_a_job_that_the_site_cannot_complete_is_told_and_blocks_the_whole(tmp_path: Path, blocked: Record) -> None:
+    site = replace_site_data()
+    card, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,), site=site)
+    assert dispatcher.jobs == []
+    assert result_of(card) is Result.BLOCKED
+    assert "names no task data" in card.not_run[0].reason
+
+
+def replace_site_data():  # type: ignore[no-untyped-def]
+    return load_profile("hopper-offline", {"kit": "/kit"}).model_copy(update={"data": None})
+
+
+def test_a_planned_job_without_a_run_folder_keeps_the_card_from_a_pass() -> None:
+    folders = FakeFolders(plans={Path("/out"): {"0-lora-ddp": Level.SMOKE, "1-resume": Level.SAVE_RESUME}})
+    card = card_of(folders, Path("/out"))
+    assert [job.job_id for job in card.not_run] == ["0-lora-ddp", "1-resume"]
+    assert result_of(card) is Result.BLOCKED
+
+
+def test_an_empty_card_says_that_nothing_is_required() -> None:
+    assert sentence_of(Card(())) == "no verl coverage is required by this change"
