@@ -7,8 +7,6 @@ the run is left on the host.
 
 import secrets
 import shutil
-import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import TextIO
 
 from bot.core.jobs import Job
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
-from bot.core.redact import Redactor, redactor
+from bot.core.redact import Redactor
 from bot.core.scan import Scanner
 from runners.bridge_tests import BridgeTests, run_bridge_tests
 from runners.clock import SystemClock
@@ -29,9 +27,9 @@ from runners.preflight import Preflight, preflight
 from runners.processes import start
 from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
+from runners.redaction import host_redactor
 from runners.session import Session, close_session, open_session, planned_session
 from runners.supervision import Ended, Limits
-from runners.surroundings import is_secret
 from runners.watch import watch
 from runners.worktrees import Trees, planned_trees, prepare_trees
 
@@ -68,7 +66,7 @@ def run_job(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     own = _own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
     session = planned_session(nonce, own / "imports.jsonl")
-    hide = _redactor(job, out, own, session, environ)
+    hide = _redactor(job, out, own, environ)
     with open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder, _folders(own, session) as opened:
         cache = work / "cache" if work else None
         run = _Run(job, environ, own, cache, opened, recorder, progress)
@@ -162,7 +160,7 @@ def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
         if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
             break
     run.emit("phase", name="collect", state="begin")
-    collect(run.recorder, scanner.facts(), probe_file=run.session.imports, ended=ended)
+    collect(run.recorder, scanner.finish(), probe_file=run.session.imports, ended=ended)
     return ended
 
 
@@ -170,7 +168,10 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner) -> Ended:
     run.emit("phase", name="run", state="begin", step=launch.phase.name)
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     clock = SystemClock()
-    process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce)
+    try:
+        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce)
+    except OSError as error:
+        return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
     try:
         return watch(
             process,
@@ -208,31 +209,9 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, later: tuple[Fi
     run.recorder.document(ENVIRONMENT_FILE, document)
 
 
-def _redactor(job: Job, out: Path, own: Path, session: Session, environ: Mapping[str, str]) -> Redactor:
+def _redactor(job: Job, out: Path, own: Path, environ: Mapping[str, str]) -> Redactor:
     """Names of this host become placeholders of equal meaning; secrets of its environment are removed."""
-    paths = {
-        str(own): "$WORK",
-        str(out.resolve()): "$OUT",
-        str(session.ray_folder): "$RAY_TMPDIR",
-        job.bridge.path: "$BRIDGE",
-        job.verl.path: "$VERL",
-        environ.get("HOME", ""): "$HOME",
-        tempfile.gettempdir(): "$TMPDIR",
-    }
+    places = {"$WORK": own, "$OUT": out.resolve(), "$BRIDGE": Path(job.bridge.path), "$VERL": Path(job.verl.path)}
     if job.megatron_lm:
-        paths[job.megatron_lm.path] = "$MEGATRON_LM"
-    hidden = [(value, name.lower()) for name, value in environ.items() if is_secret(name, value)]
-    return redactor(
-        paths=[(path, name) for path, name in paths.items() if path],
-        hosts=[socket.gethostname()],
-        addresses=_addresses(),
-        secrets=hidden,
-    )
-
-
-def _addresses() -> list[str]:
-    """The addresses that this host's own name stands for; none when it resolves nowhere."""
-    try:
-        return sorted({str(row[4][0]) for row in socket.getaddrinfo(socket.gethostname(), None)})
-    except OSError:
-        return []
+        places["$MEGATRON_LM"] = Path(job.megatron_lm.path)
+    return host_redactor({**environ, **job.site.process, **job.process}, places)
