@@ -11,8 +11,10 @@ from bot.core.scan_prefilter import FindPrefilter, Prefilter
 
 try:
     import hyperscan
-except ImportError:  # a GPU host with only the core requirements
-    hyperscan = None
+except ImportError:  # a host whose platform has no wheel of it
+    AVAILABLE = False
+else:
+    AVAILABLE = True
 
 
 class HyperscanPrefilter:
@@ -41,4 +43,4 @@ class HyperscanPrefilter:
 
 def fastest_prefilter(literals: Sequence[bytes]) -> Prefilter:
     """Hyperscan where it is installed, else the portable matcher."""
-    return FindPrefilter(literals) if hyperscan is None else HyperscanPrefilter(literals)
+    return HyperscanPrefilter(literals) if AVAILABLE else FindPrefilter(literals)

@@ -16,8 +16,13 @@ EXCERPT_CAP = 500
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CLOCK = re.compile(r"\d\d:\d\d:\d\d ")
-_ACTOR = r"\((?:[\w.:<>+-]+ )?pid=\d{1,10}(?:, ip=[^)\s]{1,64})?\) ?|\((?:raylet|autoscaler)[^)]{0,80}\) ?|\[rank\d{1,6}\]: ?"
-_PREFIX = re.compile(rf"((?:{_ACTOR})*)((?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w.]+:\d+\]|[\w.]+:\d+\]) ?)?")
+_ACTOR = (
+    r"\((?:[\w.:<>+-]+ )?pid=\d{1,10}(?:, ip=[^)\s]{1,64})?\) ?"
+    r"|\((?:raylet|autoscaler)[^)]{0,80}\) ?|\[rank\d{1,6}\]: ?"
+)
+_PREFIX = re.compile(
+    rf"((?:{_ACTOR})*)((?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w.]+:\d+\]|[\w.]+:\d+\]) ?)?"
+)
 _PID = re.compile(r"\((?:([\w.:<>+-]+) )?pid=(\d{1,10})")
 _REPEATED = re.compile(r"\s*\[repeated \d+x across cluster\].*$")
 

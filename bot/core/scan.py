@@ -129,7 +129,6 @@ class Scanner:
             self._last = (last_number - after + 1, stripped[start:])
 
 
-
 def ends_of(raw: bytes) -> bytes:
     """A line as it is read: whole up to `LINE_CAP` bytes, else its head and its tail."""
     half = LINE_CAP // 2

@@ -15,8 +15,10 @@ MAX_CALLS = 80
 # Messages of a process that only noticed that another one died: never the root.
 _SECONDARY = re.compile(
     r"[Ss]ee (?:root cause|stack trace)|initialization failed due to an exception in a background process"
-    r"|[Ee]ngine ?[Cc]ore .*(?:died|issue|initialization failed)|died unexpectedly|The actor (?:died|is dead|is unavailable)"
-    r"|[Cc]onnection (?:closed|reset) by peer|worker process .*died|process .* terminated with|cancelled by another rank"
+    r"|[Ee]ngine ?[Cc]ore .*(?:died|issue|initialization failed)|died unexpectedly|The actor (?:died|is dead|is "
+    r"unavailable)"
+    r"|[Cc]onnection (?:closed|reset) by peer|worker process .*died|process .* terminated with|cancelled by "
+    r"another rank"
     r"|The node .* marked dead|Owner's node has crashed"
 )
 _SECONDARY_KINDS = re.compile(
@@ -54,7 +56,7 @@ class ErrorBook:
             LoggedError(
                 at=excerpt,
                 kind=literal.name,
-                message=line.text.strip()[:MAX_FRAMES * 25],
+                message=line.text.strip()[: MAX_FRAMES * 25],
                 frames=(),
                 actor=line.actor,
                 pid=line.pid,
@@ -91,7 +93,7 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         at=root.at,
         kind=root.kind,
         message=root.message,
-        frames=tuple(dict.fromkeys(call.rsplit(":", 1)[0] for call in calls if not call.startswith("ray::")))[:MAX_FRAMES],
+        frames=_files(calls),
         actor=line.actor,
         pid=line.pid,
         stage=stood,
@@ -101,6 +103,11 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         driver=driver or (not line.source and (remote or any("main_ppo.py" in call for call in calls))),
         secondary=_is_secondary(root.kind, root.message),
     )
+
+
+def _files(calls: tuple[str, ...]) -> tuple[str, ...]:
+    files = (call.rsplit(":", 1)[0] for call in calls if not call.startswith("ray::"))
+    return tuple(dict.fromkeys(files))[:MAX_FRAMES]
 
 
 def fold(first: LoggedError, again: LoggedError) -> LoggedError:

@@ -22,7 +22,7 @@ from bot.core.log import Line
 from bot.core.metrics import pack, parse_step
 from bot.core.resolved_config import START, ConfigCollector, lora_rank
 from bot.core.scan_errors import ErrorBook
-from bot.core.scan_literals import Literal, Mark
+from bot.core.scan_literals import EXIT_NOISE, Literal, Mark
 from bot.core.scan_traceback import TracebackReader, starts
 from bot.core.stages import Stage
 
@@ -75,6 +75,7 @@ class FactBook:
         self._errors = ErrorBook()
         self._open: dict[str, _Opened] = {}
         self._driver_next = False
+        self._ignored: set[str] = set()
         self._dead: LoggedError | None = None
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
@@ -216,23 +217,23 @@ class FactBook:
 
     # Construction
 
-    def _total(self, _literal: Literal, line: Line) -> None:
+    def _total(self, literal: Literal, line: Line) -> None:
         if len(self._totals) < MAX_SMALL:
-            self._totals[line.source] = _number(line)
+            self._totals[line.source] = _number(literal, line)
 
     def _adapter(self, literal: Literal, line: Line) -> None:
         self._stage(literal, line)
+        if literal.name == "asked" and self._lora is None:
+            self._lora = line.excerpt()
         if len(self._adapters) < MAX_SMALL:
             total = self._totals.pop(line.source, 0)
-            report = AdapterReport(line.number, line.pid, total, _number(line))
+            report = AdapterReport(line.number, line.pid, total, _number(literal, line))
             if not any(_same(report, other) for other in self._adapters):
                 self._adapters.append(report)
 
     def _lora_asked(self, literal: Literal, line: Line) -> None:
-        match = re.search(literal.shape, line.text)
-        assert match is not None
         self._stage(literal, line)
-        if self._lora is None and int(match[1]) > 0:
+        if self._lora is None and _number(literal, line) > 0:
             self._lora = line.excerpt()
 
     def _worker(self, line: Line, *, builds: bool) -> None:
@@ -287,6 +288,8 @@ class FactBook:
             self._lost.setdefault(line.text, line.excerpt())
 
     def _noisy(self, literal: Literal, line: Line) -> None:
+        if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
+            self._ignored.add(line.source)
         known = self._noise.get(literal.name)
         excerpt = line.excerpt() if known is None else known.at
         self._noise[literal.name] = Noise(literal.name, excerpt, known.count + 1 if known else 1)
@@ -331,6 +334,10 @@ class FactBook:
 
     def _close(self, source: str) -> None:
         opened = self._open.pop(source)
+        if source in self._ignored:
+            # Python prints the traceback of an exception that it ignores right below the line that says so.
+            self._ignored.discard(source)
+            return
         driver = self._driver_next and not source
         if driver:
             self._driver_next = False
@@ -349,8 +356,10 @@ def _applies(literal: Literal, text: str) -> bool:
     return literal.text in text
 
 
-def _number(line: Line) -> int:
-    return int(line.text.rsplit(":", 1)[1].replace(",", "").strip())
+def _number(literal: Literal, line: Line) -> int:
+    match = _shape(literal.shape).search(line.text)
+    assert match is not None  # the caller saw it match
+    return int(match[1].replace(",", "") or "0")
 
 
 def _same(report: AdapterReport, other: AdapterReport) -> bool:

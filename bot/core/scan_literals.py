@@ -114,7 +114,17 @@ _FACTS = (
     Literal(START, Mark.CONFIG, Stage.ENVIRONMENT),
     Literal(" with rank=", Mark.LORA, Stage.BRIDGE_PROVIDER, r"^Enabling \w+ with rank=(\d{1,9})", builds=True),
     Literal("Total parameters:", Mark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
-    Literal("Adapter parameters:", Mark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True),
+    Literal(
+        "Adapter parameters:", Mark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True
+    ),
+    Literal(
+        "trainable params:",
+        Mark.ADAPTER,
+        Stage.PEFT,
+        r"^trainable params:\s*([\d,]{1,30})\b",
+        name="asked",
+        builds=True,
+    ),
     Literal("step:", Mark.STEP, Stage.TRAIN_STEP, r"^step:\s?\d{1,12} - "),
     Literal("Training Progress:", Mark.PROGRESS, Stage.TRAIN_STEP),
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
@@ -146,10 +156,12 @@ _LOST = tuple(
     )
 )
 
+EXIT_NOISE = "exception-ignored-at-exit"
+
 _NOISES = (
     _noise("resource_tracker", "resource-tracker"),
     _noise("destroy_process_group() was not called", "process-group-not-destroyed"),
-    _noise("Exception ignored in", "exception-ignored-at-exit"),
+    _noise("Exception ignored in", EXIT_NOISE, r"^Exception ignored in"),
     _noise("Stack (most recent call first)", "signal-stack"),
     _noise("is killed by signal", "dataloader-worker-killed", r"DataLoader worker"),
 )
@@ -171,18 +183,18 @@ _LONES = (
     _lone(": unbound variable", "ShellError", r": line \d+: \S+: unbound variable"),
     _lone(": Permission denied", "ShellError", r": line \d+: .*: Permission denied"),
     _lone(": No such file or directory", "ShellError", r"^\S+: line \d+: .*: No such file or directory"),
-    _lone("Segmentation fault", "Signal"),
-    _lone("Fatal Python error", "Signal"),
-    _lone("SIGSEGV received", "Signal"),
-    _lone("SIGABRT received", "Signal"),
-    _lone("SIGBUS received", "Signal"),
+    _lone("Segmentation fault", "Signal", r"(?:^|: line \d+:\s+\d+ )Segmentation fault"),
+    _lone("Fatal Python error", "Signal", r"^Fatal Python error"),
+    _lone("SIGSEGV received", "Signal", r"^\*\*\* SIGSEGV"),
+    _lone("SIGABRT received", "Signal", r"^\*\*\* SIGABRT"),
+    _lone("SIGBUS received", "Signal", r"^\*\*\* SIGBUS"),
+    _lone("terminate called after throwing", "Signal", r"^terminate called after throwing"),
+    _lone("core dumped", "Signal", r": line \d+:.*\(core dumped\)"),
     _lone("SIGTERM received", "Terminated", r"^\*\*\* SIGTERM received"),
-    _lone("core dumped", "Signal"),
     _lone(" Killed ", "Killed", r": line \d+:\s+\d+ Killed"),
-    _lone("CANCELLED AT", "Cancelled"),
-    _lone("DUE TO TIME LIMIT", "Cancelled"),
-    _lone("oom-kill", "HostMemory", r"(?i)oom[-_]kill"),
+    _lone("CANCELLED AT", "Cancelled", r"^(?:slurmstepd|srun): .*CANCELLED AT"),
     _lone("The operation was canceled", "Cancelled"),
+    _lone("oom-kill", "HostMemory", r"(?i)oom[-_]kill"),
     _lone("running low on memory", "HostMemory"),
     _lone("Failed to register worker", "RayError"),
     _lone("No space left on device", "NoSpace"),

@@ -30,7 +30,9 @@ _LINK = re.compile(
 _NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Warning|Group)"
 _EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
 _DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
-_BARE = frozenset({"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"})
+_BARE = frozenset(
+    {"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"}
+)
 _ENTRY = re.compile(r"(?:^|/)(?:runpy\.py|torchrun|accelerate)$|<frozen runpy>$")
 _REMOTE_IN_MESSAGE = "ray::"
 

@@ -39,7 +39,7 @@ CAUSES: tuple[Rule, ...] = (
         id="disk-full",
         fault=Fault.OUTSIDE,
         message=r"No space left on device|Disk quota exceeded|StorageFull|os error 28\b|Errno (?:28|122)\b"
-        r"|Read-only file system|Stale file handle|Input/output error|^NoSpace",
+        r"|Read-only file system|Stale file handle|Input/output error|^NoSpace|^PermissionError",
         cause="storage failed: no space, no quota or no writable disk",
         mend="Free space or point checkpoints, TMPDIR and HF_HOME to a disk with room, then rerun.",
         example='  File "verl/workers/fsdp_workers.py", line 495, in save_checkpoint\n'
@@ -101,7 +101,8 @@ CAUSES: tuple[Rule, ...] = (
         cause="the rollout engine found too little free GPU memory",
         mend="Free the GPU (one run a host) or change rollout.gpu_memory_utilization.",
         example="all initialize finished, ready to fit\nstep:1 - actor/loss:0.1 - actor/grad_norm:0.2\n"
-        'Traceback (most recent call last):\n  File "vllm/v1/core/kv_cache_utils.py", line 527, in get_kv_cache_config\n'
+        "Traceback (most recent call last):\n"
+        '  File "vllm/v1/core/kv_cache_utils.py", line 527, in get_kv_cache_config\n'
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
         "initializing the engine.",
         source="vLLM's key-value cache set-up",
@@ -112,9 +113,11 @@ CAUSES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         calls=r"torch/utils/cpp_extension\.py:",
         cause="a CUDA extension could not be built on this host",
-        mend="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the feature off.",
+        mend="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the "
+        "feature off.",
         example='  File "megatron/core/nccl_allocator.py", line 87, in _build_nccl_allocator\n'
-        '  File "torch/utils/cpp_extension.py", line 2792, in _get_cuda_arch_flags\nIndexError: list index out of range',
+        '  File "torch/utils/cpp_extension.py", line 2792, in _get_cuda_arch_flags\n'
+        "IndexError: list index out of range",
         source="Megatron-Core building its NCCL allocator without a GPU target",
     ),
     Rule(
@@ -148,13 +151,28 @@ CAUSES: tuple[Rule, ...] = (
     Rule(
         id="gpu-memory",
         fault=Fault.CODE,
-        message=r"CUDA out of memory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space|OutOfMemoryError"
+        message=r"CUDA out of memory|(?:CUDA|Cuda|torch)\.?OutOfMemoryError|Ran out of memory in memory space"
+        r"|OutOfMemoryError"
         r"|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
         mend="Climb the OOM ladder: per-GPU load, micro-batch, response length, then nodes.",
         example='  File "verl/workers/critic/dp_critic.py", line 273, in update_critic\n'
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 446.00 MiB.",
         source="a user's log of a step on a shared GPU",
+    ),
+    Rule(
+        id="reward-model-files",
+        fault=Fault.OUTSIDE,
+        stage=Stage.REWARD_MODEL,
+        kind=r"^(?:OSError|FileNotFoundError|ValueError|\S*HFValidationError|\S*RepositoryNotFoundError)$",
+        calls=r"(?:reward_loop|reward_model|reward_manager)[\s\S]*:(?:from_pretrained|hf_tokenizer|cached_files?"
+        r"|copy_to_local)",
+        cause="the reward model's files are missing or not readable",
+        mend="Give RM_MODEL_PATH a complete snapshot, or run with reward.reward_model.enable=False.",
+        example='  File "verl/experimental/reward_loop/reward_model.py", line 60, in __init__\n'
+        '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
+        "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name'",
+        source="transformers, below verl's reward model",
     ),
     Rule(
         id="model-files",
@@ -177,7 +195,8 @@ CAUSES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
         message=r"Total available (?:GPUs|NPUs|resources?) \S+ is less than|less than total desired GPUs|^RayResources"
-        r"|placement group .*(?:timed? ?out|infeasible|cannot be)|No available node types|not enough nodes|no enough nodes"
+        r"|placement group .*(?:timed? ?out|infeasible|cannot be)|No available node types|not enough nodes|no "
+        r"enough nodes"
         r"|bundle count cannot satisfy",
         cause="Ray has fewer GPUs, CPUs or nodes than the job asks for",
         mend="Give Ray the resources (num_cpus, GPUs) or lower what the job asks for.",
@@ -189,8 +208,10 @@ CAUSES: tuple[Rule, ...] = (
         id="ray-start",
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
-        message=r"^GcsUnreachable|Timed out waiting for file .*gcs|Failed to connect to GCS|GCS .*(?:timed out|unavailable)"
-        r"|^RayError|Failed to register worker|Could not find any running Ray instance|Ray Client|raylet .*(?:failed|died)"
+        message=r"^GcsUnreachable|Timed out waiting for file .*gcs|Failed to connect to GCS|GCS .*(?:timed out"
+        r"|unavailable)"
+        r"|^RayError|Failed to register worker|Could not find any running Ray instance|Ray Client|raylet "
+        r".*(?:failed|died)"
         r"|Can't find a `?node_ip_address|session_\S* .*different|Version mismatch: The cluster was started with",
         cause="Ray did not start, or its cluster cannot be reached",
         mend="Give Ray its own RAY_TMPDIR with room, unset a stale RAY_ADDRESS, and check the head node.",
@@ -201,10 +222,12 @@ CAUSES: tuple[Rule, ...] = (
     Rule(
         id="worker-died",
         fault=Fault.OUTSIDE,
-        message=r"^WorkerDied|worker (?:process )?(?:has )?died|The actor died unexpectedly before|Worker exit type: SYSTEM_ERROR",
+        message=r"^WorkerDied|worker (?:process )?(?:has )?died|The actor died unexpectedly before|Worker exit "
+        r"type: SYSTEM_ERROR",
         cause="a worker died without saying why",
         mend="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
-        example="Started a local Ray instance.\n(raylet) A worker died or was killed while executing a task by an unexpected system error.",
+        example="Started a local Ray instance.\n"
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
         source="Ray's raylet",
     ),
     Rule(
@@ -215,7 +238,8 @@ CAUSES: tuple[Rule, ...] = (
         r"|^omegaconf\.errors|^hydra\.errors|Missing mandatory value|is not in struct|Missing key \w+$",
         cause="the launch command or its configuration is wrong",
         mend="Compare the override named with verl's Hydra configuration at the commit under test.",
-        example="Using dataset class: RLHFDataset\nCould not override 'actor_rollout_ref.actor.megatron.use_megatron_fsdpx'.\n"
+        example="Using dataset class: RLHFDataset\n"
+        "Could not override 'actor_rollout_ref.actor.megatron.use_megatron_fsdpx'.\n"
         "Key 'use_megatron_fsdpx' is not in struct",
         source="Hydra, for a misspelled key of verl's configuration",
     ),
@@ -233,10 +257,10 @@ CAUSES: tuple[Rule, ...] = (
         id="state-dict",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
-        message=r"Error\(s\) in loading state_dict|CheckpointingException|CheckpointException|checkpoint .*does not exist"
-        r"|not a distributed checkpoint|Missing key\(s\) in state_dict",
+        message=r"Error\(s\) in loading state_dict|Missing key\(s\) in state_dict",
         cause="the checkpoint does not fit the model, or cannot be read",
-        mend="Compare the checkpoint's keys and parallel sizes with the model's; rerun with SAVE_FREQ=-1 to separate construction.",
+        mend="Compare the checkpoint's keys and parallel sizes with the model's; rerun with SAVE_FREQ=-1 to "
+        "separate construction.",
         example='  File "verl/workers/engine_workers.py", line 88, in __init__\n'
         "RuntimeError: Error(s) in loading state_dict for GPTModel:",
         source="PyTorch, for a LoRA checkpoint read into a plain model",
@@ -250,8 +274,10 @@ CAUSES: tuple[Rule, ...] = (
         cause="the step produced NaN or infinity",
         mend="Find the first tensor that is not finite: run the step in fp32 with anomaly detection.",
         example="all initialize finished, ready to fit\n"
-        'Traceback (most recent call last):\n  File "megatron/core/rerun_state_machine.py", line 534, in validate_result\n'
-        "RuntimeError: Rank 0, iteration 0: Unexpected result nan (message='found NaN in local grad norm for bucket #0')",
+        "Traceback (most recent call last):\n"
+        '  File "megatron/core/rerun_state_machine.py", line 534, in validate_result\n'
+        "RuntimeError: Rank 0, iteration 0: Unexpected result nan (message='found NaN in local grad norm for "
+        "bucket #0')",
         source="Megatron-Core's gradient check",
     ),
     Rule(
@@ -262,18 +288,21 @@ CAUSES: tuple[Rule, ...] = (
         calls=r"trainer\w*\.py:\w+\Z",
         cause="the data set has fewer rows than one batch",
         mend="Give more rows or lower the batch size.",
-        example='  File "verl/trainer/fsdp_sft_trainer.py", line 716, in fit\nZeroDivisionError: integer division or modulo by zero',
+        example='  File "verl/trainer/fsdp_sft_trainer.py", line 716, in fit\n'
+        "ZeroDivisionError: integer division or modulo by zero",
         source="a user's log of verl's SFT trainer",
     ),
     Rule(
         id="adapter-path",
         fault=Fault.CODE,
         stage=Stage.PEFT,
-        message=r"\bLoRA\b|\bPEFT\b|\blora_(?:rank|alpha|A|B)\b|target_modules|wrapped linear|Layer type is unrecognized",
+        message=r"\bLoRA\b|\bPEFT\b|\blora_(?:rank|alpha|A|B)\b|target_modules|wrapped linear|Layer type is "
+        r"unrecognized",
         stood=frozenset({Stage.ENVIRONMENT, Stage.RAY, Stage.DATA, Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT}),
         calls=r"\A(?![\s\S]*(?:vllm|sglang)/)",
         cause="LoRA could not be applied",
-        mend="Use the Bridge provider path (vanilla_mbridge False) and check the target modules and the adapter's layer.",
+        mend="Use the Bridge provider path (vanilla_mbridge False) and check the target modules and the "
+        "adapter's layer.",
         example="ray::WorkerDict.actor_rollout_init_model() (pid=1, ip=192.0.2.2)\n"
         '  File "verl/workers/megatron_workers.py", line 232, in _init_hf_config_and_tf_config\n'
         "AssertionError: LoRA/PEFT only supported via Megatron-Bridge",

@@ -7,6 +7,9 @@ Fail. Order matters: what surrounds comes before what it calls (a save that expo
 from bot.core.stages import Stage
 from bot.core.triage_rules import Fault, Rule
 
+_AFTER_CONSTRUCTION = frozenset(
+    stage for stage in Stage if stage.order >= Stage.BRIDGE_PROVIDER.order and stage is not Stage.SHUTDOWN
+)
 _BEFORE_SYNC = frozenset(stage for stage in Stage if stage.order <= Stage.OPTIMIZER.order)
 
 PHASES: tuple[Rule, ...] = (
@@ -14,7 +17,8 @@ PHASES: tuple[Rule, ...] = (
         id="checkpoint-save",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_SAVE,
-        calls=r":_?save_checkpoint$|^ray::.*save_checkpoint|checkpoint_manager\.py:save|dist_checkpointing/\S+:save"
+        calls=r":_?save_checkpoint$|^ray::.*save_checkpoint|checkpoint_manager\.py:save"
+        r"|dist_checkpointing/\S+:\w*save\w*$"
         r"|state_dict_saver\.py:|:_save_dist_checkpoint$|:_schedule_dist_checkpoint_saves$",
         cause="saving the checkpoint failed",
         mend="Rerun with SAVE_FREQ=-1 to separate construction from saving.",
@@ -27,13 +31,17 @@ PHASES: tuple[Rule, ...] = (
         id="checkpoint-load",
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
-        calls=r":_?load_checkpoint$|^ray::.*load_checkpoint|checkpoint_manager\.py:load|dist_checkpointing/\S+:load"
-        r"|state_dict_loader\.py:|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)|data_parallel_base\.py:load_"
+        calls=r":_?load_checkpoint$|^ray::.*load_checkpoint|checkpoint_manager\.py:load"
+        r"|dist_checkpointing/\S+:(?:\w*load\w*|verify_checkpoint)$"
+        r"|state_dict_loader\.py:|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)"
+        r"|data_parallel_base\.py:load_"
         r"|:load_dist_checkpointing$|:_load_dist_checkpoint$",
         cause="loading the checkpoint failed",
-        mend="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate construction.",
+        mend="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate "
+        "construction.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
-        '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\nStopIteration',
+        '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
+        "StopIteration",
         source="a user's log of a resume with another data set",
     ),
     Rule(
@@ -65,12 +73,15 @@ PHASES: tuple[Rule, ...] = (
         id="data",
         fault=Fault.CODE,
         stage=Stage.DATA,
-        calls=r"rl_dataset|rm_dataset|sft_dataset|:create_rl_dataset|:_(?:create|init|build)_dataloader|:create_rl_sampler"
+        calls=r"rl_dataset|rm_dataset|sft_dataset|:create_rl_dataset|:_(?:create|init|build)_dataloader"
+        r"|:create_rl_sampler"
         r"|(?:^|/)datasets/\S+:|:collate_fn$|:_read_files_and_tokenize|pyarrow|pandas/io",
         cause="the data set cannot be used",
         mend="Prepare the parquet files with verl's own script and the installed datasets version; check the paths.",
-        example='Started a local Ray instance.\n  File "verl/trainer/ppo/v1/trainer_base.py", line 657, in _init_dataloader\n'
-        '  File "datasets/data_files.py", line 405, in resolve_pattern\nFileNotFoundError: Unable to find the train parquet',
+        example="Started a local Ray instance.\n"
+        '  File "verl/trainer/ppo/v1/trainer_base.py", line 657, in _init_dataloader\n'
+        '  File "datasets/data_files.py", line 405, in resolve_pattern\n'
+        "FileNotFoundError: Unable to find the train parquet",
         source="a Level 0 run of ours without its training file",
     ),
     Rule(
@@ -92,8 +103,10 @@ PHASES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.TRAIN_STEP,
         calls=r":_?update_(?:actor|critic|policy)$|^ray::.*(?:update_actor|update_critic|compute_|generate_sequences)"
-        r"|:_?compute_(?:ref_|old_)?log_probs?$|:_?compute_values?$|:_?compute_advantage|:forward_backward|:forward_step$"
-        r"|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$|pipeline_parallel/schedules|:(?:finish|start)_grad_sync$"
+        r"|:_?compute_(?:ref_|old_)?log_probs?$|:_?compute_values?$|:_?compute_advantage|:forward_backward"
+        r"|:forward_step$"
+        r"|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$|pipeline_parallel/schedules|:(?:finish"
+        r"|start)_grad_sync$"
         r"|:_?optimizer_step$|core/optimizer/\w+\.py:(?:step|prepare_grads|clip|get_grad_norm)|:clip_grad"
         r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
@@ -107,7 +120,8 @@ PHASES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
         stood=_BEFORE_SYNC,
-        calls=r"(?:^|/)(?:vllm|sglang|tensorrt_llm)/|:_build_rollout$|:launch_servers?$|:init_engine$|:_?init\w*_llm_servers$"
+        calls=r"(?:^|/)(?:vllm|sglang|tensorrt_llm)/|:_build_rollout$|:launch_servers?$|:init_engine$"
+        r"|:_?init\w*_llm_servers$"
         r"|rollout/(?:vllm|sglang|trtllm)_rollout|/llm_server\.py:|rollout/replica\.py:|async_server\.py:",
         cause="the rollout engine did not start",
         mend="Start the engine alone with the same arguments; check its version, backend and memory share.",
@@ -125,7 +139,8 @@ PHASES: tuple[Rule, ...] = (
         cause="generation failed after weights had been synced",
         mend="Check what the last weight sync sent; rerun the merge base with the same job.",
         example="vLLM load weights, loaded_params: 56\n"
-        '  File "vllm/v1/engine/core.py", line 320, in step\n  File "vllm/v1/worker/gpu_model_runner.py", line 2100, in execute_model\n'
+        '  File "vllm/v1/engine/core.py", line 320, in step\n'
+        '  File "vllm/v1/worker/gpu_model_runner.py", line 2100, in execute_model\n'
         "RuntimeError: The size of tensor a (512) must match the size of tensor b (256)",
         source="vLLM's engine loop, frames as it prints them",
     ),
@@ -140,7 +155,8 @@ PHASES: tuple[Rule, ...] = (
         example="Setting up optimizer with config OptimizerConfig(lr=0.001)\n"
         '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
         '  File "megatron/core/optimizer/distrib_optimizer.py", line 688, in __init__\n'
-        "AssertionError: Only Adam, HybridDeviceOptimizer, and optimizers with an init_state_fn are currently supported",
+        "AssertionError: Only Adam, HybridDeviceOptimizer, and optimizers with an init_state_fn are currently "
+        "supported",
         source="Megatron-Core's distributed optimizer",
     ),
     Rule(
@@ -197,7 +213,8 @@ PHASES: tuple[Rule, ...] = (
         message=r"DistributedDataParallelConfig|ddp_config",
         cause="the DDP configuration cannot be built",
         mend="Compare the field named with this Megatron-Core's DistributedDataParallelConfig.",
-        example="TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument 'use_distributed_optimizers'\n",
+        example="TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument "
+        "'use_distributed_optimizers'\n",
         source="Python, for a misspelled field",
     ),
     Rule(
@@ -216,10 +233,12 @@ PHASES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.HF_IMPORT,
         calls=r":load_hf_weights$|:load_weights_hf_to_megatron$|conversion/model_bridge\.py:|/param_mapping\.py:"
-        r"|hf_pretrained/state\.py:|:maybe_modify_loaded_hf_weight$|:load_megatron_gptmodel_weights$|:load_state_dict_to_megatron"
+        r"|hf_pretrained/state\.py:|:maybe_modify_loaded_hf_weight$|:load_megatron_gptmodel_weights$"
+        r"|:load_state_dict_to_megatron"
         r"|mbridge/\S+:load_weights|:hf_to_megatron$",
         cause="importing the Hugging Face weights failed",
-        mend="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the checkpoint.",
+        mend="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the "
+        "checkpoint.",
         example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
         '  File "megatron/bridge/models/hf_pretrained/state.py", line 643, in load_tensors\n'
         "KeyError: \"Keys not found in safetensors: {'model.norm.weight'}\"",
@@ -229,11 +248,13 @@ PHASES: tuple[Rule, ...] = (
         id="parallel-init",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
-        calls=r":initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:|:initialize_global_process_group"
+        calls=r":initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
+        r"|:initialize_global_process_group"
         r"|:_init_device_mesh$|base/worker\.py:|:validate_config$|:_setup_env",
         cause="processes, device mesh or parallel sizes could not be set up",
         mend="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",
-        example='Enabling LORA with rank=4, alpha=4\n  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
+        example="Enabling LORA with rank=4, alpha=4\n"
+        '  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
         "RuntimeError: world_size (2) is not divisible by 4",
         source="Megatron-Core's parallel_state",
     ),
@@ -241,9 +262,12 @@ PHASES: tuple[Rule, ...] = (
         id="bridge-provider",
         fault=Fault.CODE,
         stage=Stage.BRIDGE_PROVIDER,
-        calls=r"megatron/bridge/|/transformer_config\.py:|:_build_tf_config$|:_build_megatron_module$|:make_megatron_module$"
-        r"|:_init_hf_config_and_tf_config$|:hf_to_mcore_config|megatron/core/\S+:__init__$|/spec_utils\.py:|/transformer_block\.py:"
-        r"|:get_gpt_\w*spec|:initialize_layer$|verl/models/mcore/|:to_megatron_provider$|:_build_model$|megatron/core/models/",
+        calls=r"megatron/bridge/|/transformer_config\.py:|:_build_tf_config$|:_build_megatron_module$"
+        r"|:make_megatron_module$"
+        r"|:_init_hf_config_and_tf_config$|:hf_to_mcore_config|megatron/core/\S+:__init__$|/spec_utils\.py:"
+        r"|/transformer_block\.py:"
+        r"|:get_gpt_\w*spec|:initialize_layer$|verl/models/mcore/|:to_megatron_provider$|:_build_model$"
+        r"|megatron/core/models/",
         cause="Bridge could not build the model",
         mend="Read the innermost frame of Bridge or Megatron; rerun the merge base with the same job.",
         example='  File "megatron/bridge/models/model_provider.py", line 747, in _create_model\n'
@@ -255,11 +279,13 @@ PHASES: tuple[Rule, ...] = (
         id="model-download",
         fault=Fault.OUTSIDE,
         stage=Stage.MODEL_DOWNLOAD,
-        calls=r"huggingface_hub/|transformers/\S+:(?:from_pretrained|_get_config_dict|cached_files?|_from_pretrained)$|:hf_tokenizer$"
+        calls=r"huggingface_hub/|transformers/\S+:(?:from_pretrained|_get_config_dict|cached_files?"
+        r"|_from_pretrained)$|:hf_tokenizer$"
         r"|:hf_processor$|:copy_to_local|:snapshot_download|modelscope/",
         cause="the model's configuration, tokenizer or weights could not be read",
         mend="Snapshot the model completely and read it once before any worker starts.",
-        example='Using dataset class: RLHFDataset\n  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
+        example="Using dataset class: RLHFDataset\n"
+        '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
         '  File "transformers/tokenization_utils_base.py", line 2100, in _from_pretrained\n'
         "Exception: data did not match any variant of untagged enum ModelWrapper at line 757371 column 3",
         source="tokenizers, for a file of a newer version",
@@ -269,7 +295,8 @@ PHASES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.RAY,
         calls=r"ray/_private/(?:worker|node|services)\.py:(?:init|connect|start\w*|__init__|wait\w*)$|:placement_group"
-        r"|:_check_resource_available$|:create_resource_pool$|resource_pool|:get_placement_groups$|:sort_placement_group",
+        r"|:_check_resource_available$|:create_resource_pool$|resource_pool|:get_placement_groups$"
+        r"|:sort_placement_group",
         cause="Ray could not be started or has too few resources",
         mend="Give Ray its own RAY_TMPDIR with room and the CPUs and GPUs that the job asks for.",
         example='Total training steps: 1\n  File "ray/_private/worker.py", line 1927, in init\n'
@@ -288,5 +315,26 @@ PHASES: tuple[Rule, ...] = (
         "IndexError: list index out of range",
         source="verl's trainer, frames as it prints them",
     ),
+    Rule(
+        id="model-build",
+        fault=Fault.CODE,
+        stage=Stage.BRIDGE_PROVIDER,
+        calls=r":_build_\w*model\w*$|:init_model$|^ray::.*(?:init_model|_reset)$",
+        cause="the model could not be built",
+        mend="Read the innermost frame; rerun the merge base with the same job.",
+        example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
+        "NotImplementedError: Cannot copy out of meta tensor; no data!",
+        source="PyTorch, for weights on the meta device",
+    ),
+    Rule(
+        id="after-construction",
+        fault=Fault.CODE,
+        kind=r"(?:Error|Exception)$",
+        stood=_AFTER_CONSTRUCTION,
+        cause="an exception after Bridge had built the model",
+        mend="Read the traceback; rerun the merge base with the same job.",
+        example="Training Progress:  10%|x         | 1/10 [00:19<06:19, 19.99s/it]\n"
+        'Traceback (most recent call last):\n  File "somewhere.py", line 12, in work\nValueError: no such thing',
+        source="Python, for a run with code of its own",
+    ),
 )
-
