@@ -1,0 +1,158 @@
+"""Console logs on disk: plain, gzip, xz or Zstandard, told apart by their first bytes, read in bounded memory.
+
+Zstandard comes from `backports.zstd`, the backport of Python 3.14's own `compression.zstd`: one interface on
+every version, and nothing to install from 3.14 on.
+"""
+
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+CHUNK: Final = 1 << 20
+STDIN: Final = "-"
+# What a decoder may take for its window; the largest preset of each program stays below it.
+MEMORY_LIMIT: Final = 96 * 1024 * 1024
+_ZSTD_WINDOW_LOG: Final = 26
+_SKIPPABLE: Final = frozenset(bytes([0x50 + low]) + b"\x2a\x4d\x18" for low in range(16))
+_PADDING: Final = b"\x00"
+
+
+class LogError(Exception):
+    """A log that cannot be read: the user's mistake or a broken copy, with the mend in the last sentence."""
+
+    user_mistake = True
+
+    def __init__(self, file: str, problem: str, mend: str) -> None:
+        super().__init__(f"{file}: {problem}. {mend}")
+        self.file = file
+        self.problem = problem
+        self.mend = mend
+
+
+class _Decoder(Protocol):
+    """What `lzma` and `zstd` decompressors share."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's decompressor with the interface of the others."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+def open_log(file: str | Path) -> Iterator[bytes]:
+    """The log's bytes, decompressed, at most `CHUNK` at a time; `-` is the standard input.
+
+    A compressed log whose end is missing gives what can be decoded: a run that crashed leaves such a log.
+    Anything else that is wrong with it raises `LogError`.
+    """
+    name = str(file)
+    with ExitStack() as stack:
+        raw = sys.stdin.buffer if name == STDIN else stack.enter_context(_open(name))
+        pieces = _pieces(name, raw)
+        head = next(pieces, b"")
+        if len(head) < 4:
+            head += next(pieces, b"")
+        make = _decoder_for(head)
+        if make is None:
+            yield from (piece for piece in (head,) if piece)
+            yield from pieces
+        else:
+            yield from _decoded(name, make, head, pieces)
+
+
+def _open(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except FileNotFoundError as error:
+        raise LogError(name, "there is no such file", "Check the path.") from error
+    except IsADirectoryError as error:
+        raise LogError(name, "this is a folder", "Give the log itself; `verl-e2e judge` takes a folder.") from error
+    except (OSError, ValueError) as error:
+        raise LogError(name, f"the file cannot be opened ({error})", "Check path and permissions.") from error
+
+
+def _pieces(name: str, raw: BinaryIO) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = raw.read(CHUNK)
+        except OSError as error:
+            raise LogError(name, f"the file cannot be read ({error})", "Copy it to a healthy disk.") from error
+        if not piece:
+            return
+        yield piece
+
+
+def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
+    if head.startswith(b"\x1f\x8b"):
+        return _Gzip
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lambda: lzma.LZMADecompressor(memlimit=MEMORY_LIMIT)
+    if head.startswith(b"\x28\xb5\x2f\xfd") or head[:4] in _SKIPPABLE:
+        limit = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
+        return lambda: zstd.ZstdDecompressor(options=limit)
+    return None
+
+
+def _decoded(name: str, make: Callable[[], _Decoder], head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    decoder, data = make(), head
+    try:
+        while True:
+            out = decoder.decompress(data, CHUNK)
+            data = b""
+            if out:
+                yield out
+            if decoder.eof:
+                data = _next_member(decoder, pieces)
+                if not data:
+                    return
+                decoder = make()
+            elif decoder.needs_input:
+                data = next(pieces, b"")
+                if not data:
+                    return
+    except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
+        raise LogError(name, f"its compressed data is broken ({error})", "Copy or compress the log again.") from error
+
+
+def _next_member(decoder: _Decoder, pieces: Iterator[bytes]) -> bytes:
+    """The bytes after the end of one compressed member, without padding; empty when there are none."""
+    data = decoder.unused_data.lstrip(_PADDING)
+    while not data:
+        piece = next(pieces, None)
+        if piece is None:
+            return b""
+        data = piece.lstrip(_PADDING)
+    return data
