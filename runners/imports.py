@@ -38,12 +38,13 @@ class ImportProof:
 
 @dataclass(slots=True)
 class _Prover:
-    """One of the two processes while it runs."""
+    """One of the two processes; `code` is its exit code when it ended by itself."""
 
     role: Role
     process: WrapperProcess
     file: Path
     output: bytes = b""
+    code: int | None = None
 
     def records(self) -> tuple[dict[str, Any], ...]:
         if not self.file.is_file():
@@ -80,10 +81,11 @@ def prove_imports(
         timed_out = not _watch(provers, trees, clock, until=began + timeout_s)
     finally:
         for prover in provers:
+            prover.code = prover.process.poll()
             prover.process.end(grace_s=_GRACE_S, clock=clock)
             prover.drain()
-            os.close(prover.process.output)
-    findings = tuple(_judge(prover, trees, provers, timeout_s if timed_out else None) for prover in provers)
+            prover.process.close()
+    findings = tuple(_judge(prover, trees, timeout_s if timed_out else None) for prover in provers)
     lines = tuple(_line(record) for prover in provers for record in prover.records() if record["module"] != "ray")
     return ImportProof(lines, findings, clock.monotonic() - began)
 
@@ -129,17 +131,24 @@ def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: flo
         ended = [prover.process.poll() is not None for prover in provers]
         for prover in provers:
             prover.drain()
-        if all(ended) or any(_is_fault(record, trees) for prover in provers for record in prover.records()):
+        if all(ended) or any(_shows_fault(prover, trees) for prover in provers):
             return True
         clock.wait(None, _LOOK_S)
     return False
+
+
+def _shows_fault(prover: _Prover, trees: Trees) -> bool:
+    """A wrong path, a failed import, or an end before every module has its line."""
+    ended = prover.process.poll() is not None
+    records = prover.records()
+    return any(_is_fault(record, trees) for record in records) or (ended and len(records) < len(trees.import_roots))
 
 
 def _is_fault(record: Mapping[str, Any], trees: Trees) -> bool:
     return "error" in record or not Path(record["file"]).is_relative_to(trees.import_roots[record["module"]])
 
 
-def _judge(prover: _Prover, trees: Trees, provers: Sequence[_Prover], timeout_s: float | None) -> Finding:
+def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     check, place = _CHECKS[prover.role], _PLACES[prover.role]
     records = prover.records()
     for record in records:
@@ -150,7 +159,7 @@ def _judge(prover: _Prover, trees: Trees, provers: Sequence[_Prover], timeout_s:
             return wrong_place(check, record["module"], record["file"], root, place)
     if len(records) == len(trees.import_roots):
         return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
-    if any(_is_fault(record, trees) for other in provers for record in other.records()):
+    if prover.code is None and timeout_s is None:
         return remark(check, f"not proved in {place}: ended early, because the other process had shown a fault")
     return _unfinished(prover, check, place, timeout_s)
 
@@ -158,7 +167,7 @@ def _judge(prover: _Prover, trees: Trees, provers: Sequence[_Prover], timeout_s:
 def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | None) -> Finding:
     text = prover.output.decode(errors="replace")
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")[:300]
-    how = f"no end within {timeout_s:.0f} s" if timeout_s is not None else f"exit code {prover.process.poll()}"
+    how = f"no end within {timeout_s:.0f} s" if prover.code is None else f"exit code {prover.code}"
     ray = prover.role == "ray_worker"
     mend = (
         "start a local Ray by hand with the same Python and see why it hangs" if ray else "look at the import by hand"

@@ -1,7 +1,7 @@
 """Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from runners.harness.verl import Launch, launches
 from runners.hub import cached_snapshot, hub_cache
 from runners.imports import ImportProof, prove_imports
 from runners.packages import Interpreter, ask_interpreter
-from runners.preflight_host import check_disk, check_gpus, check_image, read_devices, visible
+from runners.preflight_host import Devices, check_disk, check_gpus, check_image, read_devices, visible
 from runners.preflight_inputs import check_data, check_model, check_reward_model, check_stale_checkpoints, model_path
 from runners.preflight_wrapper import WrapperCheck, check_wrapper
 from runners.prepare import cache_variables, prepare
@@ -56,17 +56,19 @@ def preflight(
     work: Path,
     emit: Emit,
     cache: Path | None = None,
+    devices: Callable[[], Devices] = read_devices,
 ) -> Preflight:
     """Run all checks; the expensive ones (downloads, byte code, imports) only when no cheap one blocks.
 
     `base` is the runner's environment, `work` a folder of the run's own, `cache` where byte code is kept
-    between runs (None: nowhere). Every finding goes to `emit` once, those of `trees` included.
+    between runs (None: nowhere), `devices` asks for the GPUs. Every finding goes to `emit` once, those of
+    `trees` included.
     """
     work = work.resolve()
     work.mkdir(parents=True, exist_ok=True)
     base = {**base, **cache_variables(job, {**base, **job.site.process, **job.process}, work)}
     with _phase(emit, "preflight"):
-        wrapper, seen = _cheap(job, trees, session, base=base, work=work)
+        wrapper, seen = _cheap(job, trees, session, devices(), base=base, work=work)
         untried = tuple(_untried(seen)) if seen.blocked else ()
         seen = _with(seen, untried)
         _tell(seen.findings, emit)
@@ -88,9 +90,8 @@ def preflight(
 
 
 def _cheap(
-    job: Job, trees: Trees, session: Session, *, base: Mapping[str, str], work: Path
+    job: Job, trees: Trees, session: Session, devices: Devices, *, base: Mapping[str, str], work: Path
 ) -> tuple[WrapperCheck, Preflight]:
-    devices = read_devices()
     image, image_finding = check_image(job, base)
     wrapper = check_wrapper(job, trees, session, base=base, model=_snapshot(job, base), work=work)
     variables = wrapper.launches[0].environment

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bot.core.jobs import Job
@@ -38,15 +38,18 @@ _CACHES = {
 }
 
 
-def cache_variables(job: Job, variables: Mapping[str, str], work: Path) -> dict[str, str]:
+def cache_variables(
+    job: Job, variables: Mapping[str, str], work: Path, *, free: Callable[[Path], float] = free_gib
+) -> dict[str, str]:
     """Cache folders on a disk with room: nothing where the default has it, else below the site's scratch or `work`.
 
-    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too.
+    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too. `free` gives
+    the GiB that are free where a path lies.
     """
-    if free_gib(hub_home(variables)) >= job.site.min_free_gib:
+    if free(hub_home(variables)) >= job.site.min_free_gib:
         return {}
     root = Path(job.site.scratch) if job.site.scratch else work / "cache"
-    if free_gib(root) < job.site.min_free_gib:
+    if free(root) < job.site.min_free_gib:
         return {}
     chosen = {name: str(root / folder) for name, folder in _CACHES.items() if name not in variables}
     if is_offline(variables):

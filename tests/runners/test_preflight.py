@@ -1,0 +1,297 @@
+"""Preflight on this machine: all cheap checks reported together, each with its figures and mend."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.core.jobs import Checkpoint, Data, Job, Repository
+from bot.core.levels import BASE_WRAPPER
+from bot.core.record import Check, Finding, Gpu
+from bot.core.stages import Stage
+from runners.patches import apply_patches
+from runners.preflight import Preflight, preflight
+from runners.preflight_host import Device, Devices, check_disk, check_gpus, check_image, visible
+from runners.preflight_inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
+from runners.session import Session, close_session, open_session
+from runners.worktrees import prepare_trees
+from tests.runners.world import SUBMODULE, World
+
+DEVICES = tuple(
+    Device(Gpu(index=index, name="NVIDIA H200", memory_total_mib=143771, memory_used_mib=4), f"GPU-{index}a2b-{index}")
+    for index in range(4)
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("", []),
+        ("-1", []),
+        ("2,0", [2, 0]),
+        ("0, 3", [0, 3]),
+        ("1,9,2", [1]),
+        ("1,1", [1]),
+        ("GPU-3a2b-3,GPU-0", [3, 0]),
+        ("NoDevFiles", []),
+    ],
+)
+def test_cuda_visible_devices_is_honoured(setting: str | None, shown: list[int]) -> None:
+    assert [device.gpu.index for device in visible(DEVICES, setting)] == shown
+
+
+@pytest.mark.parametrize(
+    ("devices", "variables", "ok", "words"),
+    [
+        (Devices(problem="NVML Shared Library Not Found"), {}, False, "no GPU: NVML Shared Library Not Found; the job"),
+        (Devices(DEVICES), {}, True, "4 GPUs visible, 2 needed: NVIDIA H200 143771 MiB"),
+        (Devices(DEVICES), {"CUDA_VISIBLE_DEVICES": "1"}, False, "1 GPUs visible (CUDA_VISIBLE_DEVICES='1', 4 on the"),
+        (Devices(DEVICES[:1]), {}, False, "1 GPUs visible, the job needs 2"),
+    ],
+)
+def test_gpus(devices: Devices, variables: dict[str, str], ok: bool, words: str, world: World) -> None:
+    finding, other = check_gpus(world.job(gpu_count=2), devices, variables)
+    assert (finding.check, finding.ok, other.ok) == (Check.GPUS, ok, True)
+    assert words in finding.summary
+    assert ok or (finding.blocking and finding.mend)
+
+
+def test_rocr_next_to_cuda_blocks(world: World) -> None:
+    variables = {"ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
+    assert check_gpus(world.job(), Devices(DEVICES), {"ROCR_VISIBLE_DEVICES": "0"})[1].ok
+    finding = check_gpus(world.job(), Devices(DEVICES), variables)[1]
+    assert (finding.check, finding.ok, finding.mend) == (Check.GPU_VARIABLES, False, "unset ROCR_VISIBLE_DEVICES")
+
+
+def test_disk_is_judged_once_for_each_disk_with_figures(tmp_path: Path) -> None:
+    folders = {"hub cache": tmp_path / "a/b/c", "checkpoints": tmp_path}
+    (enough,) = check_disk(folders, 0.001)
+    (short,) = check_disk(folders, 1e9)
+    assert enough.ok
+    assert not short.ok
+    assert "needed (site.min_free_gib)" in short.summary
+    assert str(tmp_path / "a/b/c") in short.summary
+
+
+@pytest.mark.parametrize(
+    ("image", "named", "ok"),
+    [("", {"VERL_IMAGE": "verlai/verl:vllm020"}, True), ("x/sglang", {}, False), ("", {}, False)],
+)
+def test_the_image_never_blocks(image: str, named: dict[str, str], ok: bool, world: World) -> None:
+    name, finding = check_image(world.job(site=world.site(image=image)), named)
+    assert finding.ok is ok
+    assert ok or not finding.blocking
+    assert name == (image or named.get("VERL_IMAGE", ""))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not exist"),
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is no parquet file (43 bytes, starts with b'vers')"),
+        (b"PAR1 cut short by a full disk", "is no parquet file"),
+    ],
+)
+def test_data_that_is_no_parquet_blocks(content: bytes | None, words: str, world: World, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "train.parquet").write_bytes(content)
+    data = Data(train_files="train.parquet", val_files=f"[{world.root}/data/test.parquet]", prepare="none")
+    train, val = check_data(world.job(data=data), tmp_path, prepared=False)
+    assert (train.ok, train.stage, val.ok) == (False, Stage.DATA, True)
+    assert f"data.train_files = {tmp_path / 'train.parquet'} {words}" in train.summary
+
+
+def test_absent_gsm8k_is_no_fault_until_it_was_to_be_made(world: World, tmp_path: Path) -> None:
+    job = world.job(data=Data(train_files="a.parquet", val_files="b.parquet"))
+    assert [finding.ok for finding in check_data(job, tmp_path, prepared=False)] == [True, True]
+    assert [finding.ok for finding in check_data(job, tmp_path, prepared=True)] == [False, False]
+
+
+def hub(root: Path, model: str) -> Path:
+    folder = root / "hub" / f"models--{model.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("abc123")
+    (folder / "snapshots/abc123").mkdir(parents=True)
+    (folder / "snapshots/abc123/config.json").write_text("{}")
+    return folder / "snapshots/abc123"
+
+
+def test_models(world: World, tmp_path: Path) -> None:
+    snapshot = hub(tmp_path, "org/cached")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "tiny.json").write_text("{}")
+    online = {"HF_HOME": str(tmp_path)}
+    offline = {**online, "HF_HUB_OFFLINE": "1"}
+
+    def check(variables: dict[str, str], prepared: bool = False, **checkpoint: Any) -> list[Finding]:
+        job = world.job(checkpoint=Checkpoint(**checkpoint))
+        return list(check_model(job, tmp_path, variables, prepared=prepared))
+
+    (cached,) = check(offline, model_id="org/cached")
+    assert cached.ok
+    assert str(snapshot) in cached.summary
+    (absent,) = check(offline, model_id="org/other")
+    assert (absent.ok, absent.stage) == (False, Stage.MODEL_DOWNLOAD)
+    assert "the hub is offline" in absent.summary
+    assert check(online, model_id="org/other")[0].ok
+    assert not check(online, prepared=True, model_id="org/other")[0].ok
+    (folder,) = check(online, model_id="x", model_path=str(tmp_path / "bare"))
+    assert "has no config.json" in folder.summary
+    dummy, base = check(online, model_id="org/cached", dummy_config="tiny.json")
+    assert dummy.ok
+    assert base.ok
+    assert not check(online, model_id="org/cached", dummy_config="gone.json")[0].ok
+
+
+def test_the_reward_model_counts_when_the_composed_configuration_enables_it(world: World, tmp_path: Path) -> None:
+    (tmp_path / "rm").mkdir()
+    (tmp_path / "rm/config.json").write_text("{}")
+
+    def config(path: str, *, enable: bool = True) -> dict[str, Any]:
+        return {"reward": {"reward_model": {"enable": enable, "model_path": path}}}
+
+    job = world.job()
+    assert check_reward_model(job, tmp_path, config("gone", enable=False)).ok
+    assert check_reward_model(job, tmp_path, config("rm")).ok
+    finding = check_reward_model(job, tmp_path, config("gone"))
+    assert (finding.ok, finding.stage) == (False, Stage.REWARD_MODEL)
+
+
+def test_stale_checkpoints_block_and_stay(tmp_path: Path) -> None:
+    config = {"trainer": {"default_local_dir": "mine/here"}}
+    assert check_stale_checkpoints(tmp_path, config).ok
+    (tmp_path / "mine/here/global_step_1").mkdir(parents=True)
+    finding = check_stale_checkpoints(tmp_path, config)
+    assert (finding.ok, finding.stage) == (False, Stage.CHECKPOINT_LOAD)
+    assert "global_step_1" in finding.summary
+    assert (tmp_path / "mine/here/global_step_1").is_dir()
+
+
+class Recorded:
+    """An emit that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def __call__(self, kind: str, **data: object) -> None:
+        self.events.append((kind, data))
+
+
+def checked(
+    job: Job, session: Session, base: dict[str, str], work: Path, **injected: Any
+) -> tuple[Preflight, Recorded]:
+    trees = apply_patches(job, prepare_trees(job, work / "trees", base=base))
+    emit = Recorded()
+    return preflight(job, trees, session, base=base, work=work / "work", emit=emit, **injected), emit
+
+
+def failed(result: Preflight) -> dict[Check, Finding]:
+    return {finding.check: finding for finding in result.findings if not finding.ok and finding.blocking}
+
+
+@pytest.mark.ray
+def test_every_check_is_answered_and_all_cheap_faults_come_together(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = world.job(
+        process={"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0"},
+        data=Data(train_files="/no/train.parquet", val_files="/no/test.parquet", prepare="none"),
+        checkpoint=Checkpoint(model_id="x", model_path="/no/model"),
+        site=world.site(required_packages=("modelopt_that_nobody_has",), min_free_gib=1e9),
+        expected={"trainer.n_gpus_per_node": 2},
+    )
+    result, emit = checked(job, session, base, tmp_path)
+    faults = failed(result)
+    assert faults.keys() == {
+        *(Check.GPUS, Check.GPU_VARIABLES, Check.DATA, Check.MODEL, Check.PACKAGES, Check.DISK, Check.HYDRA)
+    }
+    assert all(finding.mend for finding in faults.values())
+    answered = {finding.check for finding in result.findings}
+    assert answered == set(Check) - {Check.BRIDGE_TESTS}
+    untried = [finding for finding in result.findings if finding.check is Check.IMPORT_WORKER]
+    assert "was not tried" in untried[0].summary
+    told = [data for kind, data in emit.events if kind == "finding"]
+    assert told == [finding.model_dump(mode="json") for finding in result.findings]
+    assert [data["name"] for kind, data in emit.events if kind == "phase"] == ["preflight", "preflight"]
+
+
+def test_a_wrong_repository_still_lets_the_host_be_checked(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    verl = Repository(path=str(world.verl), commit="e" * 40)
+    job = world.job(verl=verl, process={"CUDA_VISIBLE_DEVICES": ""})
+    result, _ = checked(job, session, base, tmp_path)
+    assert failed(result).keys() == {Check.REPOSITORIES, Check.GPUS}
+    assert {finding.check for finding in result.findings} >= {
+        Check.WRAPPER,
+        Check.HYDRA,
+        Check.DISK,
+        Check.IMPORT_DRIVER,
+    }
+
+
+def test_a_renamed_wrapper_variable_blocks_with_its_name(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = world.job(wrapper={**BASE_WRAPPER, "LORA_RNK": "4"}, process={"CUDA_VISIBLE_DEVICES": ""})
+    result, _ = checked(job, session, base, tmp_path)
+    finding = failed(result)[Check.WRAPPER]
+    assert "LORA_RNK" in finding.summary
+    assert "LORA_RANK" in finding.mend
+
+
+@pytest.mark.ray
+def test_a_wrong_import_path_is_known_before_anything_is_imported(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    wrong = tmp_path / "site/megatron/bridge"
+    wrong.mkdir(parents=True)
+    (wrong / "__init__.py").write_text("raise SystemExit('imported')")
+    trees = tmp_path / "trees"
+    path = os.pathsep.join(map(str, (tmp_path / "site", trees / "bridge" / SUBMODULE, trees / "verl")))
+    result, _ = checked(world.job(process={"PYTHONPATH": path}), session, base, tmp_path)
+    finding = failed(result)[Check.IMPORT_DRIVER]
+    assert finding.stage is Stage.IMPORT
+    assert f"megatron.bridge comes from {wrong / '__init__.py'}" in finding.summary
+
+
+@pytest.mark.ray
+def test_bridge_not_on_the_path_blocks_at_the_import_stage(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = tmp_path / "trees"
+    path = os.pathsep.join(map(str, (trees / "bridge" / SUBMODULE, trees / "verl")))
+    result, _ = checked(world.job(process={"PYTHONPATH": path}), session, base, tmp_path)
+    finding = failed(result)[Check.IMPORT_DRIVER]
+    assert finding.stage is Stage.IMPORT
+    assert "megatron.bridge is nowhere on the path" in finding.summary
+
+
+@pytest.mark.ray
+def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[str, str], tmp_path: Path) -> None:
+    job = world.job(
+        data=Data(train_files=str(tmp_path / "train.parquet"), val_files=str(tmp_path / "test.parquet")),
+        expected={"trainer.n_gpus_per_node": 1},
+    )
+    session = open_session(os.urandom(8).hex(), tmp_path / "imports.jsonl")
+    try:
+        result, emit = checked(
+            job, session, base, tmp_path, devices=lambda: Devices(DEVICES, "580.1"), cache=tmp_path / "cache"
+        )
+    finally:
+        assert close_session(session)
+    assert not result.blocked, failed(result)
+    assert {finding.check for finding in result.findings if finding.ok} == set(Check) - {
+        Check.BRIDGE_TESTS,
+        Check.IMAGE,
+    }
+    assert len(result.imports) == 6
+    assert (tmp_path / "train.parquet").read_bytes().startswith(b"PAR1")
+    assert (result.driver, len(result.gpus), len(result.launches)) == ("580.1", 4, 1)
+    assert result.byte_code is not None
+    ended = [data["name"] for kind, data in emit.events if kind == "phase" and data["state"] == "end"]
+    assert ended == ["preflight", "prepare", "byte_code", "imports"]
+    assert not session.imports.exists()
