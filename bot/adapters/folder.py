@@ -3,23 +3,28 @@
 Everything in a folder is untrusted: sizes are capped, unknown shapes are reported as missing, nothing is executed.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from stat import S_ISREG
+from typing import TypeVar
 
-from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import ParseError, fromstring
 from pydantic import BaseModel, ValidationError
 
 from bot.core.jobs import Job
+from bot.core.junit import JunitError, read_junit
+from bot.core.levels import Level
 from bot.core.record import (
+    CONFIG_FILE,
     ENVIRONMENT_FILE,
     EVENTS_FILE,
     IMPORTS_FILE,
     JOB_FILE,
     JUNIT_FILE,
     LOG_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
     Environment,
     Event,
     ImportLine,
@@ -31,26 +36,51 @@ MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
 # A folder written by hand may hold the log in another form.
 LOG_NAMES = (LOG_FILE, "log.txt", "log.txt.xz", "log.txt.gz")
+LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class FolderError(Exception):
-    """A folder that cannot be read at all; the text says which and what to do."""
+    """A folder that cannot be read at all; the text says which and what to do. The user's mistake."""
+
+    user_mistake = True
 
 
 def find_jobs(folder: Path) -> tuple[Path, ...]:
-    """The run folders in `folder`: itself, or those below its `jobs/`, in name order."""
+    """The run folders in `folder`: itself, or those below its `jobs/`, in name order; none when none was planned."""
     if not folder.is_dir():
         raise FolderError(f"{folder}: not a folder; give the --out folder of `verl-e2e run` or `verl-e2e check`")
     jobs = folder / "jobs"
     if jobs.is_dir():
-        return tuple(sorted(path for path in jobs.iterdir() if path.is_dir()))
-    return (folder,)
+        found = tuple(sorted(path for path in jobs.iterdir() if path.is_dir()))
+        if not found and not (folder / PLAN_FILE).exists():
+            raise FolderError(f"{jobs}: no run folder in it; run `verl-e2e check` or `verl-e2e run` first")
+        return found
+    return () if (folder / PLAN_FILE).exists() and not (folder / JOB_FILE).exists() else (folder,)
 
 
 def find_log(folder: Path) -> Path | None:
-    """The console log of a run folder, None when there is none."""
-    return next((folder / name for name in LOG_NAMES if (folder / name).is_file()), None)
+    """The console log of a run folder, else the only file that looks like one; None when there is none."""
+    named = next((folder / name for name in LOG_NAMES if (folder / name).is_file()), None)
+    if named or not folder.is_dir():
+        return named
+    others = [path for path in folder.iterdir() if path.is_file() and path.name.endswith(LOG_SUFFIXES)]
+    return others[0] if len(others) == 1 else None
+
+
+def planned_jobs(folder: Path) -> dict[str, Level]:
+    """The jobs of the folder's `plan.json` by id, empty when there is none; FolderError when it cannot be read."""
+    path = folder / PLAN_FILE
+    if not path.exists():
+        return {}
+    missing: list[str] = []
+    raw = _read(path, missing)
+    try:
+        document = json.loads(raw or b"")
+        return {str(job["id"]): Level(job["level"]) for job in document["jobs"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = missing[0] if missing else f"{path}: not a plan ({error})"
+        raise FolderError(f"{problem}; make it again with `verl-e2e check`") from None
 
 
 def read_record(folder: Path) -> Record:
@@ -61,9 +91,21 @@ def read_record(folder: Path) -> Record:
     events = tuple(_rows(folder / EVENTS_FILE, Event, missing))
     imports = tuple(_rows(folder / IMPORTS_FILE, ImportLine, missing))
     tests = _tests(folder / JUNIT_FILE, missing)
-    if find_log(folder) is None:
+    log = find_log(folder)
+    missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
+    if log is None:
         missing.append(f"{LOG_FILE}: not there")
-    return Record(job=job, environment=environment, events=events, imports=imports, tests=tests, missing=tuple(missing))
+    if tests is None and job is not None and job.require_bridge_checks and not (folder / JUNIT_FILE).exists():
+        missing.append(f"{JUNIT_FILE}: not there")
+    return Record(
+        job=job,
+        environment=environment,
+        events=events,
+        imports=imports,
+        tests=tests,
+        missing=tuple(missing),
+        log=log.name if log else LOG_FILE,
+    )
 
 
 def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | None:
@@ -73,7 +115,7 @@ def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | N
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         missing.append(f"{path.name}: {where}: {first['msg']}")
         return None
@@ -81,7 +123,12 @@ def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | N
 
 def _read(path: Path, missing: list[str]) -> bytes | None:
     try:
-        if path.stat().st_size > MAX_DOCUMENT_BYTES:
+        found = path.stat()
+        # A pipe or a device would be read for ever.
+        if not S_ISREG(found.st_mode):
+            missing.append(f"{path.name}: not a regular file")
+            return None
+        if found.st_size > MAX_DOCUMENT_BYTES:
             missing.append(f"{path.name}: larger than {MAX_DOCUMENT_BYTES:,} bytes")
             return None
         return path.read_bytes()
@@ -93,9 +140,15 @@ def _read(path: Path, missing: list[str]) -> bytes | None:
 
 
 def _rows(path: Path, model: type[_Model], missing: list[str]) -> Iterator[_Model]:
-    """JSON lines; a cut last line, as a crash leaves it, ends the file."""
+    """JSON lines; the first one that cannot be read, as a crash leaves it, ends the file and is named."""
     raw = _read(path, missing)
-    for number, line in enumerate((raw or b"").splitlines()[:MAX_ROWS], start=1):
+    lines = (raw or b"").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if number > MAX_ROWS:
+            missing.append(f"{path.name}: more than {MAX_ROWS:,} lines")
+            return
         try:
             yield model.model_validate_json(line)
         except ValidationError:
@@ -110,26 +163,18 @@ def _tests(path: Path, missing: list[str]) -> tuple[TestCase, ...] | None:
     if raw is None:
         return None
     try:
-        root = fromstring(raw, forbid_dtd=True)
-    except (ParseError, DefusedXmlException) as error:
+        return read_junit(raw)
+    except JunitError as error:
         missing.append(f"{path.name}: not readable as JUnit ({error})")
         return None
-    return tuple(_test_case(node) for node in root.iter("testcase"))
-
-
-def _test_case(node: Any) -> TestCase:
-    name = ".".join(part for part in (node.get("classname"), node.get("name")) if part)
-    for tag, outcome in (("failure", "failed"), ("error", "failed"), ("skipped", "skipped")):
-        child = node.find(tag)
-        if child is not None:
-            message = (child.get("message") or (child.text or ""))[:500]
-            return TestCase.model_validate({"name": name, "outcome": outcome, "message": message})
-    return TestCase(name=name, outcome="passed")
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write the judgement's files, each one whole or not at all."""
+    """Write the judgement's files, each one whole or not at all; FolderError when the folder cannot be written."""
     for name, text in files.items():
         temporary = folder / f".{name}.part"
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, folder / name)
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, folder / name)
+        except OSError as error:
+            raise FolderError(f"{folder / name}: cannot be written: {error.strerror}") from None

@@ -1,15 +1,19 @@
 """The card: the fixed summary of one or several jobs, as plain text and as GitHub Markdown."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bot.core import wording
+from bot.core.blocks import Block, fit, folded, folded_text
+from bot.core.deliverables import of_job_not_run, of_nothing_required
 from bot.core.evidence import Evidence
-from bot.core.verdict import Deliverable, Result, Verdict
+from bot.core.inert import markdown, one_line
+from bot.core.outcome import Deliverable, Result, Verdict
 
 # GitHub takes 65,536 characters in a comment; the card stays below by rule.
 MAX_MARKDOWN = 60_000
 MAX_EXCERPT = 300
+MAX_COMMAND = 40_000
 _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 
 
@@ -46,11 +50,22 @@ def sentence_of(card: Card) -> str:
     result = result_of(card)
     deciding = [verdict for verdict in card.verdicts if verdict.result is result]
     if result is Result.PASS:
-        return "; ".join(verdict.sentence for verdict in deciding) or "no verl coverage is required by this change"
+        return "; ".join(verdict.sentence for verdict in deciding) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
     first = card.not_run[0]
     return f"{first.coverage} did not run: {first.reason}"
+
+
+def coverage_of(card: Card) -> str:
+    """The levels and variants that were asked for, those that did not run marked."""
+    planned = [verdict.coverage for verdict in card.verdicts] + [f"{job.coverage}, not run" for job in card.not_run]
+    return "; ".join(planned) or f"none ({wording.NOTHING_REQUIRED})"
+
+
+def checkpoint_of(card: Card) -> str:
+    """The checkpoint of every job, each once."""
+    return "; ".join(dict.fromkeys(verdict.checkpoint for verdict in card.verdicts)) or "none"
 
 
 def render_text(card: Card) -> str:
@@ -59,160 +74,98 @@ def render_text(card: Card) -> str:
 
 
 def _text_lines(card: Card) -> Iterable[str]:
-    yield f"Result: {result_of(card)} - {_one_line(sentence_of(card))}"
-    yield f"Requested coverage: {_coverage(card)}"
-    yield f"Checkpoint/config: {_checkpoints(card)}"
-    yield from _text_deliverables(card)
+    yield f"Result: {result_of(card)} - {one_line(sentence_of(card))}"
+    yield f"Requested coverage: {one_line(coverage_of(card))}"
+    yield f"Checkpoint/config: {one_line(checkpoint_of(card))}"
+    groups = _groups(card)
+    for job_id, rows in groups:
+        yield f"Deliverables ({one_line(job_id)}):" if len(groups) > 1 else "Deliverables:"
+        yield from (f"- {row.name}: {row.outcome} - {one_line(row.detail)}" for row in rows)
     yield "Evidence:"
     yield from _evidence_rows(card)
     yield "Limitations:"
-    yield from _bullets(_limitations(card))
+    yield from _bullets(limitations_of(card))
     yield "Follow-ups:"
-    yield from _bullets(_followups(card))
+    yield from _bullets(followups_of(card))
 
 
-def _coverage(card: Card) -> str:
-    planned = [verdict.coverage for verdict in card.verdicts] + [f"{job.coverage}, not run" for job in card.not_run]
-    return "; ".join(planned) or "none"
-
-
-def _checkpoints(card: Card) -> str:
-    return "; ".join(dict.fromkeys(verdict.checkpoint for verdict in card.verdicts)) or "none"
-
-
-def _text_deliverables(card: Card) -> Iterable[str]:
-    several = len(card.verdicts) > 1
-    for verdict in card.verdicts:
-        yield f"Deliverables ({verdict.job_id}):" if several else "Deliverables:"
-        yield from (_deliverable(row) for row in verdict.deliverables)
-    if not card.verdicts:
-        yield "Deliverables:"
-    for job in card.not_run:
-        yield f"- {job.coverage}: Skipped - {_one_line(job.reason)}"
-
-
-def _deliverable(row: Deliverable) -> str:
-    return f"- {row.name}: {row.outcome} - {_one_line(row.detail)}"
+def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
+    """One group of deliverables for each job, run or not."""
+    groups = [(verdict.job_id, verdict.deliverables) for verdict in card.verdicts]
+    groups += [(job.job_id, of_job_not_run(job.reason)) for job in card.not_run]
+    return tuple(groups) or (("none", of_nothing_required(wording.NOTHING_REQUIRED)),)
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
     for verdict in card.verdicts:
-        if len(card.verdicts) > 1:
-            yield f"- Job: {verdict.job_id} - {verdict.result}"
-        yield from (f"- {_one_line(row)}" for row in verdict.repositories)
-        yield f"- Command: {_one_line(verdict.command) or 'never started'}"
+        if len(_groups(card)) > 1:
+            yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}"
+        yield from (f"- {one_line(row)}" for row in verdict.repositories)
+        yield f"- Command: {one_line(verdict.command, MAX_COMMAND) or 'unknown'}"
         yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
         if not verdict.key_lines:
             yield "- Key lines: none"
+    if not card.verdicts:
+        yield "- none, nothing was run"
 
 
 def _key_line(item: Evidence) -> str:
     where = f"{item.file}:{item.line}" if item.line else item.file
-    return f"{where}: {_one_line(item.excerpt)[:MAX_EXCERPT]}"
+    return f"{where}: {one_line(item.excerpt, MAX_EXCERPT)}"
 
 
-def _limitations(card: Card) -> tuple[str, ...]:
+def limitations_of(card: Card) -> tuple[str, ...]:
+    """Remarks on the whole, then the limitations of every job, each once."""
     rows = [*card.remarks, *(row for verdict in card.verdicts for row in verdict.limitations)]
     return tuple(dict.fromkeys(rows))
 
 
-def _followups(card: Card) -> tuple[str, ...]:
+def followups_of(card: Card) -> tuple[str, ...]:
+    """What is to be done next, each once."""
     rows = [row for verdict in card.verdicts for row in verdict.followups]
+    rows += [f"Run {job.coverage}: {job.reason}." for job in card.not_run]
     return tuple(dict.fromkeys(rows))
 
 
 def _bullets(rows: Iterable[str]) -> Iterable[str]:
-    shown = [f"- {_one_line(row)}" for row in rows]
-    yield from shown or ["- none"]
-
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-
-
-def _one_line(text: str) -> str:
-    return _CONTROL.sub(" ", text).strip()
-
-
-def render_markdown(card: Card) -> str:
-    """The card for a GitHub comment: verdict first, details folded, log text fenced and defused.
-
-    At most 60,000 characters; what does not fit is dropped from the end of the details with a note.
-    """
-    head = "\n".join(_markdown_head(card))
-    details = "\n".join(_markdown_details(card))
-    room = MAX_MARKDOWN - len(head) - 200
-    if len(details) > room:
-        details = _cut(details, room)
-    return f"{head}\n{details}\n"
+    yield from [f"- {one_line(row)}" for row in rows] or ["- none"]
 
 
 _ICON = {Result.PASS: "✅", Result.FAIL: "❌", Result.BLOCKED: "⛔"}
+_CUT = "_Cut to fit; the whole is in card.txt._"
 
 
-def _markdown_head(card: Card) -> Iterable[str]:
+def render_markdown(card: Card) -> str:
+    """The card for a GitHub comment: verdict first, details folded, foreign text inert.
+
+    At most 60,000 characters; what does not fit is dropped from the end of its block, with a note.
+    """
+    details = (
+        _markdown_head(card),
+        *(_markdown_table(job_id, rows) for job_id, rows in _groups(card)),
+        folded("Limitations", _markdown_rows(limitations_of(card)), 14_000),
+        folded("Follow-ups", _markdown_rows(followups_of(card)), 6_000),
+        folded_text("Evidence", tuple(_evidence_rows(card)), 16_000),
+        *([folded_text("Plan", tuple(card.plan.splitlines()), 8_000)] if card.plan else []),
+    )
+    return fit(details, MAX_MARKDOWN, _CUT)
+
+
+def _markdown_head(card: Card) -> Block:
     result = result_of(card)
-    yield f"### {_ICON[result]} {result} - {_escape(sentence_of(card))}"
-    yield ""
-    yield f"**Requested coverage:** {_escape(_coverage(card))}  "
-    yield f"**Checkpoint/config:** {_escape(_checkpoints(card))}"
-    yield ""
-    for verdict in card.verdicts:
-        yield from _markdown_table(verdict)
-    for job in card.not_run:
-        yield f"- {_escape(job.coverage)}: Skipped - {_escape(job.reason)}"
+    rows = (
+        f"### {_ICON[result]} {result} - {markdown(sentence_of(card))}",
+        "",
+        f"**Requested coverage:** {markdown(coverage_of(card))}  ",
+        f"**Checkpoint/config:** {markdown(checkpoint_of(card))}",
+    )
+    return Block("", rows, "", 12_000)
 
 
-def _markdown_table(verdict: Verdict) -> Iterable[str]:
-    yield f"| {_escape(verdict.job_id)} | | |"
-    yield "|---|---|---|"
-    for row in verdict.deliverables:
-        yield f"| {_escape(row.name)} | **{row.outcome}** | {_cell(row.detail)} |"
-    yield ""
+def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:
+    cells = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {markdown(row.detail, 500)} |" for row in rows)
+    return Block(f"| {markdown(job_id)} | | |\n|---|---|---|", cells, "", 8_000)
 
 
-def _markdown_details(card: Card) -> Iterable[str]:
-    yield from _folded("Limitations", _bullets(_escape(row) for row in _limitations(card)))
-    yield from _folded("Follow-ups", _bullets(_escape(row) for row in _followups(card)))
-    yield from _folded("Evidence", [_fence("\n".join(_evidence_rows(card)))])
-    if card.plan:
-        yield from _folded("Plan", [_fence(card.plan)])
-
-
-def _folded(title: str, rows: Iterable[str]) -> Iterable[str]:
-    yield f"<details><summary>{title}</summary>"
-    yield ""
-    yield from rows
-    yield ""
-    yield "</details>"
-
-
-def _fence(text: str) -> str:
-    """A code fence longer than any run of backticks in the text; mentions and markers stay inert inside it."""
-    ticks = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, ticks + 1)
-    inert = text.replace("@", f"@{_BREAK}").replace("<!--", f"<!{_BREAK}--")
-    return f"{fence}text\n{inert}\n{fence}"
-
-
-# A zero-width space: breaks a mention, a link or a marker without showing.
-_BREAK = "\u200b"
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~>])")
-
-
-def _escape(text: str) -> str:
-    """Text that GitHub shows as it is: no HTML, no mention, no link, no formatting."""
-    plain = _one_line(text).replace("&", "&amp;").replace("<", "&lt;")
-    return _MARKDOWN.sub(r"\\\1", plain).replace("@", f"@{_BREAK}").replace("://", f":{_BREAK}//")
-
-
-def _cell(text: str) -> str:
-    return _escape(text[:1000])
-
-
-def _cut(details: str, room: int) -> str:
-    """Cut at a line end, close what is open, and say so."""
-    kept = details[: max(0, room)].rsplit("\n", 1)[0]
-    fences = list(re.findall(r"^(`{3,})", kept, re.MULTILINE))
-    close = f"\n{fences[-1]}" if len(fences) % 2 else ""
-    folds = kept.count("<details>") - kept.count("</details>")
-    return f"{kept}{close}\n\n" + "</details>\n" * max(0, folds) + "\n_Cut to fit; the whole text is in card.txt._"
+def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"- {markdown(row)}" for row in rows) or ("- none",)

@@ -1,206 +1,113 @@
-"""The pass criteria, each judged by one function of the record and the log's facts.
+"""The pass criteria that every level asks for, each judged by one function of the record and the log's facts.
 
 Every function returns `Evidence` with a state: met, broken, missing (never a pass) or waived (named among the
-limitations). Which criteria a level asks for is `required`.
+limitations). Criteria 2 and 3 have modules of their own.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
-
+from bot.core.case import Case, Judge
+from bot.core.config_proof import resolved_config
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.facts import LogFacts
-from bot.core.jobs import Job
-from bot.core.record import (
-    CONFIG_FILE,
-    ENVIRONMENT_FILE,
-    EVENTS_FILE,
-    IMPORTS_FILE,
-    JUNIT_FILE,
-    LOG_FILE,
-    EndReason,
-    ImportLine,
-    Record,
-)
-from bot.core.triage import Triage, TriageVerdict
+from bot.core.facts import LoggedError, StepMetrics
+from bot.core.import_proof import local_import
+from bot.core.junit import covers
+from bot.core.record import EVENTS_FILE, JUNIT_FILE, EndReason, TestCase
+from bot.core.stages import Stage
+from bot.core.triage import TriageVerdict
 
-PROVEN_MODULES = ("megatron.bridge", "megatron.core")
-_ABSENT = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """All that a criterion may look at."""
-
-    job: Job
-    record: Record
-    facts: LogFacts
-    triage: Triage
+# Code whose exceptions no run may survive in silence.
+_UNDER_TEST = ("megatron/bridge/", "megatron/core/")
 
 
 def bridge_tests(case: Case) -> Evidence:
-    """Criterion 1: the focused Bridge tests passed on this head; waived when the environment has none."""
-    tests = case.record.tests
-    if not tests or all(test.outcome == "skipped" for test in tests):
-        state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
-        return Evidence(Criterion.BRIDGE_TESTS, state, "Bridge checks not run", JUNIT_FILE)
+    """Criterion 1: the focused Bridge tests passed on this head; waived when no result is there or demanded."""
+    tests = case.record.tests or ()
     failed = [test for test in tests if test.outcome == "failed"]
     if failed:
         summary = f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {failed[0].name}"
-        return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message)
-    passed = sum(test.outcome == "passed" for test in tests)
-    return Evidence(Criterion.BRIDGE_TESTS, State.MET, f"{passed} focused Bridge tests passed", JUNIT_FILE)
+        return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message or summary)
+    gap = _tests_gap(case, tests)
+    if gap:
+        state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
+        return Evidence(Criterion.BRIDGE_TESTS, state, f"Bridge checks not run: {gap}", JUNIT_FILE)
+    skipped = sum(test.outcome == "skipped" for test in tests)
+    summary = f"{len(tests) - skipped} focused Bridge tests passed{f', {skipped} skipped' if skipped else ''}"
+    return Evidence(Criterion.BRIDGE_TESTS, State.MET, summary, JUNIT_FILE)
 
 
-def local_import(case: Case) -> Evidence:
-    """Criterion 2: Bridge and core come from the checkout, in driver, Ray worker and the training workers."""
-    environment = case.record.environment
-    roots = environment.import_roots if environment else {}
-    before = environment.imports if environment else ()
-    wrong = _outside(roots, (*before, *case.record.imports))
-    if wrong:
-        return _import_evidence(State.BROKEN, wrong_import_sentence(wrong, roots[wrong.module]), wrong)
-    absent = _missing_proof(case, roots, before)
-    if absent:
-        return Evidence(Criterion.LOCAL_IMPORT, State.MISSING, absent, IMPORTS_FILE)
-    proof = next(line for line in case.record.imports if line.module == "megatron.bridge")
-    count = len({line.pid for line in case.record.imports})
-    summary = f"{proof.file} in the driver, a Ray worker and {count} processes of the run"
-    return _import_evidence(State.MET, summary, proof)
-
-
-def wrong_import_sentence(line: ImportLine, root: str) -> str:
-    """Why an import is not the checkout under test."""
-    where = {"driver": "the driver", "ray_worker": "a Ray worker", "run": f"process {line.pid} of the run"}[line.role]
-    found = line.file or f"nothing ({line.error})"
-    return f"{line.module} in {where} is {found}, not below {root}"
-
-
-def is_below(path: str, root: str) -> bool:
-    """Whether a path lies in a directory, as text (both are redacted alike)."""
-    return bool(root) and (path == root or path.startswith(root.rstrip("/") + "/"))
-
-
-def _outside(roots: Mapping[str, str], lines: Iterable[ImportLine]) -> ImportLine | None:
-    for line in lines:
-        if line.module in roots and not is_below(line.file, roots[line.module]):
-            return line
-    return None
-
-
-def _missing_proof(case: Case, roots: Mapping[str, str], before: tuple[ImportLine, ...]) -> str:
-    unrooted = [module for module in PROVEN_MODULES if module not in roots]
-    if unrooted:
-        return f"{ENVIRONMENT_FILE} names no import root of {', '.join(unrooted)}"
-    for role, name in (("driver", "driver"), ("ray_worker", "Ray worker")):
-        seen = {line.module for line in before if line.role == role and line.file}
-        unseen = [module for module in PROVEN_MODULES if module not in seen]
-        if unseen:
-            return f"no import of {', '.join(unseen)} proven in the {name}"
-    trainers = {worker.pid for worker in case.facts.workers if worker.built_model}
-    if not trainers:
-        return "no training worker is seen in the log"
-    for module in PROVEN_MODULES:
-        if not trainers & {line.pid for line in case.record.imports if line.module == module}:
-            return f"no import line of {module} from a training worker"
-    return ""
-
-
-def _import_evidence(state: State, summary: str, line: ImportLine) -> Evidence:
-    file = IMPORTS_FILE if line.role == "run" else ENVIRONMENT_FILE
-    return Evidence(Criterion.LOCAL_IMPORT, state, summary, file, 0, f"{line.module} = {line.file}")
-
-
-def resolved_config(case: Case) -> Evidence:
-    """Criterion 3: what the run itself printed is what the job asked, key by key."""
-    config = next((config for config in case.facts.configs if config.values is not None), None)
-    if config is None or config.values is None:
-        problem = case.facts.configs[0].problem if case.facts.configs else "the run printed none"
-        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, f"no resolved configuration: {problem}", LOG_FILE)
-    wrong = [
-        f"{key} is {_shown(found)}, asked {wanted!r}"
-        for key, wanted in case.job.expected.items()
-        if not same_value(found := lookup(config.values, key), wanted)
-    ]
-    if wrong:
-        return Evidence(Criterion.RESOLVED_CONFIG, State.BROKEN, "; ".join(wrong[:5]), LOG_FILE, config.line, wrong[0])
-    count = len(case.job.expected)
-    if not count:
-        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, "the job names no expected values", "job.json")
-    excerpt = f"'vanilla_mbridge': {lookup(config.values, 'actor_rollout_ref.actor.megatron.vanilla_mbridge')}"
-    summary = f"all {count} requested values are in the resolved configuration ({CONFIG_FILE})"
-    return Evidence(Criterion.RESOLVED_CONFIG, State.MET, summary, LOG_FILE, config.line, excerpt)
-
-
-def lookup(values: Mapping[str, Any], dotted: str) -> Any:
-    """The value at a dotted key of a nested mapping, or a sentinel that equals nothing."""
-    found: Any = values
-    for part in dotted.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            return _ABSENT
-        found = found[part]
-    return found
-
-
-def same_value(found: Any, wanted: bool | int | float | str | None) -> bool:
-    """Equality without Python's True == 1."""
-    return (type(found) is type(wanted) and bool(found == wanted)) or _same_number(found, wanted)
-
-
-def _same_number(found: Any, wanted: Any) -> bool:
-    numbers = not isinstance(found, bool) and not isinstance(wanted, bool)
-    return numbers and isinstance(found, int | float) and isinstance(wanted, int | float) and found == wanted
-
-
-def _shown(value: Any) -> str:
-    return "absent" if value is _ABSENT else repr(value)
+def _tests_gap(case: Case, tests: tuple[TestCase, ...]) -> str:
+    """Why the results are none, or not those of the listed tests; empty when they are."""
+    if case.record.tests is None:
+        return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
+    if not any(test.outcome == "passed" for test in tests):
+        return f"none of the {len(tests)} tests in {JUNIT_FILE} ran to its end"
+    left_out = {one.test for one in case.job.site.deselected_tests}
+    asked = [listed for listed in case.job.bridge_tests if listed not in left_out]
+    unseen = [listed for listed in asked if not any(covers(listed, test) for test in tests)]
+    return f"no result of {', '.join(unseen)}" if unseen else ""
 
 
 def steps_completed(case: Case) -> Evidence:
-    """Criterion 4: the progress bar reached the requested steps and the last step's metrics are there."""
-    progress, steps, wanted = case.facts.progress, case.facts.steps, case.job.steps
+    """Criterion 4: the progress bar reached the requested steps, and the metrics of that very step are there."""
+    progress, wanted = case.facts.progress, case.job.steps
     if progress is None:
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, "no training progress in the log", LOG_FILE)
-    at = (LOG_FILE, progress.at.line, progress.at.text)
-    if progress.total != wanted or progress.done < wanted or case.facts.completed_at is None:
+        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, "no training progress in the log", case.log)
+    at = (case.log, progress.at.line, progress.at.text)
+    if progress.total != wanted or progress.done != wanted or progress.percent != 100 or not case.facts.completed_at:
         summary = f"{progress.done} of {progress.total} steps done, {wanted} requested"
         return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, *at)
-    last = next((step for step in reversed(steps) if global_step(step.values, step.step) == wanted), None)
+    steps = case.train_steps()
+    stray = next((step for step in steps if step.step > wanted or global_step(step) != step.step), None)
+    if stray:
+        summary = f"step {stray.step} on line {stray.line} says global step {global_step(stray):g}, {wanted} requested"
+        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log, stray.line)
+    last = next((step for step in reversed(steps) if step.step == wanted), None)
     if last is None:
         return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"no metrics of global step {wanted}", *at)
     summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
     return Evidence(Criterion.STEPS_COMPLETED, State.MET, summary, *at)
 
 
-def global_step(values: Mapping[str, float], step: int) -> int:
-    """The global step that a metric line belongs to."""
-    reported = values.get("training/global_step", float(step))
-    return int(reported) if reported == reported and abs(reported) < 1e15 else -1
+def global_step(step: StepMetrics) -> float:
+    """The global step that a metric line says it belongs to, its own number when it says nothing."""
+    return step.values.get("training/global_step", float(step.step))
 
 
 def no_exception(case: Case) -> Evidence:
-    """Criterion 5: no unexplained exception anywhere in the run."""
+    """Criterion 5: no unexplained exception anywhere in the run, and none at all in the code under test."""
     answer = case.triage
-    if answer.verdict is TriageVerdict.PASS:
-        noise = ", ".join(noise.name for noise in answer.residual_noise)
-        summary = f"no unexplained exception; residual noise: {noise}" if noise else "no exception"
-        return Evidence(Criterion.NO_EXCEPTION, State.MET, summary, LOG_FILE)
-    state = State.BROKEN if answer.excerpt else State.MISSING
-    return Evidence(Criterion.NO_EXCEPTION, state, answer.cause, LOG_FILE, answer.line, answer.excerpt)
+    if answer.verdict is not TriageVerdict.PASS:
+        state = State.BROKEN if answer.excerpt else State.MISSING
+        return Evidence(Criterion.NO_EXCEPTION, state, answer.cause, case.log, answer.line, answer.excerpt)
+    survived = survived_error(case)
+    if survived:
+        summary = f"{survived.kind or 'an error'} in the code under test was logged before the steps completed"
+        return Evidence(Criterion.NO_EXCEPTION, State.MISSING, summary, case.log, survived.at.line, survived.at.text)
+    noise = ", ".join(dict.fromkeys(noise.name for noise in answer.residual_noise))
+    summary = f"no unexplained exception; residual noise: {noise}" if noise else "no exception"
+    return Evidence(Criterion.NO_EXCEPTION, State.MET, summary, case.log)
+
+
+def survived_error(case: Case) -> LoggedError | None:
+    """The first error through Bridge or Megatron, from provider setup on, that the run went on after."""
+    for error in case.facts.errors:
+        inside = error.stage.order >= Stage.BRIDGE_PROVIDER.order and not error.after_completion and not error.soft
+        if inside and any(part in frame for frame in error.frames for part in _UNDER_TEST):
+            return error
+    return None
 
 
 def exit_zero(case: Case) -> Evidence:
-    """Criterion 6: the wrapper's process exited 0 by itself."""
-    ended = next((event for event in reversed(case.record.events) if event.kind == "ended"), None)
-    if ended is None:
+    """Criterion 6: every process of the wrapper exited 0 by itself."""
+    ends = case.events("ended")
+    if not ends:
         return Evidence(Criterion.EXIT_ZERO, State.MISSING, "no end of the process is recorded", EVENTS_FILE)
-    reason, code = ended.data.get("reason"), ended.data.get("exit_code")
-    if reason == EndReason.EXITED and code == 0:
-        return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
-    note = ended.data.get("note") or ""
-    summary = f"the process ended by {reason}, exit code {code}{f': {note}' if note else ''}"
-    return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
+    for ended in ends:
+        reason, code = ended.data.get("reason"), ended.data.get("exit_code")
+        if reason != EndReason.EXITED or type(code) is not int or code != 0:
+            note = ended.data.get("note")
+            summary = f"the process ended by {reason}, exit code {code}{f': {note}' if note else ''}"
+            return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
+    return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
 
 
-Judge = Callable[[Case], Evidence]
 BASIC: tuple[Judge, ...] = (bridge_tests, local_import, resolved_config, steps_completed, no_exception, exit_zero)

@@ -3,22 +3,40 @@
 import json
 from dataclasses import asdict
 
+from bot.core.card import Card, checkpoint_of, coverage_of, followups_of, limitations_of, result_of, sentence_of
 from bot.core.evidence import Evidence
+from bot.core.outcome import Verdict
 from bot.core.triage import Triage
-from bot.core.verdict import Verdict
-
-_DERIVED = ("evidence",)
 
 
 def verdict_json(verdict: Verdict) -> str:
     """The text of `verdict.json`; the evidence stands in `evidence.json`."""
-    fields = {name: value for name, value in asdict(verdict).items() if name not in _DERIVED}
-    return _text({"schema": 1, **fields})
+    return _text({"schema": 1, **_verdict(verdict)})
 
 
 def evidence_json(evidence: tuple[Evidence, ...]) -> str:
     """The text of `evidence.json`: every criterion with its state, file, line and excerpt."""
     return _text({"schema": 1, "evidence": [asdict(item) for item in evidence]})
+
+
+def card_json(card: Card) -> str:
+    """The whole card as one document: per job all of `verdict.json` and its evidence."""
+    document = {
+        "schema": 1,
+        "result": result_of(card),
+        "sentence": sentence_of(card),
+        "coverage": coverage_of(card),
+        "checkpoint": checkpoint_of(card),
+        "jobs": [
+            {**_verdict(verdict), "evidence": [asdict(item) for item in verdict.evidence]} for verdict in card.verdicts
+        ],
+        "not_run": [asdict(job) for job in card.not_run],
+        "remarks": list(card.remarks),
+        "limitations": list(limitations_of(card)),
+        "followups": list(followups_of(card)),
+        "plan": card.plan,
+    }
+    return _text(document)
 
 
 def triage_line(file: str, answer: Triage) -> str:
@@ -32,8 +50,19 @@ def triage_line(file: str, answer: Triage) -> str:
         "excerpt": answer.excerpt,
         "residual_noise": [noise.name for noise in answer.residual_noise],
     }
-    return json.dumps(row, ensure_ascii=False)
+    return _encodable(json.dumps(row, ensure_ascii=False))
+
+
+def _verdict(verdict: Verdict) -> dict[str, object]:
+    fields = asdict(verdict)
+    del fields["evidence"]
+    return fields
 
 
 def _text(document: object) -> str:
-    return json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+    return _encodable(json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False)) + "\n"
+
+
+def _encodable(text: str) -> str:
+    """Half a surrogate pair, as a hostile file name or log may hold one, has no UTF-8."""
+    return text.encode("utf-8", "replace").decode()

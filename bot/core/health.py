@@ -1,110 +1,148 @@
 """Health evidence: what a green run can hide, judged from the metrics and warnings that it prints anyway."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from bot.core.criteria import Case, Judge, lookup
+from bot.core.case import Case, Judge
+from bot.core.config_proof import LORA_RANK
+from bot.core.criteria import global_step
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.facts import LogFacts, StepMetrics
-from bot.core.record import LOG_FILE
+from bot.core.facts import StepMetrics
+from bot.core.record import JOB_FILE
+from bot.core.stages import Stage
 
 AGREEMENT_METRIC = "training/rollout_actor_probs_pearson_corr"
 # Until five healthy measurements of a probe exist there is no band; our healthy runs gave 0.99957 to 0.99996.
 AGREEMENT_FAIL_BELOW = 0.995
 AGREEMENT_REMARK_BELOW = 0.999
+# A correlation of two equal vectors may exceed one by rounding, never by more.
+_ROUNDING = 1e-6
+_GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
+# Words of Bridge's warnings about weights lost on the way out; the others are about the way in.
+_ON_EXPORT = ("not written", "not saved")
 
 
 def gradients(case: Case) -> Evidence:
-    """Gradient norms of actor, and critic where one trains, finite and above zero at every step."""
-    steps = case.facts.steps
-    if not steps:
-        return Evidence(Criterion.GRADIENTS, State.MISSING, "no step metrics", LOG_FILE)
-    for metric in _gradient_metrics(case):
-        for step in steps:
-            value = step.values.get(metric)
-            if value is None:
-                summary = f"{metric} is absent at step {step.step}"
-                return Evidence(Criterion.GRADIENTS, State.MISSING, summary, LOG_FILE, step.line)
-            if not math.isfinite(value) or value <= 0:
-                summary = f"{metric} is {value} at step {step.step}"
-                excerpt = f"step:{step.step} {metric}:{value}"
-                return Evidence(Criterion.GRADIENTS, State.BROKEN, summary, LOG_FILE, step.line, excerpt)
+    """Gradient norms of actor, and critic where one trains, finite and above zero at every requested step."""
+    steps = case.train_steps()
+    metrics = _trained(case, steps)
+    for step in steps:
+        for metric in metrics:
+            fault = _gradient_fault(step, metric)
+            if fault is not None:
+                shown = step.values.get(metric, "absent")
+                summary = f"{metric} is {shown} at step {step.step}"
+                excerpt = f"step:{step.step} {metric}:{shown}"
+                return Evidence(Criterion.GRADIENTS, fault, summary, case.log, step.line, excerpt)
+    seen = {int(step.step) for step in steps}
+    absent = next((step for step in range(1, case.job.steps + 1) if step not in seen), None)
+    if absent is not None:
+        return Evidence(Criterion.GRADIENTS, State.MISSING, f"no gradient norms of step {absent}", case.log)
     last = steps[-1]
-    figures = ", ".join(f"{metric} {last.values[metric]:.4g}" for metric in _gradient_metrics(case))
+    figures = ", ".join(f"{metric} {last.values[metric]:.4g}" for metric in metrics)
     summary = f"finite and above zero at every step; last {figures}"
-    return Evidence(Criterion.GRADIENTS, State.MET, summary, LOG_FILE, last.line, figures)
+    excerpt = f"step:{last.step} global_step:{global_step(last):g} {figures}"
+    return Evidence(Criterion.GRADIENTS, State.MET, summary, case.log, last.line, excerpt)
 
 
-def _gradient_metrics(case: Case) -> tuple[str, ...]:
-    critic = config_value(case.facts, "algorithm.adv_estimator") == "gae"
-    return ("actor/grad_norm", "critic/grad_norm") if critic else ("actor/grad_norm",)
+def _trained(case: Case, steps: Iterable[StepMetrics]) -> tuple[str, ...]:
+    """The actor always trains; the critic under GAE, or when it says that it did."""
+    said = any(_GRADIENTS[1] in step.values for step in steps)
+    return _GRADIENTS if said or case.config_value("algorithm.adv_estimator") == "gae" else _GRADIENTS[:1]
+
+
+def _gradient_fault(step: StepMetrics, metric: str) -> State | None:
+    value = step.values.get(metric)
+    if value is None:
+        return State.MISSING
+    return None if math.isfinite(value) and value > 0 else State.BROKEN
 
 
 def rollout_agreement(case: Case) -> Evidence:
     """Trainer and rollout agree: the one cheap proof that import, export and weight sync carry the same weights."""
-    found = [(step.line, step.step, step.values[AGREEMENT_METRIC]) for step in _with(case.facts, AGREEMENT_METRIC)]
-    if not found:
-        return Evidence(
-            Criterion.ROLLOUT_AGREEMENT, State.WAIVED, "trainer and rollout agreement not reported", LOG_FILE
-        )
-    line, step, worst = min(found, key=lambda row: -math.inf if math.isnan(row[2]) else row[2])
-    excerpt = f"step:{step} {AGREEMENT_METRIC}:{worst}"
-    if math.isnan(worst):
-        summary = f"trainer and rollout correlation is not a number at step {step}"
-        return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, LOG_FILE, line, excerpt)
-    broken = worst < AGREEMENT_FAIL_BELOW
-    summary = f"trainer and rollout probabilities correlate at {worst:.5f}" + (
-        f", below {AGREEMENT_FAIL_BELOW}: they do not hold the same weights" if broken else ""
-    )
-    return Evidence(
-        Criterion.ROLLOUT_AGREEMENT, State.BROKEN if broken else State.MET, summary, LOG_FILE, line, excerpt
+    step = _worst_agreement(case)
+    if step is None:
+        summary = "trainer and rollout agreement is not reported"
+        return Evidence(Criterion.ROLLOUT_AGREEMENT, State.WAIVED, summary, case.log)
+    worst = step.values[AGREEMENT_METRIC]
+    excerpt = f"step:{step.step} {AGREEMENT_METRIC}:{worst}"
+    if not abs(worst) <= 1 + _ROUNDING:
+        summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is no correlation"
+        return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, case.log, step.line, excerpt)
+    summary = f"trainer and rollout probabilities correlate at {worst:.5f}"
+    if worst < AGREEMENT_FAIL_BELOW:
+        summary += f", below {AGREEMENT_FAIL_BELOW}: they do not hold the same weights"
+        return Evidence(Criterion.ROLLOUT_AGREEMENT, State.BROKEN, summary, case.log, step.line, excerpt)
+    return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MET, summary, case.log, step.line, excerpt)
+
+
+def _worst_agreement(case: Case) -> StepMetrics | None:
+    """The step of the lowest correlation; one that is no correlation is worse than any."""
+    return min(
+        (step for step in case.train_steps() if AGREEMENT_METRIC in step.values),
+        key=lambda step: _sortable(step.values[AGREEMENT_METRIC]),
+        default=None,
     )
 
 
-def agreement_remark(facts: LogFacts) -> str:
+def _sortable(value: float) -> float:
+    return value if abs(value) <= 1 + _ROUNDING else -math.inf
+
+
+def agreement_remark(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
-    worst = min((step.values[AGREEMENT_METRIC] for step in _with(facts, AGREEMENT_METRIC)), default=math.nan)
+    step = _worst_agreement(case)
+    worst = step.values[AGREEMENT_METRIC] if step else math.nan
     if AGREEMENT_FAIL_BELOW <= worst < AGREEMENT_REMARK_BELOW:
         return f"Trainer and rollout agree at {worst:.5f} only (healthy runs: {AGREEMENT_REMARK_BELOW} and more)."
     return ""
 
 
-def _with(facts: LogFacts, metric: str) -> Iterable[StepMetrics]:
-    return (step for step in facts.steps if metric in step.values)
-
-
 def adapter(case: Case) -> Evidence:
     """Under LoRA every model's adapter has parameters: an adapter that matched nothing raises nowhere."""
-    if case.job.wrapper.get("LORA_RANK", "0") == "0":
-        return Evidence(Criterion.ADAPTER, State.MET, "no adapter was asked for", "job.json")
-    if not case.facts.adapters:
-        return Evidence(Criterion.ADAPTER, State.MISSING, "no adapter report in the log", LOG_FILE)
-    empty = next((report for report in case.facts.adapters if report.adapter == 0), None)
+    reports = case.facts.adapters
+    empty = next((report for report in reports if report.adapter <= 0), None)
     if empty:
-        excerpt = f"Adapter parameters: 0 of {empty.total:,}"
+        excerpt = f"Adapter parameters: {empty.adapter} of {empty.total:,}"
         summary = "LoRA matched no module: the adapter has 0 parameters"
-        return Evidence(Criterion.ADAPTER, State.BROKEN, summary, LOG_FILE, empty.line, excerpt)
-    first = case.facts.adapters[0]
-    excerpt = f"Adapter parameters: {first.adapter:,} of {first.total:,}"
-    return Evidence(Criterion.ADAPTER, State.MET, "the adapter has parameters", LOG_FILE, first.line, excerpt)
+        return Evidence(Criterion.ADAPTER, State.BROKEN, summary, case.log, empty.line, excerpt)
+    if reports:
+        first = reports[0]
+        excerpt = f"Adapter parameters: {first.adapter:,} of {first.total:,}"
+        return Evidence(Criterion.ADAPTER, State.MET, "the adapter has parameters", case.log, first.line, excerpt)
+    if wants_adapter(case):
+        return Evidence(Criterion.ADAPTER, State.MISSING, "no adapter report in the log", case.log)
+    return Evidence(Criterion.ADAPTER, State.MET, "no adapter was asked for", JOB_FILE)
+
+
+def wants_adapter(case: Case) -> bool:
+    """Whether job, run or log asked for an adapter of rank above zero."""
+    rank = case.config_value(LORA_RANK)
+    asked = case.wrapper.get("LORA_RANK", "0") != "0"
+    return asked or case.facts.lora_at is not None or rank not in (None, 0)
 
 
 def weights_kept(case: Case) -> Evidence:
     """No warning of Bridge that tensors were lost on HF import or export."""
     if case.facts.lost_weights:
         first = case.facts.lost_weights[0]
-        summary = f"{len(case.facts.lost_weights)} warnings of lost weights"
-        return Evidence(Criterion.WEIGHTS_KEPT, State.BROKEN, summary, LOG_FILE, first.line, first.text)
-    return Evidence(Criterion.WEIGHTS_KEPT, State.MET, "no warning of lost weights", LOG_FILE)
+        summary = f"{len(case.facts.lost_weights)} warning(s) of lost weights"
+        return Evidence(Criterion.WEIGHTS_KEPT, State.BROKEN, summary, case.log, first.line, first.text)
+    return Evidence(Criterion.WEIGHTS_KEPT, State.MET, "no warning of lost weights", case.log)
 
 
-def config_value(facts: LogFacts, dotted: str) -> object:
-    """A value of the resolved configuration, None when there is none."""
-    for config in facts.configs:
-        if config.values is not None:
-            found: object = lookup(config.values, dotted)
-            return found if isinstance(found, bool | int | float | str | Mapping | list) else None
-    return None
+def stage_of(item: Evidence) -> Stage:
+    """The stage that a broken or missing health fact belongs to."""
+    if item.criterion is Criterion.WEIGHTS_KEPT and any(words in item.excerpt for words in _ON_EXPORT):
+        return Stage.EXPORT_WEIGHT_SYNC
+    return _STAGE[item.criterion]
 
 
+_STAGE = {
+    Criterion.ADAPTER: Stage.PEFT,
+    Criterion.WEIGHTS_KEPT: Stage.HF_IMPORT,
+    Criterion.ROLLOUT_AGREEMENT: Stage.EXPORT_WEIGHT_SYNC,
+    Criterion.GRADIENTS: Stage.TRAIN_STEP,
+}
+HEALTH_CRITERIA = frozenset(_STAGE)
 HEALTH: tuple[Judge, ...] = (adapter, weights_kept, gradients, rollout_agreement)

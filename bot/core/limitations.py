@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from bot.core.criteria import Case
+from bot.core.case import Case
+from bot.core.config_proof import ACTOR
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.health import agreement_remark, config_value
+from bot.core.health import agreement_remark
 from bot.core.levels import Level
 
 SIZES = (
@@ -13,19 +14,43 @@ SIZES = (
     "context_parallel_size",
     "expert_model_parallel_size",
 )
-ACTOR = "actor_rollout_ref.actor.megatron"
+_SHOWN_FILES = 20
 
 
 def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
-    rows = [*_bridge_checks(evidence), *_checkpoint(case), *_shape(case), *_host(case), *_remarks(case), *_noise(case)]
+    rows = [
+        *_waived(evidence),
+        *_tests(case),
+        *_trees(case),
+        *_checkpoint(case),
+        *_shape(case),
+        *_host(case),
+        *_remarks(case),
+        *_end(case),
+        *_noise(case),
+    ]
     return tuple(dict.fromkeys(row for row in rows if row))
 
 
-def _bridge_checks(evidence: tuple[Evidence, ...]) -> Iterable[str]:
-    for item in evidence:
-        if item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED:
-            yield "Bridge checks not run."
+def _waived(evidence: tuple[Evidence, ...]) -> Iterable[str]:
+    waived = [item for item in evidence if item.state is State.WAIVED]
+    for item in sorted(waived, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
+        yield f"{item.summary[:1].upper()}{item.summary[1:]}."
+
+
+def _tests(case: Case) -> Iterable[str]:
+    for one in case.job.site.deselected_tests:
+        yield f"Focused Bridge test {one.test} is left out on site {case.job.site.name}: {one.reason}"
+
+
+def _trees(case: Case) -> Iterable[str]:
+    environment = case.record.environment
+    for state in environment.repositories if environment else ():
+        if state.dirty:
+            files = ", ".join(state.dirty[:_SHOWN_FILES])
+            more = f" and {len(state.dirty) - _SHOWN_FILES} more" if len(state.dirty) > _SHOWN_FILES else ""
+            yield f"{state.name} was tested with uncommitted changes: {files}{more}."
 
 
 def _checkpoint(case: Case) -> Iterable[str]:
@@ -37,13 +62,15 @@ def _checkpoint(case: Case) -> Iterable[str]:
 
 
 def _shape(case: Case) -> Iterable[str]:
-    if config_value(case.facts, "actor_rollout_ref.rollout.enforce_eager") is True:
+    if not case.facts.configs:
+        return
+    if case.config_value("actor_rollout_ref.rollout.enforce_eager") is True:
         yield "enforce_eager is on: vLLM's CUDA graph capture is not exercised."
-    sizes = [config_value(case.facts, f"{ACTOR}.{size}") for size in SIZES]
-    if case.facts.configs and all(size == 1 for size in sizes):
+    if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in SIZES):
         yield "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
     if case.job.level is not Level.LEARNING_SIGNAL:
-        yield f"{case.job.steps} training step(s): no learning signal is claimed."
+        steps = "One training step" if case.job.steps == 1 else f"{case.job.steps} training steps"
+        yield f"{steps}: no learning signal and no convergence is claimed."
     if case.job.level is not Level.SAVE_RESUME:
         yield "Save and resume are not exercised."
 
@@ -62,7 +89,17 @@ def _remarks(case: Case) -> Iterable[str]:
     for finding in environment.findings if environment else ():
         if not finding.ok and not finding.blocking:
             yield finding.summary
-    yield agreement_remark(case.facts)
+    yield agreement_remark(case)
+
+
+def _end(case: Case) -> Iterable[str]:
+    for event in case.events("left_running"):
+        processes = event.data.get("processes")
+        if processes:
+            count = len(processes) if isinstance(processes, list) else 1
+            yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
+    if case.started:
+        yield from (f"Missing from the folder: {item}." for item in case.record.missing)
 
 
 def _noise(case: Case) -> Iterable[str]:

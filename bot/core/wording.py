@@ -1,6 +1,7 @@
 """The sentences that a person reads on a verdict and a card, in one place to be reviewed as prose."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from bot.core.evidence import Criterion, Evidence, State
@@ -18,8 +19,11 @@ LOG_CAPTURE = "Log capture"
 
 NO_LOG = f"no log: {LOG_FILE} is not in the folder"
 UNPROVEN = "nothing in the folder proves it"
-UNKNOWN_COVERAGE = "unknown (the folder names no job)"
-UNKNOWN_CHECKPOINT = "unknown (the folder names no job)"
+UNKNOWN_JOB = "unknown (the folder names no job)"
+NOTHING_REQUIRED = "no verl coverage is required by this change"
+NEVER_STARTED = "the wrapper was never started"
+NO_VARIANT = "this job is the default Level 0"
+FOCUSED_TESTS = "the focused Bridge tests"
 MERGE_BASE_NOT_RUN = "merge base not run"
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
@@ -28,6 +32,7 @@ MEND_IMPORT = (
     "any other megatron.bridge or megatron.core before it; then run again."
 )
 MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
+RUN_MERGE_BASE = "Run the same job on the merge base: a failure there too is not this change's."
 MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
 MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
@@ -59,24 +64,31 @@ def checkpoint(job: Job) -> str:
     )
 
 
-def passed(job: Job, bridge_commit: str) -> str:
+def passed(job: Job, bridge: RepositoryState) -> str:
     """The sentence of a Pass: what was validated, and no more."""
     steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"
+    dirty = f" plus {len(bridge.dirty)} uncommitted file(s)" if bridge.dirty else ""
+    patched = f" plus {len(bridge.patches)} declared patch(es)" if bridge.patches else ""
     return (
-        f"verl finished {steps} on Bridge {bridge_commit[:12]} with {_features(job)} "
+        f"verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)} "
         f"(Level {int(job.level)}, {job.variant})"
     )
 
 
-def failed(job: Job, stage: Stage, cause: str) -> str:
+def failed(job: Job, where: str, cause: str) -> str:
     """The sentence of a Fail; the baseline is not run yet, and it says so."""
-    return f"Level {int(job.level)} failed at {stage}: {_plain(cause)}; {MERGE_BASE_NOT_RUN}"
+    return f"Level {int(job.level)} failed at {where}: {_plain(cause)}; {MERGE_BASE_NOT_RUN}"
 
 
-def blocked(job: Job, stage: Stage, cause: str, reached: Stage | None) -> str:
-    """The sentence of a Blocked; says how far construction got when it did."""
-    beyond = f"; construction had reached {reached}" if reached and reached.order >= Stage.BRIDGE_PROVIDER.order else ""
+def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
+    """The sentence of a Blocked; says how far construction got when it began."""
+    beyond = f"; construction had reached {construction}" if construction else ""
     return f"Level {int(job.level)} blocked at {stage}: {_plain(cause)}{beyond}; {NOT_EVIDENCE}"
+
+
+def unproven_failure(cause: str, gap: str) -> str:
+    """A fault that nothing ties to the checkout under test."""
+    return f"{_plain(cause)}, but {_plain(gap)}"
 
 
 def log_only(cause: str, answer: Triage | None) -> str:
@@ -94,18 +106,30 @@ def _plain(text: str) -> str:
 
 
 def _features(job: Job) -> str:
-    lora = job.wrapper.get("LORA_RANK", "0")
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    lora = wrapper.get("LORA_RANK", "0")
     adapter = f"LoRA rank {lora} and " if lora != "0" else ""
-    wrap = "Megatron-FSDP" if job.wrapper.get("USE_MEGATRON_FSDP") == "True" else "Megatron DDP"
-    return f"{adapter}{wrap}, rollout by {job.wrapper.get('ENGINE', 'vllm')}"
+    wrap = "Megatron-FSDP" if wrapper.get("USE_MEGATRON_FSDP") == "True" else "Megatron DDP"
+    return f"{adapter}{wrap}, rollout by {wrapper.get('ENGINE', 'vllm')}"
 
 
-def bridge_detail(job: Job, by: Mapping[Criterion, Evidence]) -> str:
+def bridge_detail(job: Job, item: Evidence) -> str:
     """What was run as focused tests, or why nothing was."""
-    item = by[Criterion.BRIDGE_TESTS]
-    if item.state in (State.MISSING, State.WAIVED):
-        return "no result of the focused Bridge tests in this folder"
-    return f"{item.summary}: pytest -q {' '.join(job.bridge_tests)}"
+    if item.state in (State.MISSING, State.WAIVED) or not job.bridge_tests:
+        return item.summary
+    left_out = len(job.site.deselected_tests)
+    said = f", {left_out} left out on this site" if left_out else ""
+    return f"{item.summary}{said}: {_pytest(job)}"
+
+
+def run_bridge_tests(job: Job) -> str:
+    """What to do about Bridge checks that were not run."""
+    command = f" ({_pytest(job)})" if job.bridge_tests else ""
+    return f"Run the focused Bridge tests on {job.bridge.commit[:12]}{command}."
+
+
+def _pytest(job: Job) -> str:
+    return f"pytest -q {shlex.join(job.bridge_tests)}"
 
 
 def backend_detail(job: Job, cause: str) -> str:
@@ -114,30 +138,58 @@ def backend_detail(job: Job, cause: str) -> str:
 
 
 def variant_detail(job: Job) -> str:
-    """Which variant was asked for beside Level 0."""
-    if job.level is Level.SMOKE:
-        return "no level above 0 in this job"
-    return f"{job.level.title.lower()} ({job.variant})"
+    """Which variant was asked for beside the default Level 0."""
+    return f"{job.level.title} ({job.variant})"
 
 
-def log_detail(line_count: int) -> str:
+def log_detail(name: str, line_count: int) -> str:
     """Where the log is and how long."""
-    return f"{LOG_FILE} ({line_count:,} lines)"
+    return f"{name} ({line_count:,} lines)"
 
 
-def repository(state: RepositoryState) -> str:
-    """`Bridge repo: <commit> plus dirty files`."""
-    name = {"bridge": "Bridge repo", "megatron_lm": "Megatron-LM", "verl": "verl repo"}[state.name]
+_REPOSITORY = {"bridge": "Bridge repo", "verl": "verl repo", "megatron_lm": "Megatron-LM"}
+
+
+def repositories(record: Record) -> tuple[str, ...]:
+    """`Bridge repo: <commit> plus dirty files` and its like; what the job asked for where no tree was recorded."""
+    states = {state.name: state for state in record.environment.repositories} if record.environment else {}
+    asked = {"bridge": record.job.bridge.commit, "verl": record.job.verl.commit} if record.job else {}
+    rows = []
+    for name, title in _REPOSITORY.items():
+        if name in states:
+            rows.append(f"{title}: {_state(states[name])}")
+        elif name != "megatron_lm":
+            commit = f"{asked[name]} asked for" if name in asked else "unknown"
+            rows.append(f"{title}: {commit}, the tree and its dirty files are not recorded")
+    return tuple(rows)
+
+
+def _state(state: RepositoryState) -> str:
     dirty = f"dirty files: {', '.join(state.dirty)}" if state.dirty else "no dirty files"
     patches = f"; declared patches: {', '.join(state.patches)}" if state.patches else ""
-    return f"{name}: {state.commit} plus {dirty}{patches}"
+    return f"{state.commit} plus {dirty}{patches}"
 
 
-def command(record: Record) -> str:
-    """The exact command as one shell line."""
+def host(record: Record) -> tuple[str, ...]:
+    """What the run ran on, one row, or none when nothing is recorded."""
+    environment = record.environment
+    if environment is None:
+        return ()
+    names = Counter(gpu.name for gpu in environment.gpus)
+    parts = [f"{count} x {name}" for name, count in sorted(names.items())]
+    named = (("image", environment.image), ("site", environment.site))
+    parts += [f"{title} {value}" for title, value in named if value]
+    return (f"Host: {', '.join(parts)}",) if parts else ()
+
+
+def command(record: Record, *, started: bool) -> str:
+    """The exact command as one shell line, or what it would have been."""
     if record.environment and record.environment.command:
-        return shlex.join(record.environment.command)
-    return f"bash {record.job.script} (never started)" if record.job else ""
+        never = "" if started else " (never started)"
+        return f"{shlex.join(record.environment.command)}{never}"
+    if record.job is None:
+        return "unknown"
+    return f"bash {record.job.script} ({'exact arguments not recorded' if started else 'never started'})"
 
 
 def not_judged(level: Level) -> str:
@@ -154,7 +206,7 @@ def ended_early(reason: str, exit_code: object, note: object) -> str:
         "fatal_error_hang": "the processes hung after a fatal error",
         "wrong_import": "a process imported another checkout",
         "hopeless": "the run could no longer succeed",
-        "not_started": "the wrapper was never started",
+        "not_started": NEVER_STARTED,
     }.get(reason, f"the process exited with code {exit_code} and no explained error")
     return f"{said} ({note})" if note else said
 

@@ -1,0 +1,73 @@
+"""What a criterion may look at: the job, its run folder, the log's facts and their triage."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bot.core.evidence import Evidence
+from bot.core.facts import LogFacts, StepMetrics
+from bot.core.jobs import Job
+from bot.core.record import EndReason, Event, Record
+from bot.core.triage import Triage
+
+ABSENT: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that a criterion may look at."""
+
+    job: Job
+    record: Record
+    facts: LogFacts
+    triage: Triage
+
+    @property
+    def log(self) -> str:
+        """The name of the log in the folder."""
+        return self.record.log
+
+    @property
+    def wrapper(self) -> Mapping[str, str]:
+        """The wrapper variables in effect: the job's own win over the site's."""
+        return {**self.job.site.wrapper, **self.job.wrapper}
+
+    def events(self, kind: str) -> tuple[Event, ...]:
+        """The events of one kind since the run last started."""
+        events = self.record.events
+        starts = [index for index, event in enumerate(events) if event.kind == "started"]
+        return tuple(event for event in events[starts[-1] if starts else 0 :] if event.kind == kind)
+
+    def ended_by(self, reason: EndReason) -> Event | None:
+        """The end with that reason, None when there is none."""
+        return next((event for event in self.events("ended") if event.data.get("reason") == reason), None)
+
+    @property
+    def started(self) -> bool:
+        """Whether the wrapper ran at all."""
+        return self.facts.line_count > 0 and not self.ended_by(EndReason.NOT_STARTED)
+
+    def train_steps(self) -> tuple[StepMetrics, ...]:
+        """The metric lines of training steps; step 0 is the validation before training."""
+        return tuple(step for step in self.facts.steps if step.step > 0)
+
+    def config_value(self, dotted: str) -> object:
+        """A value of the configuration that the run printed, None when there is none."""
+        for config in self.facts.configs:
+            found = lookup(config.values or {}, dotted)
+            if found is not ABSENT:
+                return found
+        return None
+
+
+Judge = Callable[[Case], Evidence]
+
+
+def lookup(values: Mapping[str, Any], dotted: str) -> Any:
+    """The value at a dotted key of a nested mapping, or `ABSENT`."""
+    found: Any = values
+    for part in dotted.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return ABSENT
+        found = found[part]
+    return found

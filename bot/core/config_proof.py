@@ -1,0 +1,104 @@
+"""Criterion 3: what the run itself printed as its configuration is what the job and its level asked for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bot.core.case import ABSENT, Case, lookup
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.expected import Value, expected_config
+from bot.core.facts import ResolvedConfig
+from bot.core.jobs import Job
+from bot.core.levels import Level, variant_named
+
+ACTOR = "actor_rollout_ref.actor.megatron"
+_ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
+LORA_RANK = "actor_rollout_ref.model.lora.rank"
+_SHOWN_FAULTS = 5
+_SHOWN = {
+    "adv_estimator": "algorithm.adv_estimator",
+    "rollout": "actor_rollout_ref.rollout.name",
+    "response_length": "actor_rollout_ref.rollout.response_length",
+    "save_freq": "trainer.save_freq",
+    "lora_rank": LORA_RANK,
+    "tp": f"{ACTOR}.tensor_model_parallel_size",
+    "pp": f"{ACTOR}.pipeline_model_parallel_size",
+    "cp": f"{ACTOR}.context_parallel_size",
+    "ep": f"{ACTOR}.expert_model_parallel_size",
+    "megatron_fsdp": f"{ACTOR}.use_megatron_fsdp",
+}
+
+# Whatever a job says: without these no level says anything about Megatron-Bridge.
+_ALWAYS: Mapping[str, Value] = {
+    **{f"{role}.megatron.vanilla_mbridge": False for role in _ROLES.values()},
+    **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
+}
+_FSDP_OF: Mapping[Level, bool] = {Level.SMOKE: False, Level.MEGATRON_FSDP: True}
+# Runs of two phases print two configurations that differ in these on purpose.
+_OF_A_PHASE = ("trainer.total_training_steps", "trainer.resume_mode")
+
+
+def resolved_config(case: Case) -> Evidence:
+    """Every configuration that the run printed shows every requested value."""
+    configs = case.facts.configs
+    unread = next((config for config in configs if config.values is None), None)
+    if unread or not configs:
+        problem = f"no resolved configuration: {unread.problem if unread else 'the run printed none'}"
+        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, problem, case.log, unread.line if unread else 0)
+    for config in configs:
+        wrong = list(_faults(case.job, config.values or {}))
+        if wrong:
+            more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
+            shown = "; ".join(wrong[:_SHOWN_FAULTS]) + more
+            return Evidence(Criterion.RESOLVED_CONFIG, State.BROKEN, shown, case.log, config.line, wrong[0])
+    count = len(requested(case.job))
+    summary = f"the run's own configuration shows all {count} requested values"
+    return Evidence(Criterion.RESOLVED_CONFIG, State.MET, summary, case.log, configs[-1].line, _shown(configs[-1]))
+
+
+def requested(job: Job) -> tuple[tuple[str, Value], ...]:
+    """Keys and values that the run must print, from `expected`, the wrapper variables, the variant and the rules.
+
+    A key stands twice when two of them disagree: no run can satisfy both.
+    """
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
+    variant = variant_named(f"{int(job.level)}-{job.variant}")
+    if variant:
+        # The number of steps of a variant is its default; the job's own is what was asked for.
+        wrapper |= {name: value for name, value in variant.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
+        overrides += [item for item in variant.overrides if item not in overrides]
+    phases = 2 if job.level is Level.SAVE_RESUME else 1
+    derived = expected_config(wrapper, overrides, phases=phases)
+    expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
+    rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
+    unique = {(key, type(value), value): (key, value) for key, value in rows}
+    return tuple(unique.values())
+
+
+def _of_level(level: Level) -> Iterator[tuple[str, Value]]:
+    if level in _FSDP_OF:
+        yield from ((f"{role}.megatron.use_megatron_fsdp", _FSDP_OF[level]) for role in _ROLES.values())
+
+
+def _faults(job: Job, values: Mapping[str, Any]) -> Iterator[str]:
+    for key, wanted in requested(job):
+        found = lookup(values, key)
+        if not same_value(found, wanted):
+            yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+    rank = lookup(values, LORA_RANK)
+    if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
+        yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
+
+
+def same_value(found: Any, wanted: Value) -> bool:
+    """Equality without Python's True == 1; 1 and 1.0 are the same number."""
+    if isinstance(found, bool) or isinstance(wanted, bool):
+        return found is wanted
+    return bool(found == wanted)
+
+
+def _shown(config: ResolvedConfig) -> str:
+    """The values that a reader of the card looks for, as the run resolved them (vanilla_mbridge is proven by then)."""
+    values = config.values or {}
+    rest = ", ".join(f"{name}={lookup(values, key)}" for name, key in _SHOWN.items())
+    return f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"

@@ -1,0 +1,153 @@
+"""The rule of the verdict: the first statement that applies decides, in the order of trust.
+
+A wrong or unproven set-up is Blocked (no evidence against the change), a fault after Bridge-managed construction is
+Fail unless its root lies outside, and Pass needs every criterion. Missing evidence is never a Pass, and a fault is
+never the change's unless it is shown that the change is what ran.
+"""
+
+from collections.abc import Mapping
+
+from bot.core import wording
+from bot.core.case import Case
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.health import HEALTH_CRITERIA, stage_of
+from bot.core.import_proof import checkout_gap, run_imported_checkout
+from bot.core.outcome import Decision, Result
+from bot.core.record import ENVIRONMENT_FILE, EndReason, Finding, Record
+from bot.core.stages import Stage
+from bot.core.triage import TriageVerdict
+
+PASSED = Decision(Result.PASS, None, "")
+By = Mapping[Criterion, Evidence]
+
+
+def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+    """The decision on the whole job."""
+    by = {item.criterion: item for item in evidence}
+    run = decide_run(case, evidence)
+    return _broken_import(by) or _failed_bridge_tests(by) or (run if run is not PASSED else _gap(case, evidence) or run)
+
+
+def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+    """The decision on the run by itself, whatever the focused Bridge tests say."""
+    by = {item.criterion: item for item in evidence}
+    return (
+        _broken_import(by)
+        or _blocking_finding(case)
+        or _not_as_asked(by)
+        or _proven(case, _broken_health(by, case) or _error_in_log(case))
+        or _lost_run(case)
+        or _gap(case, tuple(item for item in evidence if item.criterion is not Criterion.BRIDGE_TESTS))
+        or PASSED
+    )
+
+
+def _broken_import(by: By) -> Decision | None:
+    item = by[Criterion.LOCAL_IMPORT]
+    if item.state is State.BROKEN:
+        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, wording.MEND_IMPORT, item)
+    return None
+
+
+def _failed_bridge_tests(by: By) -> Decision | None:
+    item = by[Criterion.BRIDGE_TESTS]
+    if item.state is State.BROKEN:
+        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, wording.MEND_BRIDGE_TESTS, item)
+    return None
+
+
+def blocking(record: Record) -> tuple[Finding, ...]:
+    """The preflight findings that stop a run."""
+    findings = record.environment.findings if record.environment else ()
+    return tuple(finding for finding in findings if finding.blocking and not finding.ok)
+
+
+def _blocking_finding(case: Case) -> Decision | None:
+    finding = next(iter(blocking(case.record)), None)
+    if finding is None:
+        return None
+    at = Evidence(Criterion.EXIT_ZERO, State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary)
+    return Decision(Result.BLOCKED, finding.stage, finding.summary, finding.mend, at)
+
+
+def _not_as_asked(by: By) -> Decision | None:
+    """A run of another configuration says nothing about the one that was asked for, whatever became of it."""
+    item = by[Criterion.RESOLVED_CONFIG]
+    if item.state is State.BROKEN:
+        cause = wording.not_as_asked(item.summary)
+        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.MEND_CONFIG, item)
+    return None
+
+
+def _broken_health(by: By, case: Case) -> Decision | None:
+    """A broken health fact, unless the log shows a fault before it."""
+    broken = [by[criterion] for criterion in Criterion if criterion in HEALTH_CRITERIA and criterion in by]
+    first = min((item for item in broken if item.state is State.BROKEN), key=lambda item: item.line, default=None)
+    if first is None or (case.triage.verdict is not TriageVerdict.PASS and 0 < case.triage.line < first.line):
+        return None
+    return Decision(Result.FAIL, stage_of(first), first.summary, wording.MEND_HEALTH[first.criterion], first)
+
+
+def _error_in_log(case: Case) -> Decision | None:
+    """What triage blames, when it points at a logged error or judges Fail; an end without an error comes later."""
+    answer = case.triage
+    if answer.verdict is TriageVerdict.PASS or not answer.excerpt:
+        return None
+    at_error = any(error.at.line == answer.line for error in case.facts.errors)
+    if answer.verdict is TriageVerdict.BLOCKED and not at_error and _given_up(case):
+        return None
+    result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
+    at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
+    return Decision(result, answer.stage, answer.cause, answer.mend, at)
+
+
+def _given_up(case: Case) -> bool:
+    """Whether the runner ended the run for a reason that the log cannot know."""
+    reasons = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED)
+    return any(case.ended_by(reason) for reason in reasons)
+
+
+def _proven(case: Case, decision: Decision | None) -> Decision | None:
+    """A Fail stands only when the folder shows that the checkout under test is what failed."""
+    if decision is None or decision.result is not Result.FAIL:
+        return decision
+    gap = checkout_gap(case)
+    if not gap and not run_imported_checkout(case):
+        gap = "no process of the run shows where it imported Bridge from"
+    if not gap:
+        return decision
+    cause = wording.unproven_failure(decision.cause, gap)
+    return Decision(Result.BLOCKED, decision.stage, cause, wording.MEND_EVIDENCE, decision.at)
+
+
+def _lost_run(case: Case) -> Decision | None:
+    """The runner ended the run, or the process failed without an error in its log."""
+    for ended in case.events("ended"):
+        reason, code = ended.data.get("reason"), ended.data.get("exit_code")
+        if reason != EndReason.EXITED or code != 0:
+            cause = wording.ended_early(str(reason), code, ended.data.get("note"))
+            return Decision(Result.BLOCKED, _stood(case), cause, wording.MEND_LOST)
+    return None
+
+
+def _stood(case: Case) -> Stage:
+    return case.facts.stood or case.facts.reached() or Stage.ENVIRONMENT
+
+
+def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
+    """Every item that a Pass would need and that is not there."""
+    gaps = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
+    names = [*(item.summary for item in gaps), *case.record.missing]
+    if not names:
+        return None
+    first = gaps[0] if gaps else None
+    cause = wording.missing_evidence(names)
+    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.MEND_EVIDENCE, first)
+
+
+def _gap_stage(case: Case, first: Evidence | None) -> Stage:
+    if first is None:
+        return Stage.ENVIRONMENT
+    if first.criterion is Criterion.LOCAL_IMPORT:
+        return Stage.IMPORT
+    return stage_of(first) if first.criterion in HEALTH_CRITERIA else _stood(case)

@@ -1,0 +1,65 @@
+"""The words of a verdict: the result of the whole, the outcome of one deliverable, and the verdict itself."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bot.core.evidence import Evidence
+from bot.core.stages import Stage
+
+
+class Result(StrEnum):
+    """The whole: inconclusive is a cause of Blocked."""
+
+    PASS = "Pass"
+    FAIL = "Fail"
+    BLOCKED = "Blocked"
+
+
+class Outcome(StrEnum):
+    """One deliverable of the card."""
+
+    PASS = "Pass"
+    FAIL = "Fail"
+    SKIPPED = "Skipped"
+    NOT_REQUESTED = "Not requested"
+    BLOCKED = "Blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Deliverable:
+    """One line under `Deliverables:`."""
+
+    name: str
+    outcome: Outcome
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A result with its reason: the stage (None for a Pass), the cause, the mend, and the evidence that decided."""
+
+    result: Result
+    stage: Stage | None
+    cause: str
+    mend: str = ""
+    at: Evidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of one job with everything that the card shows; `stage` is None for a Pass."""
+
+    job_id: str
+    result: Result
+    stage: Stage | None
+    cause: str
+    sentence: str
+    coverage: str
+    checkpoint: str
+    deliverables: tuple[Deliverable, ...]
+    evidence: tuple[Evidence, ...]
+    repositories: tuple[str, ...]
+    command: str
+    key_lines: tuple[Evidence, ...]
+    limitations: tuple[str, ...]
+    followups: tuple[str, ...]
