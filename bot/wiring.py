@@ -14,6 +14,7 @@ from bot.adapters.demo_repository import build_demo_repository
 from bot.adapters.dispatch.local import LocalDispatcher
 from bot.adapters.git import GitRepository, UnknownRevisionError
 from bot.adapters.logs import open_log
+from bot.adapters.prefilter import fastest_prefilter
 from bot.config.policy import load_policy, policy_at
 from bot.config.profiles import load_profile
 from bot.core.card import Card
@@ -23,7 +24,7 @@ from bot.core.levels import Level
 from bot.core.plan import Plan, plan
 from bot.core.record import Record
 from bot.core.rules import Policy
-from bot.core.scan import scan
+from bot.core.scan import literal_bytes, scan
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
 
@@ -63,7 +64,7 @@ def run_folders() -> _Folders:
 
 def log_facts(name: str) -> LogFacts:
     """The facts of a log on disk, or of standard input for `-`."""
-    return scan(open_log(name))
+    return scan(open_log(name), fastest_prefilter(literal_bytes()))
 
 
 def read_job(path: Path) -> Job:

@@ -211,7 +211,13 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, later: tuple[Fi
 
 def _redactor(job: Job, out: Path, own: Path, environ: Mapping[str, str]) -> Redactor:
     """Names of this host become placeholders of equal meaning; secrets of its environment are removed."""
-    places = {"$WORK": own, "$OUT": out.resolve(), "$BRIDGE": Path(job.bridge.path), "$VERL": Path(job.verl.path)}
+    places = {
+        "$WORK": own,
+        "$OUT": out.resolve(),
+        "$BRIDGE": Path(job.bridge.path),
+        "$VERL": Path(job.verl.path),
+        "$VERL_E2E": Path(__file__).resolve().parent.parent,
+    }
     if job.megatron_lm:
         places["$MEGATRON_LM"] = Path(job.megatron_lm.path)
     return host_redactor({**environ, **job.site.process, **job.process}, places)
