@@ -22,6 +22,9 @@ DISTRIBUTIONS = (
 )
 
 
+_TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """The job's Python: its version and path, versions by distribution, and those that the image did not bring."""
@@ -36,7 +39,7 @@ def ask_interpreter(
     job: Job, trees: Trees, environment: Mapping[str, str], *, timeout_s: float = 60
 ) -> tuple[Interpreter, tuple[Finding, ...]]:
     """Ask the job's Python under the run's environment; the findings cover packages and import locations."""
-    modules = tuple(trees.import_roots)
+    modules = tuple(name for name in trees.import_roots if trees.has(_TREE_OF[name]))
     question = {
         "locate": modules,
         "packages": job.site.required_packages,

@@ -7,15 +7,12 @@ from pathlib import Path
 
 from bot.core.jobs import Job, Patch
 from bot.core.record import Check, Finding, RepositoryState
-from runners.findings import blocked, good, remark, stops
+from runners.findings import blocked, good, remark
 from runners.worktrees import Trees
 
 
 def apply_patches(job: Job, trees: Trees) -> Trees:
     """Apply every patch of the job to its private tree; the trees come back with the findings and names added."""
-    if stops(trees.findings):
-        skipped = remark(Check.PATCHES, "patches were not tried, because a repository is not as the job needs it")
-        return replace(trees, findings=(*trees.findings, skipped))
     findings: list[Finding] = [] if job.patches else [good(Check.PATCHES, "the job declares none")]
     applied: dict[str, list[str]] = {}
     for patch in job.patches:
@@ -30,6 +27,8 @@ def apply_patches(job: Job, trees: Trees) -> Trees:
 def _apply(patch: Patch, trees: Trees) -> Finding:
     root = trees.root(patch.repository)
     place = f"patch {patch.name}: {patch.repository} {patch.file}"
+    if not trees.has(patch.repository):
+        return remark(Check.PATCHES, f"{place}: not tried, because the repository is not as the job needs it")
     if patch.repository not in trees.private:
         return blocked(
             Check.PATCHES,

@@ -123,7 +123,7 @@ def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: Wrapp
 
 def _interpreter(job: Job, trees: Trees, wrapper: WrapperCheck) -> tuple[Interpreter, tuple[Finding, ...]]:
     """The job's Python under the wrapper's own environment, or the runner's idea of it when that is not known."""
-    if stops(trees.findings):
+    if not trees.cwd.is_dir():
         return Interpreter(), ()
     return ask_interpreter(job, trees, wrapper.driver_environment or wrapper.launches[0].environment)
 

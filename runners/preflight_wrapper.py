@@ -36,7 +36,7 @@ def check_wrapper(
     """Read the wrapper, rehearse every phase of it and compose what verl would get; each step needs the one before."""
     starts = launches(job, trees, session, base=base, model=model)
     script = trees.verl / job.script
-    if stops(trees.findings) or not script.is_file():
+    if not trees.has("verl") or not script.is_file():
         return WrapperCheck(starts, _untried(Check.WRAPPER, Check.HYDRA))
     variables = {name: value for start in starts for name, value in start.phase.wrapper.items()}
     variables = {**wrapper_map(job, trees, model=model), **variables}

@@ -13,7 +13,7 @@ from typing import Literal
 from bot.core.jobs import Job, Repository
 from bot.core.record import Check, Finding, RepositoryState
 from bot.core.stages import Stage
-from runners.findings import blocked, good, remark, stops
+from runners.findings import blocked, good, remark
 from runners.repositories import Git, RepositoryError, borrow, check_out, git_in, object_folder
 
 SUBMODULE = "3rdparty/Megatron-LM"
@@ -46,6 +46,10 @@ class Trees:
             "megatron.core": str(self.megatron_lm),
             "verl": str(self.verl),
         }
+
+    def has(self, name: str) -> bool:
+        """Whether the tree of `bridge`, `megatron_lm` or `verl` is there and as the job names it."""
+        return any(state.name == name for state in self.states)
 
     def root(self, name: str) -> Path:
         """The tree of `bridge`, `megatron_lm` or `verl`."""
@@ -93,7 +97,7 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str]) -> Trees:
             continue
         states.append(state)
         findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *remarks]
-    if not stops(findings):
+    if any(state.name == "verl" for state in states):
         _make_cwd(trees)
     return replace(trees, states=tuple(states), findings=tuple(findings))
 
@@ -144,11 +148,11 @@ def _fill(
         if git.has_commit(commit):
             check_out(git, commit, _patterns(git, commit, needs, source))
             return
-    tried = ", ".join(map(str, sources)) or "no repository"
+    tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     mend = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
     if name == "megatron_lm":
         mend = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or name a repository as `megatron_lm`"
-    raise RepositoryError(f"commit {commit} does not exist in {tried}", mend)
+    raise RepositoryError(f"commit {commit} {tried}", mend)
 
 
 def _clear(root: Path) -> None:

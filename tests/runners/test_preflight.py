@@ -233,6 +233,17 @@ def test_a_wrong_repository_still_lets_the_host_be_checked(
     }
 
 
+@pytest.mark.ray
+def test_a_wrong_bridge_still_lets_verl_and_the_packages_be_checked(
+    world: World, session: Session, base: dict[str, str], tmp_path: Path
+) -> None:
+    bridge = Repository(path=str(world.bridge), commit="e" * 40)
+    site = world.site(required_packages=("modelopt_that_nobody_has",))
+    result, _ = checked(world.job(bridge=bridge, site=site), session, base, tmp_path, devices=lambda: Devices(DEVICES))
+    assert failed(result).keys() == {Check.REPOSITORIES, Check.PACKAGES}
+    assert {finding.check for finding in result.findings if finding.ok} >= {Check.WRAPPER, Check.HYDRA, Check.GPUS}
+
+
 def test_a_renamed_wrapper_variable_blocks_with_its_name(
     world: World, session: Session, base: dict[str, str], tmp_path: Path
 ) -> None:
