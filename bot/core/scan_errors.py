@@ -24,6 +24,7 @@ _SECONDARY = re.compile(
 _SECONDARY_KINDS = re.compile(
     r"(?:ActorDied|ActorUnavailable|RayActor|EngineDead|WorkerCrashed|ChildFailed|ProcessRaised|ProcessExited"
     r"|Cancelled|ConnectionReset|BrokenPipe|OwnerDied|TaskUnschedulable|LocalRayletDied|NodeDied)\w*$"
+    r"|RayTaskError\("
 )
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
 
@@ -38,6 +39,12 @@ class ErrorBook:
 
     def __len__(self) -> int:
         return len(self._errors)
+
+    def copy(self) -> "ErrorBook":
+        """A book with the same errors that may be added to."""
+        other = ErrorBook()
+        other._errors, other._index, other.driver = list(self._errors), dict(self._index), self.driver
+        return other
 
     def all(self) -> tuple[LoggedError, ...]:
         """Every error kept, by line."""

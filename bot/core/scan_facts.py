@@ -119,7 +119,7 @@ class FactBook:
         """The driver's error, or the death of an engine, unless the run had completed."""
         if self.completed is not None:
             return None
-        return self._errors.driver or self._dead
+        return self._errors_so_far().driver or self._dead
 
     def hopeless(self) -> Excerpt | None:
         """The adapter table that shows no parameters although LoRA was asked for."""
@@ -139,7 +139,7 @@ class FactBook:
             completed_at=self.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
-            errors=self._errors.all(),
+            errors=self._errors_so_far().all(),
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
             checkpoints=tuple(self._checkpoints),
@@ -338,11 +338,25 @@ class FactBook:
             # Python prints the traceback of an exception that it ignores right below the line that says so.
             self._ignored.discard(source)
             return
-        driver = self._driver_next and not source
-        if driver:
+        self._record(self._errors, source, opened)
+        if not source:
             self._driver_next = False
+
+    def _record(self, errors: ErrorBook, source: str, opened: "_Opened") -> None:
         chain = opened.reader.snapshot()
-        self._errors.add_chain(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
+        driver = self._driver_next and not source
+        errors.add_chain(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
+
+    def _errors_so_far(self) -> ErrorBook:
+        """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""
+        settled = {source: opened for source, opened in self._open.items() if opened.reader.settled}
+        if not settled.keys() - self._ignored:
+            return self._errors
+        errors = self._errors.copy()
+        for source, opened in settled.items():
+            if source not in self._ignored:
+                self._record(errors, source, opened)
+        return errors
 
 
 @lru_cache(maxsize=1024)

@@ -18,6 +18,7 @@ MAX_FRAMES = 40
 MAX_SEGMENTS = 16
 MAX_MESSAGE = 1000
 MESSAGE_LINES = 6
+GAP_LINES = 3
 PATIENCE = 64
 
 _HEADER = re.compile(r"\s*Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?")
@@ -151,7 +152,12 @@ class TracebackReader:
             return self._in_message(line, text)
         if self._phase is _Phase.LINK:
             return self._in_link(line, text)
-        return self._after(text)
+        return self._after(line, text)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last line read ends in an exception that nothing contradicts yet."""
+        return bool(self.chain.segments[-1]) and not self._frames and self._phase is not _Phase.LINK
 
     def snapshot(self) -> Chain:
         """The chain as far as it is known, with the frames that wait for their exception."""
@@ -162,6 +168,7 @@ class TracebackReader:
     def _blank(self) -> bool:
         if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
             self._phase = _Phase.GAP
+            self._patience = GAP_LINES
         return True
 
     def _in_frames(self, line: Line, text: str) -> bool:
@@ -215,7 +222,7 @@ class TracebackReader:
         if not text[0].isspace() or self._patience <= 0:
             self._phase = _Phase.TAIL
             self._patience = MESSAGE_LINES * 2
-            return self._after(text)
+            return self._after(line, text)
         if self._remote_source(text):
             return True
         self._extend(text)
@@ -236,8 +243,14 @@ class TracebackReader:
             return True
         return self._foreign()
 
-    def _after(self, text: str) -> bool:
-        if self._phase is _Phase.GAP or _HEADER.match(text) or _FRAME.match(text) or _REMOTE.search(text):
+    def _after(self, line: Line, text: str) -> bool:
+        if _FRAME.match(text) and self._frames:
+            # The traceback of another process, inside the wrapper that was read last.
+            self._phase = _Phase.FRAMES
+            return self._frame(line, text)
+        if self._remote_source(text):
+            return True
+        if _HEADER.match(text) or _FRAME.match(text) or _REMOTE.search(text):
             return self._close()
         return self._foreign()
 

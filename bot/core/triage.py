@@ -68,10 +68,13 @@ def relevant_error(errors: Sequence[LoggedError]) -> LoggedError | None:
     """
     hard = [error for error in errors if not error.soft]
     primary = [error for error in hard if not error.secondary]
-    driver = next((error for error in primary if error.driver), None)
-    if driver is not None:
+    driver = next((error for error in hard if error.driver), None)
+    if driver is None:
+        return next(iter(primary or hard), None)
+    if not driver.secondary:
         return driver
-    return next(iter(primary or hard), None)
+    before = (error for error in primary if error.at.line < driver.at.line)
+    return next(before, next(iter(primary), driver))
 
 
 def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Stage:
