@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,12 +23,16 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class BridgeTests:
-    """How the tests went, the exact command (empty: none was run), seconds, and the findings for the record."""
+    """How the tests went: the exact command (empty: none was run), seconds, and the findings for the record.
+
+    `absent` are listed tests that do not exist at the commit.
+    """
 
     outcome: Outcome
     command: tuple[str, ...]
     seconds: float
     findings: tuple[Finding, ...]
+    absent: tuple[str, ...] = ()
 
 
 def run_bridge_tests(
@@ -44,13 +48,13 @@ def run_bridge_tests(
     remarks = [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
     if not existing:
         reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
-        return _skipped(job, reason, (), 0.0, remarks)
+        return replace(_skipped(job, reason, (), 0.0, remarks), absent=tuple(absent))
     finished, left_out = _run(job, trees, existing, _without_wrapper(job, trees, environment), out, timeout_s)
     remarks += [
         remark(Check.BRIDGE_TESTS, f"{test} cannot be collected here: package {module} is missing", f"install {module}")
         for test, module in left_out.items()
     ]
-    return _outcome(job, finished, out, remarks)
+    return replace(_outcome(job, finished, out, remarks), absent=tuple(absent))
 
 
 def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
@@ -68,6 +72,7 @@ def _run(
 ) -> tuple[Finished, dict[str, str]]:
     """Run the tests; those that a missing package keeps from being collected are left out of a second run."""
     argv = (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={out.resolve() / JUNIT_FILE}")
+    argv += tuple(f"--deselect={one.test}" for one in job.site.deselected_tests)
     finished = run((*argv, *tests), env=environment, cwd=trees.bridge, timeout_s=timeout_s)
     left_out = _uncollectable(finished)
     rest = [test for test in tests if test.partition("::")[0] not in left_out]

@@ -118,11 +118,11 @@ def _run(run: _Run) -> Ended:
         emit=run.emit,
         cache=run.cache,
     )
-    _write_environment(run, trees, seen, ())
+    _write_environment(run, trees, seen)
     if seen.blocked:
         return _not_started(run, "preflight found what blocks the run")
     tests = _bridge_tests(run, trees, seen)
-    _write_environment(run, trees, seen, tests.findings)
+    _write_environment(run, trees, seen, tests)
     if tests.outcome == "failed":
         return _not_started(run, "a focused Bridge test failed")
     if any(finding.blocking and not finding.ok for finding in tests.findings):
@@ -189,13 +189,13 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner) -> Ended:
         process.close()
 
 
-def _write_environment(run: _Run, trees: Trees, seen: Preflight, later: tuple[Finding, ...]) -> None:
+def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTests | None = None) -> None:
     launch = seen.launches[0] if seen.launches else None
     document = Environment(
         repositories=trees.states,
         import_roots=trees.import_roots,
         imports=seen.imports,
-        findings=(*seen.findings, *later),
+        findings=(*seen.findings, *(tests.findings if tests else ())),
         python=seen.interpreter.version,
         packages=dict(seen.interpreter.versions),
         hand_installed=seen.interpreter.hand_installed,
@@ -205,6 +205,7 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, later: tuple[Fi
         command=launch.argv if launch else (),
         process=dict(sorted(launch.set_here.items())) if launch else {},
         site=run.job.site.name,
+        absent_tests=tests.absent if tests else (),
     )
     run.recorder.document(ENVIRONMENT_FILE, document)
 

@@ -105,7 +105,7 @@ class Environment(Document):
     """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
 
     `import_roots` maps a module (`megatron.bridge`, `megatron.core`, `verl`) to the directory below which its
-    file must lie. `packages` maps distribution names to versions; `hand_installed` lists those that the
+    file must lie. `absent_tests` are listed Bridge tests that do not exist at the commit. `packages` maps distribution names to versions; `hand_installed` lists those that the
     image did not bring.
     """
 
@@ -124,6 +124,7 @@ class Environment(Document):
     command: tuple[str, ...] = ()
     process: dict[str, str] = Field(default_factory=dict)
     site: str = ""
+    absent_tests: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
