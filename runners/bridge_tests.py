@@ -71,8 +71,9 @@ def _run(
     job: Job, trees: Trees, tests: list[str], environment: Mapping[str, str], out: Path, timeout_s: float
 ) -> tuple[Finished, dict[str, str]]:
     """Run the tests; those that a missing package keeps from being collected are left out of a second run."""
-    argv = (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={out.resolve() / JUNIT_FILE}")
-    argv += tuple(f"--deselect={one.test}" for one in job.site.deselected_tests)
+    left_out_here = [f"--deselect={one.test}" for one in job.site.deselected_tests]
+    report = f"--junitxml={out.resolve() / JUNIT_FILE}"
+    argv = (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *left_out_here)
     finished = run((*argv, *tests), env=environment, cwd=trees.bridge, timeout_s=timeout_s)
     left_out = _uncollectable(finished)
     rest = [test for test in tests if test.partition("::")[0] not in left_out]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from bot.core.jobs import Job
-from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
+from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment
 from bot.core.redact import Redactor
 from bot.core.scan import Scanner
 from runners.bridge_tests import BridgeTests, run_bridge_tests

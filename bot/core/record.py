@@ -105,8 +105,8 @@ class Environment(Document):
     """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
 
     `import_roots` maps a module (`megatron.bridge`, `megatron.core`, `verl`) to the directory below which its
-    file must lie. `absent_tests` are listed Bridge tests that do not exist at the commit. `packages` maps distribution names to versions; `hand_installed` lists those that the
-    image did not bring.
+    file must lie. `packages` maps distribution names to versions; `hand_installed` lists those that the image
+    did not bring. `absent_tests` are listed Bridge tests that do not exist at the commit.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
