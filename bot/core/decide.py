@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from bot.core import wording
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.health import HEALTH_CRITERIA, stage_of
+from bot.core.health import HEALTH_STAGE
 from bot.core.import_proof import checkout_gap, run_imported_checkout
 from bot.core.outcome import Decision, Result
 from bot.core.record import ENVIRONMENT_FILE, EndReason, Finding, Record
@@ -81,30 +81,40 @@ def _not_as_asked(by: By) -> Decision | None:
 
 def _broken_health(by: By, case: Case) -> Decision | None:
     """A broken health fact, unless the log shows a fault before it."""
-    broken = [by[criterion] for criterion in Criterion if criterion in HEALTH_CRITERIA and criterion in by]
-    first = min((item for item in broken if item.state is State.BROKEN), key=lambda item: item.line, default=None)
-    if first is None or (case.triage.verdict is not TriageVerdict.PASS and 0 < case.triage.line < first.line):
+    broken = [by[criterion] for criterion in HEALTH_STAGE if by[criterion].state is State.BROKEN]
+    first = min(broken, key=lambda item: item.line, default=None)
+    answer = case.triage
+    if first is None or (answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line):
         return None
-    return Decision(Result.FAIL, stage_of(first), first.summary, wording.MEND_HEALTH[first.criterion], first)
+    lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
+    # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
+    stage = answer.stage if lost else HEALTH_STAGE[first.criterion]
+    return Decision(Result.FAIL, stage, first.summary, wording.MEND_HEALTH[first.criterion], first)
 
 
 def _error_in_log(case: Case) -> Decision | None:
-    """What triage blames, when it points at a logged error or judges Fail; an end without an error comes later."""
+    """What triage blames, unless the end of the run is explained better by who ended it."""
     answer = case.triage
     if answer.verdict is TriageVerdict.PASS or not answer.excerpt:
         return None
-    at_error = any(error.at.line == answer.line for error in case.facts.errors)
-    if answer.verdict is TriageVerdict.BLOCKED and not at_error and _given_up(case):
+    if _lost_run(case) and _knows_no_cause(case):
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
     return Decision(result, answer.stage, answer.cause, answer.mend, at)
 
 
-def _given_up(case: Case) -> bool:
-    """Whether the runner ended the run for a reason that the log cannot know."""
-    reasons = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED)
-    return any(case.ended_by(reason) for reason in reasons)
+# What processes print because the runner, or whoever interrupted it, ended them.
+_ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "SystemExit"})
+
+
+def _knows_no_cause(case: Case) -> bool:
+    """Whether triage points at no error, or only at the echo of the runner ending the run."""
+    error = next((error for error in case.facts.errors if error.at.line == case.triage.line), None)
+    if error is None:
+        return case.triage.verdict is TriageVerdict.BLOCKED
+    ours = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED, EndReason.WRONG_IMPORT)
+    return error.kind in _ENDED and any(case.ended_by(reason) for reason in ours)
 
 
 def _proven(case: Case, decision: Decision | None) -> Decision | None:
@@ -150,4 +160,4 @@ def _gap_stage(case: Case, first: Evidence | None) -> Stage:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT
-    return stage_of(first) if first.criterion in HEALTH_CRITERIA else _stood(case)
+    return HEALTH_STAGE.get(first.criterion) or _stood(case)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from bot.core.card import Card, checkpoint_of, coverage_of, followups_of, limitations_of, result_of, sentence_of
 from bot.core.evidence import Evidence
 from bot.core.outcome import Verdict
-from bot.core.triage import Triage
+from bot.core.triage import Triage, triage_json
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -41,16 +41,7 @@ def card_json(card: Card) -> str:
 
 def triage_line(file: str, answer: Triage) -> str:
     """One JSON line for one triaged log."""
-    row = {
-        "file": file,
-        "verdict": answer.verdict,
-        "stage": answer.stage,
-        "cause": answer.cause,
-        "line": answer.line,
-        "excerpt": answer.excerpt,
-        "residual_noise": [noise.name for noise in answer.residual_noise],
-    }
-    return _encodable(json.dumps(row, ensure_ascii=False))
+    return _encodable(json.dumps(triage_json(file, answer), ensure_ascii=False))
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:

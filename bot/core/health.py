@@ -18,8 +18,6 @@ AGREEMENT_REMARK_BELOW = 0.999
 # A correlation of two equal vectors may exceed one by rounding, never by more.
 _ROUNDING = 1e-6
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
-# Words of Bridge's warnings about weights lost on the way out; the others are about the way in.
-_ON_EXPORT = ("not written", "not saved")
 
 
 def gradients(case: Case) -> Evidence:
@@ -131,18 +129,11 @@ def weights_kept(case: Case) -> Evidence:
     return Evidence(Criterion.WEIGHTS_KEPT, State.MET, "no warning of lost weights", case.log)
 
 
-def stage_of(item: Evidence) -> Stage:
-    """The stage that a broken or missing health fact belongs to."""
-    if item.criterion is Criterion.WEIGHTS_KEPT and any(words in item.excerpt for words in _ON_EXPORT):
-        return Stage.EXPORT_WEIGHT_SYNC
-    return _STAGE[item.criterion]
-
-
-_STAGE = {
+# The stage that a broken or missing health fact belongs to, and all criteria of health.
+HEALTH_STAGE = {
     Criterion.ADAPTER: Stage.PEFT,
     Criterion.WEIGHTS_KEPT: Stage.HF_IMPORT,
     Criterion.ROLLOUT_AGREEMENT: Stage.EXPORT_WEIGHT_SYNC,
     Criterion.GRADIENTS: Stage.TRAIN_STEP,
 }
-HEALTH_CRITERIA = frozenset(_STAGE)
 HEALTH: tuple[Judge, ...] = (adapter, weights_kept, gradients, rollout_agreement)

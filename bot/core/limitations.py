@@ -36,12 +36,12 @@ def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
 def _waived(evidence: tuple[Evidence, ...]) -> Iterable[str]:
     waived = [item for item in evidence if item.state is State.WAIVED]
     for item in sorted(waived, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
-        yield f"{item.summary[:1].upper()}{item.summary[1:]}."
+        yield _sentence(f"{item.summary[:1].upper()}{item.summary[1:]}")
 
 
 def _tests(case: Case) -> Iterable[str]:
     for one in case.job.site.deselected_tests:
-        yield f"Focused Bridge test {one.test} is left out on site {case.job.site.name}: {one.reason}"
+        yield _sentence(f"Focused Bridge test {one.test} is left out on site {case.job.site.name}: {one.reason}")
 
 
 def _trees(case: Case) -> Iterable[str]:
@@ -78,7 +78,7 @@ def _shape(case: Case) -> Iterable[str]:
 def _host(case: Case) -> Iterable[str]:
     yield from case.job.site.limitations
     for patch in case.job.patches:
-        yield f"Declared patch {patch.name} in {patch.repository} ({patch.file}): {patch.reason}"
+        yield _sentence(f"Declared patch {patch.name} in {patch.repository} ({patch.file}): {patch.reason}")
     environment = case.record.environment
     if environment and environment.hand_installed:
         yield f"Installed by hand: {', '.join(environment.hand_installed)}."
@@ -88,7 +88,7 @@ def _remarks(case: Case) -> Iterable[str]:
     environment = case.record.environment
     for finding in environment.findings if environment else ():
         if not finding.ok and not finding.blocking:
-            yield finding.summary
+            yield _sentence(finding.summary)
     yield agreement_remark(case)
 
 
@@ -100,6 +100,10 @@ def _end(case: Case) -> Iterable[str]:
             yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
     if case.started:
         yield from (f"Missing from the folder: {item}." for item in case.record.missing)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip(' .')}."
 
 
 def _noise(case: Case) -> Iterable[str]:
