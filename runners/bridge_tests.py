@@ -1,7 +1,7 @@
 """The focused Bridge tests, in the run's environment and from the tree under test, before any GPU hour."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -57,6 +57,12 @@ def run_bridge_tests(
     return replace(_outcome(job, finished, out, remarks), absent=tuple(absent))
 
 
+def bridge_tests_command(job: Job, tests: Sequence[str], out: Path) -> tuple[str, ...]:
+    """The exact command for `tests`, to be run in the Bridge tree."""
+    junit = f"--junitxml={out.resolve() / JUNIT_FILE}"
+    return (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", junit, *tests)
+
+
 def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
     existing: list[str] = []
     absent: list[str] = []
@@ -78,7 +84,8 @@ def _run(
     left_out = _uncollectable(finished)
     rest = [test for test in tests if test.partition("::")[0] not in left_out]
     if left_out and rest and rest != tests:
-        again = run((*argv, *rest), env=environment, cwd=trees.bridge, timeout_s=timeout_s - finished.seconds)
+        command = bridge_tests_command(job, rest, out)
+        again = run(command, env=environment, cwd=trees.bridge, timeout_s=timeout_s - finished.seconds)
         return again, left_out
     return finished, left_out
 

@@ -104,7 +104,6 @@ def _start(
     mine = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     if role == "ray_worker":
         mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_for_probe(runtime_env))
-        # No GPU is asked for, and the accelerator count must not delay a private Ray.
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
     argv = (job.site.python, "-m", "verl_e2e_imports", role, str(file))
     process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}")
@@ -117,7 +116,8 @@ def _for_probe(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: value for name, value in runtime_env.items() if value is not None and name != "env_vars"}
     variables = runtime_env.get("env_vars") or {}
     mine = {name: str(value) for name, value in variables.items() if name not in (RUN_VARIABLE, IMPORTS_VARIABLE)}
-    return {**kept, "env_vars": mine}
+    # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
+    return {**kept, "env_vars": {**mine, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 
 
 def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: float) -> bool:
