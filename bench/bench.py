@@ -21,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bot.adapters.logs import open_log  # noqa: E402  (the checkout that this file lies in)
-from bot.core.scan_literals import grep_patterns  # noqa: E402
 
 PATTERNS = ROOT / "bench" / "grep.txt"
 LOGS = ROOT / "tests" / "fixtures" / "logs"
@@ -105,6 +104,7 @@ def measure(log: Path, folder: Path, options: argparse.Namespace) -> bool:
         out.writelines(repeated(original.read_bytes(), options.size_mib << 20))
     grep = min(timed(["grep", "-cE", "-f", str(PATTERNS), str(big)]) for _ in range(options.runs))
     expected = triaged(original)["judgement"]
+    assert isinstance(expected, list)
     print(f"\n{log.name}, {big.stat().st_size / 2**20:.0f} MiB of it: {' | '.join(str(part) for part in expected[:3])}")
     _row("grep -cE", grep, grep, 0.0, "")
     good = True
@@ -142,11 +142,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="every log of tests/fixtures/logs")
     parser.add_argument("--portable", action="store_true", help="also without the native matcher")
     parser.add_argument("--no-zstd", dest="zstd", action="store_false")
-    parser.add_argument("--write-patterns", action="store_true", help="write bench/grep.txt from the table and stop")
     options = parser.parse_args()
-    if options.write_patterns:
-        PATTERNS.write_text(grep_patterns())
-        return 0
     logs = sorted(LOGS.glob("*.log.xz")) if options.all else options.log or [LOGS / "level0-pass.log.xz"]
     with tempfile.TemporaryDirectory(prefix="verl-e2e-bench-") as folder:
         good = [measure(log, Path(folder), options) for log in logs]

@@ -69,22 +69,22 @@ class Scanner:
     @property
     def stage(self) -> Stage | None:
         """The stage that the run is in now, None before the first sign of one."""
-        return self._book.stood
+        return self._book.run.stood
 
     @property
     def step(self) -> int | None:
         """The last step whose metrics were printed."""
-        return self._book.last_step.step if self._book.last_step is not None else None
+        return self._book.run.last_step.step if self._book.run.last_step is not None else None
 
     @property
     def marker(self) -> int:
         """The line of the last sign of progress: a stage, a step, a bar, a checkpoint; 0 when none."""
-        return self._book.marker
+        return self._book.run.marker
 
     @property
     def completed(self) -> Excerpt | None:
         """The line that shows that the requested steps completed."""
-        return self._book.completed
+        return self._book.run.completed
 
     @property
     def fatal(self) -> LoggedError | None:

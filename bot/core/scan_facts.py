@@ -12,31 +12,24 @@ from bot.core.facts import (
     LogFacts,
     LoggedError,
     Noise,
-    Progress,
     ResolvedConfig,
-    StageMark,
-    StepMetrics,
     Worker,
 )
 from bot.core.log import Line
-from bot.core.metrics import pack, parse_step
 from bot.core.resolved_config import START, ConfigCollector, lora_rank
 from bot.core.scan_errors import ErrorBook
 from bot.core.scan_literals import EXIT_NOISE, Literal, Mark
+from bot.core.scan_progress import RunBook
 from bot.core.scan_traceback import TracebackReader, starts
 from bot.core.stages import Stage
 
-MAX_STEPS = 20_000
 MAX_CONFIGS = 4
 MAX_SMALL = 256
 MAX_WORKERS = 2048
-MAX_NAMES = 64
 MAX_OPEN = 512
 OPEN_WINDOW = 256
 
-_BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})")
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
-_FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +46,7 @@ class FactBook:
     """Facts in the making. `take` is called with every line that the scan decodes, in order."""
 
     def __init__(self) -> None:
-        self.stood: Stage | None = None
-        self.marker = 0
-        self.completed: Excerpt | None = None
-        self.last_step: StepMetrics | None = None
-        self._final: Excerpt | None = None
-        self._progress: Progress | None = None
-        self._stages: dict[Stage, StageMark] = {}
-        self._steps: list[StepMetrics] = []
-        self._step_texts: dict[int, StepMetrics] = {}
-        self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.run = RunBook()
         self._configs: list[ResolvedConfig] = []
         self._collector: ConfigCollector | None = None
         self._adapters: list[AdapterReport] = []
@@ -117,7 +101,7 @@ class FactBook:
 
     def fatal(self) -> LoggedError | None:
         """The driver's error, or the death of an engine, unless the run had completed."""
-        if self.completed is not None:
+        if self.run.completed is not None:
             return None
         return self._errors_so_far().driver or self._dead
 
@@ -132,11 +116,11 @@ class FactBook:
         """Everything known so far, frozen."""
         return LogFacts(
             line_count=line_count,
-            stages=tuple(self._stages.values()),
+            stages=tuple(self.run.stages.values()),
             configs=tuple(self._configs),
-            steps=tuple(self._steps),
-            progress=self._progress,
-            completed_at=self.completed,
+            steps=tuple(self.run.steps),
+            progress=self.run.progress,
+            completed_at=self.run.completed,
             adapters=tuple(self._adapters),
             workers=tuple(self._workers.values()),
             errors=self._errors_so_far().all(),
@@ -144,29 +128,17 @@ class FactBook:
             lost_weights=tuple(self._lost.values()),
             checkpoints=tuple(self._checkpoints),
             last=last,
-            stood=self.stood,
+            stood=self.run.stood,
             lora_at=self._lora,
-            final_metrics=self._final,
-            last_step=self.last_step,
+            final_metrics=self.run.final,
+            last_step=self.run.last_step,
         )
 
     def _lora_wanted(self) -> bool:
         return self._lora is not None or any(lora_rank(config) > 0 for config in self._configs)
 
-    # Stages, steps and progress
-
     def _enter(self, stage: Stage, line: Line) -> None:
-        if self.completed is not None and stage in _FIRST_STAGES:
-            self._begin_run()
-        if stage not in self._stages:
-            self._stages[stage] = StageMark(stage, line.excerpt())
-        # A weight sync inside a step is part of the step.
-        if not (self.stood is Stage.TRAIN_STEP and stage is Stage.EXPORT_WEIGHT_SYNC):
-            self.stood = stage
-        self.marker = line.number
-
-    def _begin_run(self) -> None:
-        self.completed = self._final = self._progress = self.last_step = self.stood = None
+        self.run.enter(stage, line)
 
     def _stage(self, literal: Literal, line: Line) -> None:
         assert literal.stage is not None
@@ -174,46 +146,13 @@ class FactBook:
         self._worker(line, builds=literal.builds)
 
     def _step(self, _literal: Literal, line: Line) -> None:
-        number = int(line.text[5 : line.text.index(" - ")])
-        known = self._step_texts.get(hash(line.text))
-        if known is None:
-            parsed = parse_step(line.text)
-            assert parsed is not None  # the literal's shape is the same
-            known = StepMetrics(number, line.number, pack(parsed[1], self._shared_names()))
-            if len(self._steps) < MAX_STEPS:
-                self._steps.append(known)
-                self._step_texts[hash(line.text)] = known
-        self._enter(Stage.TRAIN_STEP, line)
-        self.last_step = known
-
-    def _shared_names(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        if len(self._names) > MAX_NAMES:
-            self._names.clear()
-        return self._names
+        self.run.step(line)
 
     def _bar(self, _literal: Literal, line: Line) -> None:
-        bars = _BAR.findall(line.text)
-        if not bars or not line.text.lstrip().startswith("Training Progress:"):
-            return
-        percent, done, total = (int(number) for number in bars[-1])
-        if self.completed is not None and done < total:
-            self._begin_run()
-        self._enter(Stage.TRAIN_STEP, line)
-        self._progress = Progress(percent, done, total, line.excerpt())
-        if done >= total > 0:
-            self._complete(line)
+        self.run.bar(line)
 
     def _final_metrics(self, _literal: Literal, line: Line) -> None:
-        self._enter(Stage.TRAIN_STEP, line)
-        if "None" not in line.text[:40]:
-            self._final = line.excerpt()
-        self._complete(line)
-
-    def _complete(self, line: Line) -> None:
-        self.completed = line.excerpt()
-        if Stage.SHUTDOWN not in self._stages:
-            self._stages[Stage.SHUTDOWN] = StageMark(Stage.SHUTDOWN, line.excerpt())
-        self.stood = Stage.SHUTDOWN
+        self.run.final_metrics(line)
 
     # Construction
 
@@ -300,12 +239,12 @@ class FactBook:
         self._driver_next = True
 
     def _lone(self, literal: Literal, line: Line) -> None:
-        self._errors.add_lone(literal, line, self._where(), completed=self.completed is not None)
-        if literal.name == "EngineDeadError" and self.completed is None:
+        self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
+        if literal.name == "EngineDeadError" and self.run.completed is None:
             self._dead = self._errors.all()[-1]
 
     def _where(self) -> Stage:
-        return self.stood or Stage.ENVIRONMENT
+        return self.run.stood or Stage.ENVIRONMENT
 
     def _traceback(self, line: Line, literals: Sequence[Literal]) -> bool:
         """Give the line to the open traceback of its source, or open one; True when it is part of one."""
@@ -324,7 +263,7 @@ class FactBook:
         reader = TracebackReader()
         if not reader.take(line):
             return False
-        self._open[line.source] = _Opened(reader, line, self._where(), self.completed is not None)
+        self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None)
         return True
 
     def _expire(self, line: Line) -> None:

@@ -11,7 +11,8 @@ CAUSES: tuple[Rule, ...] = (
         cause="the run was interrupted or terminated from outside",
         mend="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
         example="Training Progress:   5%|x         | 11/210 [1:17:48<24:01:11, 434.53s/it]\n"
-        'Traceback (most recent call last):\n  File "verl/trainer/main_ppo.py", line 72, in run_ppo\nKeyboardInterrupt',
+        'Traceback (most recent call last):\n  File "verl/trainer/ppo/ray_trainer.py", line 858, in fit\n'
+        "KeyboardInterrupt",
         source="a user's log of a Megatron run that was stopped by hand",
     ),
     Rule(
@@ -59,11 +60,9 @@ CAUSES: tuple[Rule, ...] = (
         r"|Invalid device id|system not yet initialized|out of range for visible devices",
         cause="the host's GPU, driver or device variables are not usable",
         mend="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
-        example='  File "verl/single_controller/base/worker.py", line 267, in _setup_env_cuda_visible_devices\n'
-        "ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set.\n"
-        'Traceback (most recent call last):\n  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
+        example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
         "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
-        source="verl's worker set-up and PyTorch on a host without a driver",
+        source="PyTorch on a host without a driver",
     ),
     Rule(
         id="hub-unreachable",

@@ -166,7 +166,8 @@ PHASES: tuple[Rule, ...] = (
         message=r"OptimizerConfig\.__init__\(\)|OptimizerConfig' object has no",
         cause="the optimizer's configuration cannot be built",
         mend="Compare the field named with this Megatron-Core's OptimizerConfig.",
-        example="TypeError: OptimizerConfig.__init__() got an unexpected keyword argument 'lr_decay'\n",
+        example='Traceback (most recent call last):\n  File "train.py", line 50, in <module>\n'
+        "TypeError: OptimizerConfig.__init__() got an unexpected keyword argument 'lr_decay'\n",
         source="Python, for a field that Megatron-Core does not have",
     ),
     Rule(
@@ -213,7 +214,8 @@ PHASES: tuple[Rule, ...] = (
         message=r"DistributedDataParallelConfig|ddp_config",
         cause="the DDP configuration cannot be built",
         mend="Compare the field named with this Megatron-Core's DistributedDataParallelConfig.",
-        example="TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument "
+        example='Traceback (most recent call last):\n  File "train.py", line 48, in <module>\n'
+        "TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument "
         "'use_distributed_optimizers'\n",
         source="Python, for a misspelled field",
     ),

@@ -1,0 +1,32 @@
+"""Write what is derived from the tables in bot/core: bench/grep.txt and the runbook in docs/triage.md."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bot.core.scan_literals import grep_patterns  # noqa: E402  (the checkout that this file lies in)
+from bot.core.triage import RULES  # noqa: E402
+from bot.core.triage_docs import noise_table, runbook  # noqa: E402
+
+BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
+
+
+def between(text: str, name: str, new: str) -> str:
+    """`text` with what stands between the two marks replaced."""
+    begin, end = BEGIN.format(name), END.format(name)
+    head, rest = text.split(begin)
+    return head + begin + new + end + rest.split(end)[1]
+
+
+def main() -> None:
+    """Rewrite both files in place."""
+    (ROOT / "bench" / "grep.txt").write_text(grep_patterns())
+    docs = ROOT / "docs" / "triage.md"
+    text = between(docs.read_text(), "noise", noise_table())
+    docs.write_text(between(text, "runbook", runbook(RULES)))
+
+
+if __name__ == "__main__":
+    main()

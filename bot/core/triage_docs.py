@@ -1,0 +1,33 @@
+"""The runbook of `docs/triage.md`: one short section for every rule, so that a card can link to it."""
+
+from collections.abc import Sequence
+
+from bot.core.triage_noise import NOISE_RULES
+from bot.core.triage_rules import Fault, Rule
+
+_FAULTS = {
+    Fault.OUTSIDE: "Blocked wherever it happens",
+    Fault.CODE: "Fail once Bridge-managed construction began, Blocked before",
+}
+
+
+def runbook(rules: Sequence[Rule]) -> str:
+    """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
+    return "\n".join(_section(rule) for rule in rules)
+
+
+def noise_table() -> str:
+    """Markdown: what is explained away after completion."""
+    rows = [f"| `{rule.name}` | `{rule.example}` |" for rule in NOISE_RULES]
+    return "\n".join(["| name | example |", "| --- | --- |", *rows]) + "\n"
+
+
+def _section(rule: Rule) -> str:
+    stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
+    example = rule.example.strip("\n")
+    return (
+        f"### {rule.id}\n\n"
+        f"{rule.cause[0].upper()}{rule.cause[1:]}. {_FAULTS[rule.fault]}; stage: {stage}.\n\n"
+        f"What to do: {rule.mend}\n\n"
+        f"```text\n{example}\n```\n\nFrom {rule.source}.\n"
+    )
