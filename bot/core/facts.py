@@ -135,6 +135,7 @@ class CheckpointEvent:
 class LogFacts:
     """Everything that a log says that a judgement may use; bounded at any log size.
 
+    `line_count` includes a last line that no line feed ends, once the log is complete.
     `completed_at` is the last `Training Progress: 100%` or `Final validation metrics` line of the latest run in
     the log, or None; `last` the last line that is not empty. `stood` is the stage that the latest run was in at
     the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the

@@ -56,7 +56,7 @@ class Scanner:
     def finish(self) -> LogFacts:
         """The facts of the whole log, its last line included when no line feed ends it."""
         if self._pending:
-            self._scan(self._pending + b"\n", feeds=0)
+            self._scan(self._pending + b"\n")
             self._pending = b""
         self._book.close_all()
         return self.facts()
@@ -96,7 +96,7 @@ class Scanner:
         """A fact that no later event can mend: LoRA was asked for and its adapter has no parameters."""
         return self._book.hopeless()
 
-    def _scan(self, block: bytes, feeds: int = 1) -> None:
+    def _scan(self, block: bytes) -> None:
         hits = self._prefilter.hits(block)
         number, at, position = self._lines, 0, 0
         while at < len(hits) or (self._book.is_open and position < len(block)):
@@ -113,20 +113,20 @@ class Scanner:
                 at += 1
             self._take(number, block, start, end, marks)
             position = end + 1
-        self._lines = number + block.count(b"\n", position) - (1 - feeds)
-        self._remember_last(block, self._lines + (1 - feeds))
+        self._lines = number + block.count(b"\n", position)
+        self._remember_last(block)
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
         line = parse_line(number, ends_of(block[start:end]))
         self._book.take(line, [LITERALS[index] for index in sorted(set(marks))])
 
-    def _remember_last(self, block: bytes, last_number: int) -> None:
+    def _remember_last(self, block: bytes) -> None:
         tail = block[-LINE_CAP:]
         stripped = tail.rstrip()
         if stripped:
             after = tail.count(b"\n", len(stripped))
             start = stripped.rfind(b"\n") + 1
-            self._last = (last_number - after + 1, stripped[start:])
+            self._last = (self._lines - after + 1, stripped[start:])
 
 
 def ends_of(raw: bytes) -> bytes:

@@ -1,0 +1,262 @@
+"""Tracebacks: chains, remote tracebacks, interleaving, cuts."""
+
+import pytest
+
+from bot.core.facts import LoggedError
+from bot.core.scan import scan
+from tests.core.logs import lines
+
+H = "Traceback (most recent call last):"
+CAUSE = "The above exception was the direct cause of the following exception:"
+DURING = "During handling of the above exception, another exception occurred:"
+
+
+def frame(path: str, function: str) -> str:
+    return f'  File "{path}", line 7, in {function}'
+
+
+def errors(*texts: str) -> tuple[LoggedError, ...]:
+    return scan(lines(*texts)).errors
+
+
+def only(*texts: str) -> LoggedError:
+    (error,) = errors(*texts)
+    return error
+
+
+def prefixed(prefix: str, *texts: str) -> list[str]:
+    return [f"{prefix} {text}" for text in texts]
+
+
+def test_a_plain_traceback() -> None:
+    error = only("before", H, frame("/a/b/verl/x.py", "run"), "    work()", "    ^^^^^^", "ValueError: no", "after")
+    assert (error.kind, error.message, error.at.line) == ("ValueError", "no", 6)
+    assert error.calls == ("/a/b/verl/x.py:run",)
+    assert error.frames == ("/a/b/verl/x.py",)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("KeyboardInterrupt", "KeyboardInterrupt", ""),
+        ("StopIteration", "StopIteration", ""),
+        ("Exception: cuda rng state", "Exception", "cuda rng state"),
+        ("torch.OutOfMemoryError: CUDA out of memory", "torch.OutOfMemoryError", "CUDA out of memory"),
+        ("zmq.error.Again: busy", "zmq.error.Again", "busy"),
+        ("queue.Empty", "queue.Empty", ""),
+        ("AssertionError", "AssertionError", ""),
+        ("a.b.ChildFailedError: ", "a.b.ChildFailedError", ""),
+        ("ExceptionGroup: two (2 sub-exceptions)", "ExceptionGroup", "two (2 sub-exceptions)"),
+    ],
+)
+def test_how_an_exception_line_looks(text: str, kind: str, message: str) -> None:
+    error = only(H, frame("x.py", "f"), text)
+    assert (error.kind, error.message) == (kind, message)
+
+
+def test_raise_from_the_first_is_the_root() -> None:
+    error = only(
+        H, frame("inner.py", "f"), "OSError: broken", "", CAUSE, "", H, frame("outer.py", "g"), "ValueError: gave up"
+    )
+    assert (error.kind, error.at.line) == ("OSError", 3)
+    assert error.chain == ("ValueError: gave up",)
+    assert error.calls == ("outer.py:g", "inner.py:f")
+
+
+def test_a_fallback_import_does_not_mask_the_first_failure() -> None:
+    error = only(
+        H,
+        frame("utils.py", "<module>"),
+        frame("vllm_flash_attn/__init__.py", "<module>"),
+        "ImportError: requires the CUDA flash attention extensions",
+        "",
+        DURING,
+        "",
+        H,
+        frame("utils.py", "<module>"),
+        "ModuleNotFoundError: No module named 'vllm.lora.models'",
+    )
+    assert error.kind == "ImportError"
+    assert error.calls[-1] == "vllm_flash_attn/__init__.py:<import>"
+
+
+def test_the_entry_script_is_no_import() -> None:
+    error = only(H, frame("<frozen runpy>", "_run_code"), frame("main_ppo.py", "<module>"), "ValueError: no")
+    assert error.calls[-1] == "main_ppo.py:<module>"
+
+
+def test_a_remote_traceback_inside_a_wrapper() -> None:
+    error = only(
+        "Error executing job with overrides: ['a=b']",
+        H,
+        frame("main_ppo.py", "main"),
+        "ray.exceptions.RayTaskError(KeyError): ray::TaskRunner.run() (pid=1, ip=192.0.2.2)",
+        "           ^^^^^^^^^^",
+        frame("ray_trainer.py", "fit"),
+        "ray.exceptions.RayTaskError(KeyError): ray::WorkerDict.update_actor() (pid=2, ip=192.0.2.2)",
+        "                    ^^^",
+        frame("actor.py", "update_policy"),
+        "KeyError: 'x'",
+        "",
+        "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",
+    )
+    assert (error.kind, error.message, error.driver) == ("KeyError", "'x'", True)
+    assert error.calls == (
+        "main_ppo.py:main",
+        "ray::TaskRunner.run",
+        "ray_trainer.py:fit",
+        "ray::WorkerDict.update_actor",
+        "actor.py:update_policy",
+    )
+
+
+def test_a_creation_task_that_died_has_its_own_root() -> None:
+    error = only(
+        *prefixed(
+            "(WorkerDict pid=7)",
+            "Exception raised in creation task: The actor died because of an error raised in its creation task, "
+            "ray::WorkerDict.__init__() (pid=7, ip=192.0.2.2)",
+            frame("worker.py", "__init__"),
+            "ValueError: no device",
+        )
+    )
+    assert (error.kind, error.pid, error.secondary) == ("ValueError", 7, False)
+
+
+def test_ranks_errors_below_a_checkpoint_exception() -> None:
+    error = only(
+        H,
+        frame("utils.py", "all_gather"),
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])",
+        "Traceback (most recent call last): (RANK 0)",
+        frame("serialization.py", "_legacy_load"),
+        "EOFError: Ran out of input",
+    )
+    assert error.kind == "EOFError"
+
+
+def test_interleaved_workers_are_told_apart_and_folded() -> None:
+    parts = [
+        prefixed(f"(W pid={pid})", H, frame("x.py", "f"), "    call()", f"RuntimeError: rank {pid} failed")
+        for pid in (11, 12, 13)
+    ]
+    error = only(*(line for row in zip(*parts, strict=True) for line in row))
+    assert (error.count, error.pid, error.at.line) == (3, 11, 10)
+
+
+def test_vllm_prints_a_traceback_through_its_logger() -> None:
+    prefix = "(Server pid=1) (Worker pid=2) ERROR 11-20 14:54:%02d [multiproc_executor.py:898]"
+    error = only(
+        prefix % 29 + " WorkerProc failed to start.",
+        prefix % 29 + " " + H,
+        prefix % 30 + " " + frame("vllm/worker.py", "init_device"),
+        prefix % 30 + " ValueError: Free memory on device",
+        "(Server pid=1) something else",
+    )
+    assert (error.kind, error.actor, error.pid) == ("ValueError", "Worker", 2)
+
+
+def test_repeats_of_ray_are_stripped() -> None:
+    error = only(H, frame("x.py", "f"), "ValueError: no [repeated 7x across cluster]")
+    assert error.message == "no"
+
+
+def test_lines_of_others_in_the_middle() -> None:
+    error = only(
+        H,
+        frame("x.py", "f"),
+        "warning of another program",
+        "",
+        "ray.exceptions.RayTaskError(OSError): ray::W.run() (pid=3, ip=192.0.2.2)",
+        "",
+        "progress of another program",
+        frame("y.py", "g"),
+        "OSError: deep",
+    )
+    assert error.kind == "OSError"
+
+
+def test_message_lines_that_are_indented_belong_to_the_message() -> None:
+    error = only(H, frame("x.py", "f"), "RuntimeError: Error(s) in loading:", "\tMissing key(s): 'a'", "next")
+    assert error.message == "Error(s) in loading: Missing key(s): 'a'"
+
+
+def test_a_message_of_several_lines_keeps_its_chain() -> None:
+    error = only(
+        H,
+        frame("x.py", "f"),
+        "ValueError: first",
+        "Please do this.",
+        "",
+        CAUSE,
+        "",
+        H,
+        frame("y.py", "g"),
+        "OSError: x",
+    )
+    assert (error.kind, error.chain) == ("ValueError", ("OSError: x",))
+
+
+def test_two_tracebacks_in_a_row_are_two_errors() -> None:
+    found = errors(H, frame("x.py", "f"), "ValueError: one", H, frame("y.py", "g"), "TypeError: two")
+    assert [error.kind for error in found] == ["ValueError", "TypeError"]
+
+
+def test_a_log_that_begins_inside_a_traceback() -> None:
+    error = only("    return f()", frame("x.py", "f"), "ValueError: no")
+    assert error.kind == "ValueError"
+
+
+def test_a_log_that_ends_inside_a_traceback() -> None:
+    error = only(H, frame("x.py", "f"), "    return f()")
+    assert (error.kind, error.message) == ("", "the traceback is cut before its exception")
+
+
+def test_what_only_looks_like_an_error() -> None:
+    assert not errors(
+        "/x.py:1: UserWarning: engine is not available: ModuleNotFoundError('x')",
+        "ValueError: printed without a traceback",
+        'the text "a", line 7, in nothing',
+        "Stack (most recent call first):",
+        '  File "/worker.py", line 1039 in main_loop',
+    )
+
+
+def test_an_exception_that_python_ignored_is_noise() -> None:
+    facts = scan(lines("Exception ignored in: <function A.__del__>", H, frame("x.py", "__del__"), "TypeError: x", "on"))
+    assert not facts.errors
+    assert [note.name for note in facts.noise] == ["exception-ignored-at-exit"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "RuntimeError: [gloo] Connection closed by peer [192.0.2.2]:1234",
+    ],
+)
+def test_errors_that_only_report_another_death(text: str) -> None:
+    assert only(H, frame("x.py", "f"), text).secondary
+
+
+def test_a_stack_of_any_depth_is_bounded() -> None:
+    error = only(H, *(frame(f"f{n}.py", "f") for n in range(5000)), "RecursionError: maximum recursion depth exceeded")
+    assert len(error.frames) <= 40
+    assert error.calls[0] == "f0.py:f"
+    assert error.calls[-1] == "f4999.py:f"
+
+
+def test_the_number_of_distinct_errors_is_bounded() -> None:
+    texts = [
+        text for n in range(500) for text in (H, frame("x.py", "f"), f"ValueError: {chr(97 + n % 26) * (n // 26 + 1)}")
+    ]
+    assert len(errors(*texts)) == 200
+
+
+def test_an_endless_chain_is_bounded() -> None:
+    rows = [text for n in range(100) for text in (H, frame("x.py", "f"), f"ValueError: {'a' * n}", "", DURING, "")]
+    error = only(*rows)
+    assert error.message == ""
+    assert len(error.chain) < 32
