@@ -147,7 +147,7 @@ def _stood(case: Case) -> Stage:
 def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
     """Every item that a Pass would need and that is not there."""
     gaps = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
-    names = [*(item.summary for item in gaps), *case.record.missing]
+    names = [*case.record.missing, *(item.summary for item in gaps)]
     if not names:
         return None
     first = gaps[0] if gaps else None
@@ -156,7 +156,7 @@ def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
 
 
 def _gap_stage(case: Case, first: Evidence | None) -> Stage:
-    if first is None:
+    if first is None or not case.facts.line_count:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT

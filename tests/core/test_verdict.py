@@ -1,0 +1,575 @@
+"""Every way to a verdict: who is blamed, in which order, and that nothing missing ever passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.core import wording
+from bot.core.evidence import Criterion, State
+from bot.core.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
+from bot.core.levels import VARIANTS, Level, Variant
+from bot.core.outcome import Outcome, Result, Verdict
+from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
+from bot.core.stages import Stage
+from bot.core.verdict import judge
+from tests.core.builders import (
+    PREFLIGHT,
+    TRAINER,
+    bar,
+    bridge_error,
+    config_with,
+    cut_facts,
+    ended,
+    error,
+    import_lines,
+    judged,
+    make_environment,
+    make_facts,
+    make_job,
+    make_record,
+    passing_tests,
+    step_line,
+)
+
+FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
+NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", mend="Make it.")
+NO_GPU = Finding(check=Check.GPUS, ok=False, stage=Stage.ENVIRONMENT, summary="no GPU", mend="Use a GPU host.")
+REMARK = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="the image tag is unknown")
+ELSEWHERE = import_lines("run", 9)[0].model_copy(update={"file": "/opt/old/megatron/bridge/__init__.py"})
+EXIT_1 = ended(exit_code=1)
+PLANTED = cut_facts(Stage.PEFT, errors=(bridge_error(),))
+EMPTY_ADAPTER = cut_facts(Stage.PEFT, adapters=(AdapterReport(1191, TRAINER, 1000, 0),))
+LOST = (Excerpt(1195, "Can't find the following HF parameters in hf_keys: ['model.norm']"),)
+TERMINATED = error("Terminated", "*** SIGTERM received at time=1 ***", stage=Stage.PEFT, line=1260)
+VLLM = error("ImportError", "libcudart.so.12: cannot open shared object file", stage=Stage.ROLLOUT_ENGINE, line=1230)
+
+
+def test_the_healthy_run_passes_and_says_what_was_validated() -> None:
+    verdict = judged()
+    assert (verdict.result, verdict.stage, verdict.cause) == (Result.PASS, None, "")
+    assert verdict.sentence == (
+        "verl finished one training step on Bridge aaaaaaaaaaaa with LoRA rank 4 and Megatron DDP, rollout by vllm "
+        "(Level 0, lora-ddp)"
+    )
+    assert {item.state for item in verdict.evidence} == {State.MET}
+    assert verdict.followups == ()
+
+
+Case = tuple[str, dict[str, Any], LogFacts | None, Result, Stage, str]
+CASES: tuple[Case, ...] = (
+    ("planted exception", {"events": EXIT_1}, PLANTED, Result.FAIL, Stage.PEFT, "ValueError: planted in LoRA"),
+    (
+        "planted exception, processes hung",
+        {"events": ended(EndReason.FATAL_ERROR_HANG, None)},
+        PLANTED,
+        Result.FAIL,
+        Stage.PEFT,
+        "ValueError: planted in LoRA",
+    ),
+    (
+        "hopeless: adapter without parameters",
+        {"events": ended(EndReason.HOPELESS, None, "Line 1191: Adapter parameters: 0")},
+        EMPTY_ADAPTER,
+        Result.FAIL,
+        Stage.PEFT,
+        "LoRA matched no module: the adapter has 0 parameters",
+    ),
+    ("adapter empty in a green run", {}, make_facts(adapters=EMPTY_ADAPTER.adapters), Result.FAIL, Stage.PEFT, "LoRA"),
+    ("lost on import", {}, make_facts(lost_weights=LOST), Result.FAIL, Stage.HF_IMPORT, "1 warning(s) of lost weights"),
+    (
+        "lost on export",
+        {},
+        make_facts(lost_weights=(Excerpt(1300, "3 tensors not written"),)),
+        Result.FAIL,
+        Stage.EXPORT_WEIGHT_SYNC,
+        "1 warning(s) of lost weights",
+    ),
+    (
+        "weights differ",
+        {},
+        make_facts(steps=(step_line(pearson_corr=0.7),)),
+        Result.FAIL,
+        Stage.EXPORT_WEIGHT_SYNC,
+        "do not hold the same weights",
+    ),
+    (
+        "frozen adapter",
+        {},
+        make_facts(steps=(step_line(actor_grad_norm=0.0),)),
+        Result.FAIL,
+        Stage.TRAIN_STEP,
+        "actor/grad_norm is 0.0 at step 1",
+    ),
+    (
+        "loss is no number",
+        {},
+        make_facts(steps=(step_line(actor_loss=float("nan")),)),
+        Result.FAIL,
+        Stage.LEARNING_SIGNAL,
+        "actor/loss is not finite",
+    ),
+    (
+        "failed Bridge test",
+        {"tests": (*passing_tests(), FAILED_TEST)},
+        make_facts(),
+        Result.FAIL,
+        Stage.BRIDGE_PROVIDER,
+        "1 of 5 focused Bridge tests failed",
+    ),
+    (
+        "failed Bridge test, nothing started",
+        {"tests": (FAILED_TEST,), "events": ended(EndReason.NOT_STARTED, None, "a focused Bridge test failed")},
+        None,
+        Result.FAIL,
+        Stage.BRIDGE_PROVIDER,
+        "1 of 1 focused Bridge tests failed",
+    ),
+    (
+        "correlation is no number",
+        {},
+        make_facts(steps=(step_line(pearson_corr=float("nan")),)),
+        Result.BLOCKED,
+        Stage.EXPORT_WEIGHT_SYNC,
+        "which is no correlation",
+    ),
+    (
+        "wrong import in a green run",
+        {"imports": (*import_lines("run", TRAINER), ELSEWHERE)},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.IMPORT,
+        "not below $BRIDGE/src",
+    ),
+    (
+        "wrong import, whatever the log says",
+        {"imports": (ELSEWHERE,), "events": EXIT_1},
+        PLANTED,
+        Result.BLOCKED,
+        Stage.IMPORT,
+        "not below $BRIDGE/src",
+    ),
+    (
+        "wrong import beside a failed test",
+        {"imports": (ELSEWHERE,), "tests": (FAILED_TEST,)},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.IMPORT,
+        "not below $BRIDGE/src",
+    ),
+    (
+        "preflight",
+        {
+            "environment": make_environment(findings=(NO_DATA, NO_GPU, REMARK), imports=()),
+            "events": ended(EndReason.NOT_STARTED, None, "preflight found what blocks the run"),
+            "imports": (),
+            "tests": None,
+        },
+        None,
+        Result.BLOCKED,
+        Stage.DATA,
+        "train.parquet is not there",
+    ),
+    (
+        "other configuration, and it failed",
+        {"events": EXIT_1},
+        replace(PLANTED, configs=(config_with({"critic.megatron.vanilla_mbridge": True}),)),
+        Result.BLOCKED,
+        Stage.ENVIRONMENT,
+        "the run was not as asked: critic.megatron.vanilla_mbridge is True, asked False",
+    ),
+    (
+        "a failure of nobody knows what",
+        {"environment": None, "events": EXIT_1},
+        PLANTED,
+        Result.BLOCKED,
+        Stage.PEFT,
+        "planted in LoRA, but environment.json does not say which checkout ran",
+    ),
+    (
+        "a failure without one import line",
+        {"imports": (), "events": EXIT_1},
+        PLANTED,
+        Result.BLOCKED,
+        Stage.PEFT,
+        "but no process of the run shows where it imported Bridge from",
+    ),
+    (
+        "rollout engine",
+        {"events": EXIT_1},
+        cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)),
+        Result.BLOCKED,
+        Stage.ENVIRONMENT,
+        "libcudart.so.12",
+    ),
+    (
+        "an earlier fault outside comes before its consequence",
+        {"events": EXIT_1},
+        make_facts(errors=(replace(VLLM, driver=True),), steps=(step_line(actor_grad_norm=0.0),)),
+        Result.BLOCKED,
+        Stage.ENVIRONMENT,
+        "libcudart.so.12",
+    ),
+    (
+        "stalled",
+        {"events": ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.")},
+        cut_facts(Stage.RAY),
+        Result.BLOCKED,
+        Stage.RAY,
+        "no progress within the limit of its stage (No progress for 600 s in stage ray.)",
+    ),
+    (
+        "time limit, and what its end printed",
+        {"events": ended(EndReason.TIME_LIMIT, None, "Time limit of 1800 s reached.")},
+        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
+        Result.BLOCKED,
+        Stage.PEFT,
+        "the time limit was reached (Time limit of 1800 s reached.)",
+    ),
+    (
+        "interrupted",
+        {"events": ended(EndReason.INTERRUPTED, None, "Interrupted by SIGINT.")},
+        cut_facts(Stage.DATA),
+        Result.BLOCKED,
+        Stage.DATA,
+        "the run was interrupted (Interrupted by SIGINT.)",
+    ),
+    (
+        "interrupted while a real fault was there",
+        {"events": ended(EndReason.INTERRUPTED, None)},
+        PLANTED,
+        Result.FAIL,
+        Stage.PEFT,
+        "planted in LoRA",
+    ),
+    (
+        "terminated by somebody else",
+        {"events": EXIT_1},
+        cut_facts(Stage.PEFT, errors=(TERMINATED,)),
+        Result.BLOCKED,
+        Stage.PEFT,
+        "interrupted or terminated from outside",
+    ),
+    (
+        "exit code 1 after a complete log",
+        {"events": EXIT_1},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.SHUTDOWN,
+        "the process exited with code 1 and no explained error",
+    ),
+    (
+        "exit code 0 after an incomplete log",
+        {},
+        cut_facts(Stage.EXPORT_WEIGHT_SYNC),
+        Result.BLOCKED,
+        Stage.EXPORT_WEIGHT_SYNC,
+        "incomplete: the log ends in export_weight_sync without an error",
+    ),
+    (
+        "hopeless for a reason that the log does not show",
+        {"events": ended(EndReason.HOPELESS, None, "Line 7: x")},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.SHUTDOWN,
+        "the run could no longer succeed (Line 7: x)",
+    ),
+    (
+        "never started, no reason recorded",
+        {"events": ended(EndReason.NOT_STARTED, None)},
+        None,
+        Result.BLOCKED,
+        Stage.ENVIRONMENT,
+        "the wrapper was never started",
+    ),
+    ("no log", {}, None, Result.BLOCKED, Stage.ENVIRONMENT, "no training progress in the log"),
+    ("empty log", {}, LogFacts(0), Result.BLOCKED, Stage.ENVIRONMENT, "no training progress in the log"),
+    ("no end recorded", {"events": ()}, make_facts(), Result.BLOCKED, Stage.SHUTDOWN, "no end of the process"),
+    ("no proof from the trainer", {"imports": ()}, make_facts(), Result.BLOCKED, Stage.IMPORT, "no import line"),
+    (
+        "no adapter report",
+        {},
+        make_facts(adapters=()),
+        Result.BLOCKED,
+        Stage.PEFT,
+        "no adapter report in the log",
+    ),
+    (
+        "metrics of another step",
+        {},
+        make_facts(steps=(step_line(global_step=2.0),)),
+        Result.BLOCKED,
+        Stage.SHUTDOWN,
+        "says global step 2, 1 requested",
+    ),
+    (
+        "a file is missing",
+        {"missing": ("metrics.jsonl: not there",)},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.ENVIRONMENT,
+        "evidence is missing: metrics.jsonl: not there",
+    ),
+    (
+        "Bridge checks demanded",
+        {"tests": None, "job": make_job(require_bridge_checks=True)},
+        make_facts(),
+        Result.BLOCKED,
+        Stage.SHUTDOWN,
+        "evidence is missing: Bridge checks not run: no junit.xml in the folder",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "facts", "result", "stage", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result, stage: Stage, said: str) -> None:
+    verdict = judge(make_record(**given), facts)
+    assert (verdict.result, verdict.stage) == (result, stage)
+    assert said in verdict.cause
+    ending = wording.MERGE_BASE_NOT_RUN if result is Result.FAIL else wording.NOT_EVIDENCE
+    assert verdict.sentence.endswith(ending)
+    assert [row.name for row in verdict.deliverables] == [
+        wording.BRIDGE_CHECKS,
+        wording.LOCAL_IMPORT,
+        wording.BACKEND_RUN,
+        wording.VARIANTS,
+        wording.LOG_CAPTURE,
+    ]
+    assert verdict.deliverables[-1].outcome is not Outcome.BLOCKED
+    assert all(row.detail for row in verdict.deliverables)
+
+
+def test_a_blocked_run_says_how_far_construction_got() -> None:
+    far = judged(cut_facts(Stage.ROLLOUT_ENGINE, errors=(VLLM,)), events=EXIT_1)
+    assert f"; construction had reached {Stage.DDP_WRAP}; " in far.sentence
+    near = judged(cut_facts(Stage.DATA), events=ended(EndReason.STALLED, None))
+    assert "construction" not in near.sentence
+
+
+def test_every_finding_s_mend_is_a_follow_up() -> None:
+    environment = make_environment(findings=(NO_DATA, NO_GPU, REMARK))
+    verdict = judge(make_record(environment=environment, events=ended(EndReason.NOT_STARTED, None)), None)
+    assert verdict.followups == ("Make it.", "Use a GPU host.")
+    assert verdict.key_lines[0].excerpt == "train.parquet is not there"
+
+
+def test_a_fail_asks_for_the_merge_base_and_a_waiver_for_its_tests() -> None:
+    failed = judged(PLANTED, events=EXIT_1)
+    assert wording.RUN_MERGE_BASE in failed.followups
+    waived = judged(tests=None)
+    assert waived.result is Result.PASS
+    assert waived.followups[-1].startswith("Run the focused Bridge tests on aaaaaaaaaaaa (pytest -q tests/")
+    assert judged(tests=None, job=make_job(bridge_tests=())).followups == (
+        "Run the focused Bridge tests on aaaaaaaaaaaa.",
+    )
+
+
+def outcomes(verdict: Verdict) -> list[Outcome]:
+    return [row.outcome for row in verdict.deliverables]
+
+
+P, F, S, N, B = Outcome.PASS, Outcome.FAIL, Outcome.SKIPPED, Outcome.NOT_REQUESTED, Outcome.BLOCKED
+NEVER = ended(EndReason.NOT_STARTED, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "facts", "expected"),
+    [
+        (make_record(), make_facts(), [P, P, P, N, P]),
+        (make_record(tests=None), make_facts(), [S, P, P, N, P]),
+        (make_record(tests=None, job=make_job(require_bridge_checks=True)), make_facts(), [B, P, P, N, P]),
+        (make_record(tests=(FAILED_TEST,)), make_facts(), [F, P, P, N, P]),
+        (make_record(tests=(FAILED_TEST,), events=NEVER, imports=()), LogFacts(0), [F, B, S, N, S]),
+        (make_record(environment=make_environment(findings=(NO_DATA,)), events=NEVER), LogFacts(0), [P, B, B, N, S]),
+        (make_record(imports=(ELSEWHERE,), events=NEVER), LogFacts(0), [P, F, B, N, S]),
+        (make_record(imports=(ELSEWHERE,)), make_facts(), [P, F, B, N, P]),
+        (make_record(events=EXIT_1), PLANTED, [P, P, F, N, P]),
+        (make_record(), None, [P, B, B, N, F]),
+        (make_record(), LogFacts(0), [P, B, B, N, F]),
+        (make_record(job=make_job(variant="amplified-lora")), make_facts(), [P, P, B, B, P]),
+        (make_record(job=make_job(Level.PARALLELISM, "own")), make_facts(), [P, P, B, B, P]),
+    ],
+)
+def test_no_deliverable_is_left_implicit(record: Record, facts: LogFacts | None, expected: list[Outcome]) -> None:
+    assert outcomes(judge(record, facts)) == expected
+
+
+ABOVE_ZERO = [one for one in VARIANTS if one.level is not Level.SMOKE]
+
+
+@pytest.mark.parametrize("variant", ABOVE_ZERO, ids=lambda one: one.job_id)
+def test_a_level_that_is_not_judged_yet_never_passes(variant: Variant) -> None:
+    verdict = judged(job=make_job(variant.level, variant.name))
+    assert verdict.result is Result.BLOCKED
+    assert f"Level {int(variant.level)}" in verdict.sentence
+
+
+def test_the_level_s_own_evidence_is_named_as_not_judged() -> None:
+    verdict = judged(job=make_job(Level.FEATURE, "feature"))
+    assert verdict.cause == "evidence is missing: the evidence of level 4 (feature e2e) is not judged by this version"
+    assert verdict.evidence[-1].criterion is Criterion.FEATURE_ACTIVE
+
+
+def test_a_dirty_or_patched_tree_shows_in_the_sentence() -> None:
+    states = tuple(
+        state.model_copy(update={"dirty": ("src/x.py",), "patches": ("fsdp-class",)})
+        if state.name == "bridge"
+        else state
+        for state in make_environment().repositories
+    )
+    verdict = judged(environment=make_environment(repositories=states))
+    assert "on Bridge aaaaaaaaaaaa plus 1 uncommitted file(s) plus 1 declared patch(es) with" in verdict.sentence
+    assert (
+        verdict.repositories[0] == f"Bridge repo: {'a' * 40} plus dirty files: src/x.py; declared patches: fsdp-class"
+    )
+
+
+def test_without_a_job_everything_is_blocked_and_named() -> None:
+    missing = tuple(f"{name}: not there" for name in ("job.json", "environment.json", "events.jsonl", "imports.jsonl"))
+    for facts, said in (
+        (make_facts(), "the log itself shows the requested steps completed, which alone proves no level"),
+        (PLANTED, "the log itself shows a failure at peft"),
+        (cut_facts(Stage.DATA), "the log itself stops at data"),
+        (None, "not there; not evidence"),
+    ):
+        verdict = judge(Record(missing=missing), facts)
+        assert verdict.result is Result.BLOCKED
+        assert all(name.partition(":")[0] in verdict.sentence for name in missing)
+        assert said in verdict.sentence
+        assert verdict.sentence.endswith(wording.NOT_EVIDENCE)
+        assert outcomes(verdict) == [B, B, B, B, F if facts is None else P]
+
+
+def test_a_record_that_forgot_to_say_what_is_missing_still_names_the_job() -> None:
+    assert "job.json: not there" in judge(Record(), LogFacts(0)).sentence
+
+
+def test_what_the_folder_knows_without_a_job_is_shown() -> None:
+    verdict = judge(Record(environment=make_environment()), make_facts())
+    assert verdict.command.startswith("bash ")
+    assert verdict.repositories[0] == f"Bridge repo: {'a' * 40} plus no dirty files"
+
+
+@pytest.mark.parametrize(
+    ("record", "command"),
+    [
+        (make_record(environment=make_environment(command=())), "exact arguments not recorded)"),
+        (make_record(environment=None), "exact arguments not recorded)"),
+        (make_record(events=NEVER), "trainer.logger=console (never started)"),
+        (Record(), "unknown"),
+    ],
+)
+def test_the_command_of_a_run(record: Record, command: str) -> None:
+    assert judge(record, make_facts()).command.endswith(command)
+
+
+def test_an_unrecorded_tree_is_said_to_be_unrecorded() -> None:
+    verdict = judge(
+        make_record(environment=make_environment(repositories=(), gpus=(), image="", site="")), make_facts()
+    )
+    assert verdict.repositories == tuple(
+        f"{name}: {commit * 40} asked for, the tree and its dirty files are not recorded"
+        for name, commit in (("Bridge repo", "a"), ("verl repo", "b"))
+    )
+
+
+# Each takes one piece of evidence away from the healthy run, or spoils it.
+Spoiler = Callable[[Record, LogFacts], tuple[Record, LogFacts]]
+
+
+def of_record(**update: Any) -> Spoiler:
+    return lambda record, facts: (record.model_copy(update=update), facts)
+
+
+def of_facts(**update: Any) -> Spoiler:
+    return lambda record, facts: (record, replace(facts, **update))
+
+
+def of_environment(**update: Any) -> Spoiler:
+    def spoil(record: Record, facts: LogFacts) -> tuple[Record, LogFacts]:
+        environment = record.environment and record.environment.model_copy(update=update)
+        return record.model_copy(update={"environment": environment}), facts
+
+    return spoil
+
+
+def one_repository_less(index: int) -> Spoiler:
+    states = make_environment().repositories
+    return of_environment(repositories=states[:index] + states[index + 1 :])
+
+
+def one_preflight_import_less(index: int) -> Spoiler:
+    lines = make_environment().imports
+    return of_environment(imports=lines[:index] + lines[index + 1 :])
+
+
+SPOILERS: tuple[Spoiler, ...] = (
+    of_record(job=None),
+    of_record(environment=None),
+    of_record(events=()),
+    of_record(imports=()),
+    of_record(imports=import_lines("run", TRAINER)[1:]),
+    of_record(imports=import_lines("run", PREFLIGHT)),
+    of_record(missing=("config.json: not there",)),
+    of_record(events=ended()[:3]),
+    of_record(events=EXIT_1),
+    of_record(tests=(FAILED_TEST,)),
+    of_environment(import_roots={}),
+    of_environment(findings=(NO_GPU,)),
+    *(one_repository_less(index) for index in range(3)),
+    *(one_preflight_import_less(index) for index in range(6)),
+    of_facts(configs=()),
+    of_facts(configs=(ResolvedConfig(143, None, "cut"),)),
+    of_facts(steps=(), last_step=None),
+    of_facts(progress=None),
+    of_facts(progress=bar(0, 1, 0)),
+    of_facts(completed_at=None),
+    of_facts(adapters=()),
+    of_facts(workers=()),
+    of_facts(lost_weights=LOST),
+    of_facts(errors=(bridge_error(),)),
+)
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, len(SPOILERS) - 1), min_size=1, max_size=4))
+def test_a_pass_never_survives_the_loss_of_any_evidence(chosen: set[int]) -> None:
+    record, facts = make_record(), make_facts()
+    for index in sorted(chosen):
+        record, facts = SPOILERS[index](record, facts)
+    assert judge(record, facts).result is not Result.PASS
+
+
+@pytest.mark.parametrize("index", range(len(SPOILERS)))
+def test_each_single_loss_is_seen(index: int) -> None:
+    assert judge(*SPOILERS[index](make_record(), make_facts())).result is not Result.PASS
+
+
+@settings(deadline=None)
+@given(st.permutations(range(4)), st.permutations(range(6)))
+def test_the_order_of_documents_lines_changes_nothing(tests: list[int], imports: list[int]) -> None:
+    healthy = make_record()
+    shuffled = make_record(
+        tests=tuple(passing_tests()[index] for index in tests),
+        imports=tuple(healthy.imports[index] for index in imports),
+    )
+    assert judge(shuffled, make_facts()) == judge(healthy, make_facts())
+
+
+def test_noise_after_completion_is_a_limitation_and_no_more() -> None:
+    event = Event(t_s=1.0, kind="gpu", data={"gpus": []})
+    late = error(
+        "RuntimeError",
+        "DataLoader worker (pid 8000) is killed by signal: Killed.",
+        stage=Stage.SHUTDOWN,
+        line=1345,
+        after_completion=True,
+    )
+    verdict = judged(make_facts(errors=(late,)), events=(event, *ended()))
+    assert verdict.result is Result.PASS
+    assert "Residual log noise: dataloader-worker-killed (line 1345)." in verdict.limitations
