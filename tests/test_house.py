@@ -17,6 +17,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bot.cli import cli
+from bot.core.evidence import Criterion
+from bot.core.levels import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -197,6 +199,13 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
 def test_every_verb_is_documented() -> None:
     docs = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))))
     assert [verb for verb in cli.commands if f"verl-e2e {verb}" not in docs] == []
+
+
+def test_every_job_and_criterion_is_documented() -> None:
+    text = (ROOT / "docs" / "levels.md").read_text()
+    rows = [f"| `{one.job_id}` | {one.gpu_count} | {one.gpu_minutes} |" for one in VARIANTS]
+    rows += [f"| `{criterion}` |" for criterion in Criterion]
+    assert [row for row in rows if row not in text] == []
 
 
 def test_every_document_that_is_named_exists() -> None:
