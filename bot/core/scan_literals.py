@@ -111,7 +111,7 @@ _STAGES = (
 )
 
 _FACTS = (
-    Literal(START, Mark.CONFIG, Stage.ENVIRONMENT),
+    Literal(START, Mark.CONFIG, Stage.RAY),
     Literal(" with rank=", Mark.LORA, Stage.BRIDGE_PROVIDER, r"^Enabling \w+ with rank=(\d{1,9})", builds=True),
     Literal("Total parameters:", Mark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
     Literal(

@@ -78,8 +78,8 @@ def test_a_scanner_answers_while_the_log_grows() -> None:
     scanner = Scanner()
     log = recorded("level0-gpu-memory-refused")
     seen: list[Stage] = []
-    for start in range(0, len(log), 8192):
-        scanner.feed(log[start : start + 8192])
+    for start in range(0, len(log), 512):
+        scanner.feed(log[start : start + 512])
         if scanner.stage is not None and (not seen or seen[-1] is not scanner.stage):
             seen.append(scanner.stage)
     assert seen[:2] == [Stage.ENVIRONMENT, Stage.RAY]

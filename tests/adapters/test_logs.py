@@ -1,0 +1,100 @@
+"""Logs on disk in every form, whole, cut, broken and absent."""
+
+import gzip
+import io
+import lzma
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from bot.adapters.logs import CHUNK, LogError, open_log
+
+TEXT = b"".join(b"line %d of a log\n" % number for number in range(20_000))
+PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
+
+
+def read(path: Path) -> bytes:
+    return b"".join(open_log(path))
+
+
+def written(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def test_a_plain_log(tmp_path: Path) -> None:
+    assert read(written(tmp_path, "run.log", TEXT)) == TEXT
+    assert read(written(tmp_path, "empty.log", b"")) == b""
+    assert read(written(tmp_path, "short.log", b"ab")) == b"ab"
+
+
+@pytest.mark.parametrize("form", PACK)
+@pytest.mark.parametrize("suffix", ["log", "gz", "xz", "zst", ""])
+def test_the_first_bytes_say_what_it_is_and_not_the_name(tmp_path: Path, form: str, suffix: str) -> None:
+    assert read(written(tmp_path, f"run.{suffix}", PACK[form](TEXT))) == TEXT
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_members_one_after_the_other(tmp_path: Path, form: str) -> None:
+    pack = PACK[form]
+    assert read(written(tmp_path, "run", pack(b"one\n") + pack(TEXT) + pack(b"end\n"))) == b"one\n" + TEXT + b"end\n"
+    assert read(written(tmp_path, "padded", pack(TEXT) + b"\x00" * 512)) == TEXT
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_a_crash_leaves_a_cut_member_that_is_read_as_far_as_it_goes(tmp_path: Path, form: str) -> None:
+    pack = PACK[form]
+    path = written(tmp_path, "run", pack(TEXT) + pack(TEXT)[:-30])
+    found = read(path)
+    assert found.startswith(TEXT)
+    assert (TEXT + TEXT).startswith(found)
+
+
+def test_every_cut_of_a_frame_is_survived(tmp_path: Path) -> None:
+    packed = zstd.compress(TEXT)
+    for end in range(4, len(packed), 997):
+        assert TEXT.startswith(read(written(tmp_path, "cut.zst", packed[:end])))
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_a_broken_log_is_an_error_that_names_it(tmp_path: Path, form: str) -> None:
+    checked = {int(zstd.CompressionParameter.checksum_flag): 1}
+    packed = bytearray(zstd.compress(TEXT, options=checked) if form == "zst" else PACK[form](TEXT))
+    packed[-5:] = bytes(255 - byte for byte in packed[-5:])
+    path = written(tmp_path, "run", bytes(packed))
+    with pytest.raises(LogError, match="broken") as caught:
+        read(path)
+    assert caught.value.file == str(path)
+    assert caught.value.mend
+
+
+def test_rubbish_after_a_whole_member_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="broken"):
+        read(written(tmp_path, "run.zst", zstd.compress(TEXT) + b"rubbish"))
+
+
+def test_logs_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="there is no such file"):
+        read(tmp_path / "absent.log")
+    with pytest.raises(LogError, match="this is a folder"):
+        read(tmp_path)
+    with pytest.raises(LogError, match="cannot be opened"):
+        b"".join(open_log("a\x00b"))
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_a_bomb_comes_out_in_bounded_pieces(tmp_path: Path, form: str) -> None:
+    path = written(tmp_path, "bomb", PACK[form](b"\x00" * (24 * CHUNK)))
+    assert path.stat().st_size < CHUNK // 8
+    sizes = [len(piece) for piece in open_log(path)]
+    assert sum(sizes) == 24 * CHUNK
+    assert max(sizes) <= CHUNK
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zstd.compress(TEXT))))
+    assert b"".join(open_log("-")) == TEXT
