@@ -29,9 +29,9 @@ def one_line(text: str, limit: int = 4000) -> str:
 
 def markdown(text: str, limit: int = 1000) -> str:
     """Text that GitHub shows as it is: no HTML, no mention, no link, no reference, no formatting, no formula."""
-    plain = one_line(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
-    linkless = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", plain)
-    return _BLOCK_START.sub(BREAK, _PUNCTUATION.sub(r"\\\1", linkless))
+    linkless = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", one_line(text, limit))
+    literal = _PUNCTUATION.sub(r"\\\1", _BLOCK_START.sub(BREAK, linkless))
+    return literal.replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
 
 
 def fence_for(rows: tuple[str, ...]) -> str:
