@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.facts import LogFacts
+from bot.core.facts import LogFacts, LoggedError
 from bot.core.scan import Scanner, literal_bytes, scan
 from bot.core.scan_literals import LITERALS, grep_patterns
 from bot.core.scan_prefilter import FindPrefilter
@@ -24,6 +24,19 @@ def facts_of(*texts: str) -> LogFacts:
 
 def fed(log: bytes, size: int) -> LogFacts:
     return scan(log[start : start + size] for start in range(0, len(log), size))
+
+
+def _fatal(*chunks: bytes) -> LoggedError | None:
+    scanner = Scanner()
+    for chunk in chunks:
+        scanner.feed(chunk)
+    return scanner.fatal
+
+
+def _hopeless(*texts: str) -> int:
+    scanner = Scanner()
+    scanner.feed(lines(*texts)[0])
+    return 0 if scanner.hopeless is None else scanner.hopeless.line
 
 
 def test_the_passing_run() -> None:
@@ -91,12 +104,12 @@ def test_a_scanner_answers_while_the_log_grows() -> None:
 
 
 def test_a_run_that_hangs_after_its_error_prints_no_more_and_is_fatal_all_the_same() -> None:
-    scanner = Scanner()
-    scanner.feed(b"Error executing job with overrides: []\nTraceback (most recent call last):\n")
-    assert scanner.fatal is None
-    scanner.feed(b'  File "main_ppo.py", line 3, in main\nValueError: no\n')
-    assert scanner.fatal is not None
-    assert scanner.fatal.kind == "ValueError"
+    begun = b"Error executing job with overrides: []\nTraceback (most recent call last):\n"
+    ended = b'  File "main_ppo.py", line 3, in main\nValueError: no\n'
+    assert _fatal(begun) is None
+    error = _fatal(begun, ended)
+    assert error is not None
+    assert error.kind == "ValueError"
 
 
 def test_a_dead_engine_is_fatal_until_the_run_completed() -> None:
@@ -119,15 +132,13 @@ def test_progress_moves_the_marker_and_the_step() -> None:
 
 def test_an_adapter_without_parameters_is_hopeless_when_lora_was_asked_for() -> None:
     table = ("  Total parameters:     17,940,992", "  Adapter parameters:   0")
-    scanner = Scanner()
-    scanner.feed(lines(*table)[0])
-    assert scanner.hopeless is None
-    scanner.feed(lines("Enabling LORA with rank=4, alpha=4, dropout=0.0")[0])
-    assert scanner.hopeless is not None
-    assert scanner.hopeless.line == 2
-    by_config = Scanner()
-    by_config.feed(lines("{'actor_rollout_ref': {'model': {'lora': {'rank': 8}}}}", *table)[0])
-    assert by_config.hopeless is not None
+    asked = "Enabling LORA with rank=4, alpha=4, dropout=0.0"
+    config = "{'actor_rollout_ref': {'model': {'lora': {'rank': 8}}}}"
+    assert _hopeless(*table) == 0
+    assert _hopeless(*table, asked) == 2
+    assert _hopeless(config, *table) == 3
+    assert _hopeless("trainable params: 0 || all params: 17 || trainable%: 0.0") == 1
+    assert _hopeless("trainable params: 4 || all params: 17 || trainable%: 23.5") == 0
 
 
 def test_a_bar_painted_over_itself() -> None:
