@@ -1,7 +1,7 @@
 """One line of a console log: who wrote it, and what it says without colour, prefix and carriage returns.
 
-A line of a verl run may carry, from left to right: a recorder's `HH:MM:SS `, nested Ray prefixes such as
-`(vLLMHttpServer pid=1) (Worker pid=2) ` or `[rank0]: `, vLLM's `ERROR 11-20 14:54:29 [core.py:1231] `, the text,
+A line of a verl run may carry, from left to right: a recorder's `HH:MM:SS ` or a CI system's ISO time, nested Ray
+prefixes such as `(vLLMHttpServer pid=1) (Worker pid=2) ` or `[rank0]: `, vLLM's `ERROR 11-20 14:54:29 [core.py:1231] `, the text,
 and Ray's `[repeated 7x across cluster]`. Everything here is bounded: a longer line is read up to `LINE_CAP`.
 """
 
@@ -15,10 +15,10 @@ EXCERPT_CAP = 500
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_CLOCK = re.compile(r"\d\d:\d\d:\d\d ")
+_CLOCK = re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)? (?![A-Z]+ |- )")
 _ACTOR = (
     r"\((?:[\w.:<>+-]+ )?pid=\d{1,10}(?:, ip=[^)\s]{1,64})?\) ?"
-    r"|\((?:raylet|autoscaler)[^)]{0,80}\) ?|\[rank\d{1,6}\]: ?"
+    r"|\((?:raylet|autoscaler)[^)]{0,80}\) ?|\[(?:rank|default)\d{1,6}\]: ?"
 )
 _PREFIX = re.compile(
     rf"((?:{_ACTOR})*)((?:ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w.]+:\d+\]|[\w.]+:\d+\]) ?)?"

@@ -181,6 +181,7 @@ _LONES = (
     _lone(": can't open file ", "ShellError", r"python[\d.]*: can't open file "),
     _lone(": command not found", "ShellError", r": (?:line )?\d+: .*: command not found|: command not found$"),
     _lone(": unbound variable", "ShellError", r": line \d+: \S+: unbound variable"),
+    _lone("No solution found when resolving", "ShellError"),
     _lone(": Permission denied", "ShellError", r": line \d+: .*: Permission denied"),
     _lone(": No such file or directory", "ShellError", r"^\S+: line \d+: .*: No such file or directory"),
     _lone("Segmentation fault", "Signal", r"(?:^|: line \d+:\s+\d+ )Segmentation fault"),

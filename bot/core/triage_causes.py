@@ -37,6 +37,17 @@ CAUSES: tuple[Rule, ...] = (
         source="Ray's memory monitor",
     ),
     Rule(
+        id="host-limits",
+        fault=Fault.OUTSIDE,
+        message=r"Too many open files|can't start new thread|Resource temporarily unavailable|insufficient "
+        r"shared memory"
+        r"|\(shm\)|/dev/shm|pthread_create",
+        cause="the host's limits on files, threads or shared memory were reached",
+        mend="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
+        source="Python, at the limit of open files",
+    ),
+    Rule(
         id="disk-full",
         fault=Fault.OUTSIDE,
         message=r"No space left on device|Disk quota exceeded|StorageFull|os error 28\b|Errno (?:28|122)\b"
@@ -160,6 +171,29 @@ CAUSES: tuple[Rule, ...] = (
         source="a user's log of a step on a shared GPU",
     ),
     Rule(
+        id="tracking",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ENVIRONMENT,
+        calls=r"verl/utils/tracking\.py:|(?:^|/)(?:wandb|mlflow|swanlab|trackio)/",
+        cause="the experiment tracker refused or could not be reached",
+        mend="Run with trainer.logger=console, or give the tracker its key and network.",
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 1400, in fit\n'
+        '  File "verl/utils/tracking.py", line 60, in __init__\n'
+        "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+        source="wandb, below verl's tracking",
+    ),
+    Rule(
+        id="collective-timeout",
+        fault=Fault.CODE,
+        kind=r"^CollectiveTimeout$",
+        cause="ranks waited for each other in vain",
+        mend="Find the rank that is missing from the collective named; compare its last line with the others'.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "[rank0]:[E1120 14:10:32.3 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
+        source="PyTorch's NCCL watchdog",
+    ),
+    Rule(
         id="reward-model-files",
         fault=Fault.OUTSIDE,
         stage=Stage.REWARD_MODEL,
@@ -209,7 +243,8 @@ CAUSES: tuple[Rule, ...] = (
         stage=Stage.RAY,
         message=r"^GcsUnreachable|Timed out waiting for file .*gcs|Failed to connect to GCS|GCS .*(?:timed out"
         r"|unavailable)"
-        r"|^RayError|Failed to register worker|Could not find any running Ray instance|Ray Client|raylet "
+        r"|^RayError|RuntimeEnvSetupError|Failed to register worker|Could not find any running Ray instance|Ray "
+        r"Client|raylet "
         r".*(?:failed|died)"
         r"|Can't find a `?node_ip_address|session_\S* .*different|Version mismatch: The cluster was started with",
         cause="Ray did not start, or its cluster cannot be reached",

@@ -108,7 +108,8 @@ PHASES: tuple[Rule, ...] = (
         r"|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$|pipeline_parallel/schedules|:(?:finish"
         r"|start)_grad_sync$"
         r"|:_?optimizer_step$|core/optimizer/\w+\.py:(?:step|prepare_grads|clip|get_grad_norm)|:clip_grad"
-        r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|megatron/bridge/\S+:forward$",
+        r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|:(?:load"
+        r"|offload)_\w+_to_(?:gpu|cpu)$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
         mend="Rerun the merge base with the same job; then read the innermost frame of Bridge or Megatron.",
         example='  File "verl/workers/megatron_workers.py", line 450, in compute_log_prob\n'
@@ -174,7 +175,9 @@ PHASES: tuple[Rule, ...] = (
         id="fsdp-wrap",
         fault=Fault.CODE,
         stage=Stage.FSDP_WRAP,
-        calls=r"distributed/fsdp/|:FullyShardedDataParallel$|:fully_shard|megatron_fsdp/|:_build_fsdp",
+        calls=r"core/distributed/fsdp/|fully_sharded_data_parallel\.py:__init__$|:FullyShardedDataParallel$"
+        r"|:fully_shard"
+        r"|megatron_fsdp/|:apply_fsdp|:_build_fsdp",
         cause="wrapping the model with FSDP failed",
         mend="Rerun with USE_MEGATRON_FSDP=False to separate FSDP from the provider; check sizes that FSDP supports.",
         example='  File "megatron/training/models/dist_utils.py", line 396, in _ddp_wrap\n'
@@ -252,7 +255,7 @@ PHASES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         calls=r":initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
         r"|:initialize_global_process_group"
-        r"|:_init_device_mesh$|base/worker\.py:|:validate_config$|:_setup_env",
+        r"|:_init_device_mesh$|base/worker\.py:|:_setup_env",
         cause="processes, device mesh or parallel sizes could not be set up",
         mend="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",
         example="Enabling LORA with rank=4, alpha=4\n"
@@ -291,6 +294,18 @@ PHASES: tuple[Rule, ...] = (
         '  File "transformers/tokenization_utils_base.py", line 2100, in _from_pretrained\n'
         "Exception: data did not match any variant of untagged enum ModelWrapper at line 757371 column 3",
         source="tokenizers, for a file of a newer version",
+    ),
+    Rule(
+        id="verl-config",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ENVIRONMENT,
+        calls=r"verl/workers/config/|verl/utils/config\.py:|verl/trainer/config/|:validate_config$",
+        cause="verl refuses the run's configuration",
+        mend="Change the key that the message names; compare with verl's configuration at the commit under test.",
+        example="Using dataset class: RLHFDataset\n"
+        '  File "verl/workers/config/actor.py", line 150, in __post_init__\n'
+        "ValueError: [actor_rollout_ref.actor] Please set at least one of ppo_micro_batch_size and its _per_gpu form.",
+        source="verl, workers/config",
     ),
     Rule(
         id="ray",

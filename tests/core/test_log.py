@@ -7,6 +7,9 @@ from bot.core.log import EXCERPT_CAP, LINE_CAP, clean, parse_line
 CASES = (
     (b"plain", "", "plain"),
     (b"14:20:56 + export X=1", "", "+ export X=1"),
+    (b"2026-11-20T14:20:56.1234567Z   File x", "", "  File x"),
+    (b"2026-11-20 14:20:56 [rank3]: x", "[rank3]: ", "x"),
+    (b"2026-11-20 14:22:49,005 - INFO - x", "", "2026-11-20 14:22:49,005 - INFO - x"),
     (b"\x1b[36m(WorkerDict pid=7470)\x1b[0m   File x", "(WorkerDict pid=7470) ", "  File x"),
     (b"14:22:49 (vLLMHttpServer pid=1) (Worker pid=2) text", "(vLLMHttpServer pid=1) (Worker pid=2) ", "text"),
     (b"(WorkerDict pid=7, ip=192.0.2.7) text", "(WorkerDict pid=7, ip=192.0.2.7) ", "text"),
