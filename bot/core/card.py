@@ -110,7 +110,7 @@ def _evidence_rows(card: Card) -> Iterable[str]:
 
 
 def _key_line(item: Evidence) -> str:
-    where = f"{item.file}:{item.line}" if item.line else item.file
+    where = one_line(f"{item.file}:{item.line}" if item.line else item.file, MAX_EXCERPT)
     return f"{where}: {one_line(item.excerpt, MAX_EXCERPT)}"
 
 
@@ -123,7 +123,7 @@ def limitations_of(card: Card) -> tuple[str, ...]:
 def followups_of(card: Card) -> tuple[str, ...]:
     """What is to be done next, each once."""
     rows = [row for verdict in card.verdicts for row in verdict.followups]
-    rows += [f"Run {job.coverage}: {job.reason}." for job in card.not_run]
+    rows += [f"Still to run: {job.coverage} ({job.reason})." for job in card.not_run]
     return tuple(dict.fromkeys(rows))
 
 
@@ -153,13 +153,12 @@ def render_markdown(card: Card) -> str:
 
 def _markdown_head(card: Card) -> Block:
     result = result_of(card)
+    heading = f"### {_ICON[result]} {result} - {markdown(sentence_of(card))}\n"
     rows = (
-        f"### {_ICON[result]} {result} - {markdown(sentence_of(card))}",
-        "",
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}",
     )
-    return Block("", rows, "", 12_000)
+    return Block(heading, rows, "", 16_000)
 
 
 def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:

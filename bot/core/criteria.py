@@ -36,6 +36,8 @@ def _why_not_run(case: Case) -> str:
     said = next((one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok), "")
     if said:
         return said.removeprefix("Bridge checks not run: ")
+    if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
+        return "the run was stopped before them"
     if case.record.tests is not None:
         return f"none of the {len(case.record.tests)} tests in {JUNIT_FILE} ran to its end"
     return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"

@@ -13,7 +13,7 @@ from bot.core.evidence import Criterion, Evidence, State
 from bot.core.health import HEALTH_STAGE
 from bot.core.import_proof import checkout_gap, run_imported_checkout
 from bot.core.outcome import Decision, Result
-from bot.core.record import ENVIRONMENT_FILE, EndReason, Finding, Record
+from bot.core.record import EndReason, Finding, Record
 from bot.core.stages import Stage
 from bot.core.triage import TriageVerdict
 
@@ -63,11 +63,11 @@ def blocking(record: Record) -> tuple[Finding, ...]:
 
 
 def _blocking_finding(case: Case) -> Decision | None:
-    finding = next(iter(blocking(case.record)), None)
-    if finding is None:
+    """The first finding that stops a run; the mends of all of them are follow-ups."""
+    found = blocking(case.record)
+    if not found:
         return None
-    at = Evidence(Criterion.EXIT_ZERO, State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary)
-    return Decision(Result.BLOCKED, finding.stage, finding.summary, finding.mend, at)
+    return Decision(Result.BLOCKED, found[0].stage, wording.blocked_by([one.summary for one in found]))
 
 
 def _not_as_asked(by: By) -> Decision | None:

@@ -41,5 +41,6 @@ def fence_for(rows: tuple[str, ...]) -> str:
 
 
 def fenced_row(text: str, limit: int = 1000) -> str:
-    """A row inside a code fence: no mention and no marker of ours, otherwise as it is."""
-    return one_line(text, limit).replace("@", f"@{BREAK}").replace("<!--", f"<!{BREAK}--")
+    """A row inside a code fence, with its indentation: no mention and no marker of ours, otherwise as it is."""
+    indent = " " * min(len(text) - len(text.lstrip(" ")), 40)
+    return indent + one_line(text, limit).replace("@", f"@{BREAK}").replace("<!--", f"<!{BREAK}--")

@@ -4,7 +4,7 @@ from xml.parsers import expat
 
 from bot.core.record import TestCase
 
-MAX_CASES = 100_000
+MAX_CASES = 20_000
 MAX_NAME = 300
 MAX_MESSAGE = 500
 

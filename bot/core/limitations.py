@@ -20,7 +20,7 @@ _SHOWN_FILES = 20
 def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
     rows = [
-        *_waived(evidence),
+        *_waived(case, evidence),
         *_tests(case),
         *_trees(case),
         *_checkpoint(case),
@@ -33,9 +33,11 @@ def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row for row in rows if row))
 
 
-def _waived(evidence: tuple[Evidence, ...]) -> Iterable[str]:
+def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[str]:
+    """What was not demanded; metrics are only missed where a step was trained."""
     waived = [item for item in evidence if item.state is State.WAIVED]
-    for item in sorted(waived, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
+    seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
+    for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
         yield _sentence(f"{item.summary[:1].upper()}{item.summary[1:]}")
 
 

@@ -10,7 +10,7 @@ from bot.core.facts import LogFacts
 from bot.core.health import HEALTH
 from bot.core.levels import Level
 from bot.core.outcome import Decision, Deliverable, Outcome, Result, Verdict
-from bot.core.record import JOB_FILE, Record, RepositoryState
+from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.stages import Stage
 from bot.core.triage import Triage, TriageVerdict, triage
 
@@ -44,7 +44,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         evidence=evidence,
         repositories=wording.repositories(case.record) + wording.host(case.record),
         command=wording.command(case.record, started=case.started),
-        key_lines=_key_lines(evidence, decision),
+        key_lines=_key_lines(case, evidence, decision),
         limitations=limitations.of(case, evidence),
         followups=_followups(case, evidence, decision),
     )
@@ -92,16 +92,21 @@ def _construction(facts: LogFacts) -> Stage | None:
     return max(stages, key=lambda stage: stage.order, default=None)
 
 
-def _key_lines(evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
+def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
     met = [item for item in evidence if item.criterion in _KEY and item.state is State.MET and item.excerpt]
     if decision.result is Result.PASS:
         return tuple(met)
     config = [item for item in met if item.criterion is Criterion.RESOLVED_CONFIG]
-    return (*config, decision.at) if decision.at and decision.at.excerpt else tuple(config)
+    at = [decision.at] if decision.at and decision.at.excerpt else []
+    return (*config, *at, *(_finding(one) for one in blocking(case.record)))
+
+
+def _finding(finding: Finding) -> Evidence:
+    return Evidence(Criterion.EXIT_ZERO, State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary)
 
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
-    rows = [decision.mend, *(finding.mend for finding in blocking(case.record))]
+    rows = [decision.mend, *(wording.mend(one.summary, one.mend) for one in blocking(case.record))]
     if decision.result is Result.FAIL:
         rows.append(wording.RUN_MERGE_BASE)
     if any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence):

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.jobs import Job
@@ -214,6 +214,18 @@ def ended_early(reason: str, exit_code: object, note: object) -> str:
 def not_as_asked(summary: str) -> str:
     """The run was not the one that was asked for."""
     return f"the run was not as asked: {summary}"
+
+
+def blocked_by(summaries: Sequence[str]) -> str:
+    """What preflight found, the first in full."""
+    more = len(summaries) - 1
+    rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
+    return f"{_plain(summaries[0])}{rest}"
+
+
+def mend(summary: str, mending: str) -> str:
+    """One finding with what to do about it."""
+    return f"{_plain(summary)}: {mending}" if mending else f"Mend: {_plain(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:

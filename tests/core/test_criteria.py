@@ -70,6 +70,11 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
             "2 focused Bridge tests passed",
         ),
         ({"tests": passing_tests()[:2], "job": make_job(site=LEFT_OUT)}, State.MET, "2 focused Bridge tests passed"),
+        (
+            {"tests": None, "events": ended(EndReason.NOT_STARTED, None)},
+            State.WAIVED,
+            "Bridge checks not run: the run was stopped before them",
+        ),
         ({"tests": None, "environment": None}, State.WAIVED, "Bridge checks not run: no junit.xml in the folder"),
         ({"tests": None, "job": make_job(bridge_tests=())}, State.WAIVED, "Bridge checks not run: the job lists none"),
         ({"job": make_job(bridge_tests=()), "environment": None}, State.MET, "4 focused Bridge tests passed"),

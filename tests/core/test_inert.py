@@ -86,7 +86,7 @@ def test_a_fence_cannot_be_closed_from_inside(rows: list[str]) -> None:
 def test_a_fence_is_longer_than_what_it_holds() -> None:
     assert fence_for(()) == "```"
     assert fence_for(("a `b` ````c````",)) == "`````"
-    assert fenced_row("a @b <!-- c", 100) == f"a @{BREAK}b <!{BREAK}-- c"
+    assert fenced_row("  a @b <!-- c", 100) == f"  a @{BREAK}b <!{BREAK}-- c"
 
 
 def test_blocks_that_fit_are_whole() -> None:

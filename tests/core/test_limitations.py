@@ -155,6 +155,7 @@ def test_a_limitation_is_said(record: Any, facts: LogFacts, row: str) -> None:
             "Missing from",
         ),
         (make_record(environment=None), make_facts(), "Installed by hand"),
+        (make_record(), make_facts(steps=()), "rollout agreement"),
     ],
 )
 def test_a_limitation_that_does_not_apply_is_not_said(record: Any, facts: LogFacts, word: str) -> None:

@@ -354,8 +354,16 @@ def test_a_blocked_run_says_how_far_construction_got() -> None:
 def test_every_finding_s_mend_is_a_follow_up() -> None:
     environment = make_environment(findings=(NO_DATA, NO_GPU, REMARK))
     verdict = judge(make_record(environment=environment, events=ended(EndReason.NOT_STARTED, None)), None)
-    assert verdict.followups == ("Make it.", "Use a GPU host.")
-    assert verdict.key_lines[0].excerpt == "train.parquet is not there"
+    assert verdict.followups == ("train.parquet is not there: Make it.", "no GPU: Use a GPU host.")
+    assert [item.excerpt for item in verdict.key_lines] == ["train.parquet is not there", "no GPU"]
+    assert "train.parquet is not there (and 1 more finding);" in verdict.sentence
+
+
+def test_a_finding_without_a_mend_is_still_a_follow_up() -> None:
+    findings = tuple(Finding(check=Check.DISK, ok=False, summary=f"disk {n} is full.") for n in range(3))
+    verdict = judge(make_record(environment=make_environment(findings=findings), events=NEVER), None)
+    assert verdict.followups == ("Mend: disk 0 is full", "Mend: disk 1 is full", "Mend: disk 2 is full")
+    assert "disk 0 is full (and 2 more findings)" in verdict.cause
 
 
 def test_a_fail_asks_for_the_merge_base_and_a_waiver_for_its_tests() -> None:
