@@ -1,8 +1,9 @@
 """One line of a console log: who wrote it, and what it says without colour, prefix and carriage returns.
 
 A line of a verl run may carry, from left to right: a recorder's `HH:MM:SS ` or a CI system's ISO time, nested Ray
-prefixes such as `(vLLMHttpServer pid=1) (Worker pid=2) ` or `[rank0]: `, vLLM's `ERROR 11-20 14:54:29 [core.py:1231] `, the text,
-and Ray's `[repeated 7x across cluster]`. Everything here is bounded: a longer line is read up to `LINE_CAP`.
+prefixes such as `(vLLMHttpServer pid=1) (Worker pid=2) ` or `[rank0]: `, vLLM's own
+`ERROR 11-20 14:54:29 [core.py:1231] `, the text, and Ray's `[repeated 7x across cluster]`. Everything here is
+bounded: a longer line is read up to `LINE_CAP`.
 """
 
 import re

@@ -37,9 +37,6 @@ class ErrorBook:
         self._index: dict[tuple[str, str, str], int] = {}
         self.driver: LoggedError | None = None
 
-    def __len__(self) -> int:
-        return len(self._errors)
-
     def copy(self) -> "ErrorBook":
         """A book with the same errors that may be added to."""
         other = ErrorBook()

@@ -261,8 +261,7 @@ class FactBook:
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
             return False
         reader = TracebackReader()
-        if not reader.take(line):
-            return False
+        reader.take(line)
         self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None)
         return True
 

@@ -272,3 +272,23 @@ def test_literals_are_fit_for_a_pattern_file() -> None:
 def test_facts_are_values() -> None:
     facts = scan([recorded("level0-pass")])
     assert replace(facts, line_count=1) != facts
+
+
+def test_a_process_becomes_a_training_worker_when_it_builds() -> None:
+    facts = facts_of(W + "optimizer config after override: {}", W + "PEFT Adapter Information:")
+    assert [(worker.pid, worker.line, worker.built_model) for worker in facts.workers] == [(7, 1, True)]
+
+
+def test_metrics_of_ever_other_names_do_not_pile_up() -> None:
+    facts = facts_of(*(f"step:{n} - key{n}:1.0" for n in range(200)))
+    assert [dict(step.values) for step in facts.steps[-2:]] == [{"key198": 1.0}, {"key199": 1.0}]
+
+
+def test_lists_of_facts_are_bounded() -> None:
+    facts = facts_of(
+        *(f"  Adapter parameters:   {n}" for n in range(1, 400)),
+        *(f"(W pid={n})   Total parameters:   {n}" for n in range(1, 400)),
+        *(f"WARNING: Can't find the following HF parameters in hf_keys: [{n}]" for n in range(400)),
+        *(f"Saving checkpoint to /c/global_step_{n}" for n in range(400)),
+    )
+    assert len(facts.adapters) == len(facts.lost_weights) == len(facts.checkpoints) == 256

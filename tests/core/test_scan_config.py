@@ -106,3 +106,15 @@ def test_lookup_names_the_missing_part() -> None:
 def test_lora_rank_of_what_cannot_be_read() -> None:
     assert lora_rank(ResolvedConfig(1, None, "cut")) == 0
     assert lora_rank(ResolvedConfig(1, {"actor_rollout_ref": {"model": {"lora": {"rank": "four"}}}})) == 0
+
+
+def test_brackets_that_close_around_no_dict() -> None:
+    found = config(P + "{'actor_rollout_ref': {'a' 1}}")
+    assert found.values is None
+    assert "no readable dict" in found.problem
+
+
+def test_a_dump_whose_process_fell_silent_does_not_hold_the_scan_up() -> None:
+    others = [f"(Other pid=6) line {number}" for number in range(2100)]
+    facts = scan(lines(P + "{'actor_rollout_ref': {'a': 1,", *others, P + "    'b': 2}}"))
+    assert [found.values for found in facts.configs] == [None]

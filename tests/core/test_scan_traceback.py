@@ -260,3 +260,45 @@ def test_an_endless_chain_is_bounded() -> None:
     error = only(*rows)
     assert error.message == ""
     assert len(error.chain) < 32
+
+
+def test_a_chain_whose_first_exception_line_is_missing() -> None:
+    error = only(H, frame("x.py", "f"), DURING, "", H, frame("y.py", "g"), "OSError: second")
+    assert error.kind == "OSError"
+
+
+def test_words_of_others_between_the_links_of_a_chain() -> None:
+    error = only(
+        H, frame("x.py", "f"), "OSError: one", "", "other", CAUSE, "other", H, frame("y.py", "g"), "ValueError"
+    )
+    assert (error.kind, error.chain) == ("OSError", ("ValueError",))
+
+
+def test_an_unhandled_error_of_a_task_is_an_error_of_its_own() -> None:
+    head = (
+        "Unhandled error (suppress with 'RAY_IGNORE_UNHANDLED_ERRORS=1'): "
+        "ray::W.load_checkpoint() (pid=3, ip=192.0.2.2)"
+    )
+    found = errors(
+        *prefixed("(T pid=1)", frame("a.py", "f"), "OSError: one", head, frame("b.py", "g"), "TypeError: two"),
+        *prefixed("(T pid=1)", "gone on", head, frame("b.py", "g"), "KeyError: three"),
+    )
+    assert [error.kind for error in found] == ["OSError", "TypeError", "KeyError"]
+    assert "ray::W.load_checkpoint" in found[1].calls
+
+
+def test_a_blank_line_below_a_wrapper_does_not_end_it() -> None:
+    error = only(
+        "ray.exceptions.RayTaskError(OSError): ray::W.run() (pid=3, ip=192.0.2.2)",
+        "",
+        "           ^^^^^^^^^",
+        frame("y.py", "g"),
+        "OSError: deep",
+    )
+    assert (error.kind, error.calls) == ("OSError", ("ray::W.run", "y.py:g"))
+
+
+def test_a_traceback_that_nothing_follows_is_closed_after_a_while() -> None:
+    rows = [*prefixed("(A pid=1)", H, frame("x.py", "f")), *(f"(B pid=2) line {n}" for n in range(400))]
+    error = only(*rows, *prefixed("(A pid=1)", "ValueError: much later"))
+    assert error.kind == ""
