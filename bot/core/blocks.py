@@ -1,6 +1,7 @@
 """A long Markdown document made to fit: blocks that lose their last rows by rule, and say so."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 
 from bot.core.inert import fence_for, fenced_row
 
@@ -33,12 +34,8 @@ def _shown(block: Block, room: int, note: str) -> str:
     room -= len(_text(block, (note,)))
     if room < 0:
         return ""
-    kept: list[str] = []
-    for row in block.rows:
-        room -= len(row) + 1
-        if room < 0:
-            break
-        kept.append(row)
+    ends = accumulate(len(row) + 1 for row in block.rows)
+    kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= room]
     return _text(block, (*kept, note))
 
 

@@ -62,7 +62,7 @@ def steps_completed(case: Case) -> Evidence:
         return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, "no training progress in the log", case.log)
     at = (case.log, progress.at.line, progress.at.text)
     if progress.total != wanted or progress.done != wanted or progress.percent != 100 or not case.facts.completed_at:
-        summary = f"{progress.done} of {progress.total} steps done, {wanted} requested"
+        summary = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}, with {wanted} requested"
         return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, *at)
     steps = case.train_steps()
     stray = next((step for step in steps if step.step > wanted or global_step(step) != step.step), None)

@@ -10,6 +10,7 @@ from bot.core.card import MAX_MARKDOWN, Card, NotRun, render_markdown, render_te
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import Excerpt, LogFacts
 from bot.core.inert import BREAK
+from bot.core.jobs import Checkpoint
 from bot.core.outcome import Deliverable, Outcome, Result, Verdict
 from bot.core.record import Check, EndReason, Finding, Record
 from bot.core.stages import Stage
@@ -22,6 +23,7 @@ from tests.core.builders import (
     judged,
     make_environment,
     make_facts,
+    make_job,
     make_record,
 )
 
@@ -116,6 +118,28 @@ def test_every_job_names_its_repositories_command_and_key_lines() -> None:
 def test_fail_outranks_blocked_outranks_pass(card: Card, result: Result) -> None:
     assert result_of(card) is result
     assert render_text(card).startswith(f"Result: {result} - ")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "shown"),
+    [
+        (Checkpoint(model_id="Qwen/Qwen2.5-0.5B"), "MODEL_ID Qwen/Qwen2.5-0.5B"),
+        (Checkpoint(model_id="a/b", model_path="/m"), "MODEL_PATH /m (MODEL_ID a/b)"),
+        (
+            Checkpoint(model_id="a/b", model_path="/m", random_weights=True),
+            "MODEL_PATH /m (MODEL_ID a/b, random weights)",
+        ),
+        (Checkpoint(model_id="a/b", dummy_config="/c.json"), "dummy config /c.json (MODEL_ID a/b)"),
+    ],
+)
+def test_the_checkpoint_is_what_was_really_loaded(checkpoint: Checkpoint, shown: str) -> None:
+    text = render_text(Card((judged(job=make_job(checkpoint=checkpoint)),)))
+    assert text.splitlines()[2] == f"Checkpoint/config: {shown}"
+
+
+def test_a_run_names_the_features_that_were_asked_for() -> None:
+    verdict = judged(job=make_job(wrapper={"LORA_RANK": "0", "USE_MEGATRON_FSDP": "True", "ENGINE": "sglang"}))
+    assert verdict.deliverables[2].detail.startswith("Megatron-FSDP, rollout by sglang - ")
 
 
 def test_the_sentence_is_that_of_the_job_that_decides() -> None:

@@ -1,0 +1,203 @@
+"""Run folders on disk: whatever lies there is read or named as missing, and never breaks the judge."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bot.adapters import folder as disk
+from bot.core.levels import Level
+from bot.core.record import Record
+from tests.adapters.run_folders import write_run_folder
+from tests.core.builders import make_job, make_record
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run_folder(tmp_path / "run", make_record(), b"a log\n")
+
+
+def test_a_whole_folder_is_read_back_as_it_was(run: Path) -> None:
+    assert disk.read_record(run) == make_record()
+    assert disk.find_jobs(run) == (run,)
+    assert disk.find_log(run) == run / "log.txt.zst"
+
+
+FILES = ("job.json", "environment.json", "events.jsonl", "imports.jsonl", "metrics.jsonl", "config.json", "log.txt.zst")
+
+
+def test_a_folder_with_only_a_log_names_everything_else(tmp_path: Path) -> None:
+    (tmp_path / "log.txt.zst").write_bytes(b"")
+    record = disk.read_record(tmp_path)
+    assert record.missing == tuple(f"{name}: not there" for name in FILES[:-1])
+    assert (record.job, record.environment, record.events, record.imports, record.tests) == (None, None, (), (), None)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_missing_file_is_named(run: Path, name: str) -> None:
+    (run / name).unlink()
+    assert disk.read_record(run).missing == (f"{name}: not there",)
+
+
+@pytest.mark.parametrize(("required", "named"), [(True, ("junit.xml: not there",)), (False, ())])
+def test_the_test_result_is_missed_only_where_it_is_required(tmp_path: Path, required: bool, named: tuple[str]) -> None:
+    record = make_record(job=make_job(require_bridge_checks=required), tests=None)
+    assert disk.read_record(write_run_folder(tmp_path / "run", record, b"")).missing == named
+
+
+def spoil(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("job.json", b"", "job.json: the document: Invalid JSON"),
+        ("job.json", b"[]", "job.json: the document: Input should be an object"),
+        ("job.json", b'{"id": "0-x", "extra": 1}', "job.json: level: Field required"),
+        ("job.json", b"[" * 100_000, "job.json: the document: Invalid JSON"),
+        ("environment.json", b'{"schema": 2}', "environment.json: schema: Input should be 1"),
+        ("environment.json", b"\xff\xfe", "environment.json: the document: Invalid JSON"),
+        ("junit.xml", b"<testsuite", "junit.xml: not readable as JUnit (unclosed token: line 1, column 0)"),
+        ("junit.xml", b"<!DOCTYPE x><testsuite/>", "junit.xml: not readable as JUnit (it declares a document type)"),
+    ],
+)
+def test_a_broken_document_is_named_with_its_key(run: Path, name: str, text: bytes, said: str) -> None:
+    (run / name).write_bytes(text)
+    (missing,) = disk.read_record(run).missing
+    assert missing.startswith(said)
+
+
+def test_lines_are_read_up_to_the_first_that_is_cut(run: Path) -> None:
+    events = run / "events.jsonl"
+    whole = events.read_bytes()
+    events.write_bytes(b"\n" + whole[:-30])
+    record = disk.read_record(run)
+    assert record.events == make_record().events[:-1]
+    assert record.missing == ("events.jsonl: line 6 cannot be read",)
+
+
+def test_too_many_lines_are_named_not_dropped_in_silence(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "MAX_ROWS", 3)
+    record = disk.read_record(run)
+    assert len(record.events) == 3
+    assert "events.jsonl: more than 3 lines" in record.missing
+
+
+def test_a_document_of_absurd_size_is_not_read(run: Path) -> None:
+    with (run / "job.json").open("wb") as file:
+        file.truncate(disk.MAX_DOCUMENT_BYTES + 1)
+    record = disk.read_record(run)
+    assert record.job is None
+    assert record.missing == ("job.json: larger than 16,777,216 bytes",)
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [_pipe, _folder, _device])
+def test_what_is_no_file_is_not_read(run: Path, make: Callable[[Path], None]) -> None:
+    (run / "junit.xml").unlink()
+    make(run / "junit.xml")
+    assert disk.read_record(run).missing == ("junit.xml: not a regular file",)
+
+
+def test_a_loop_of_links_is_named(run: Path) -> None:
+    (run / "job.json").unlink()
+    (run / "job.json").symlink_to("job.json")
+    assert disk.read_record(run).missing == ("job.json: Too many levels of symbolic links",)
+
+
+@pytest.mark.parametrize("name", ["log.txt.zst", "log.txt", "log.txt.xz", "log.txt.gz", "level0.log", "x.log.zst"])
+def test_a_log_is_found_under_its_known_names_or_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"")
+    assert disk.find_log(tmp_path) == tmp_path / name
+    assert disk.read_record(tmp_path).log == name
+
+
+def test_of_several_other_logs_none_is_taken(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_bytes(b"")
+    assert disk.find_log(tmp_path) is None
+    (tmp_path / "log.txt").write_bytes(b"")
+    assert disk.find_log(tmp_path) == tmp_path / "log.txt"
+
+
+def test_a_folder_that_is_not_there_has_everything_missing(tmp_path: Path) -> None:
+    assert disk.find_log(tmp_path / "none") is None
+    assert disk.read_record(tmp_path / "none").missing == tuple(f"{name}: not there" for name in FILES)
+
+
+def mistake(call: Callable[[], object]) -> str:
+    with pytest.raises(disk.FolderError) as raised:
+        call()
+    assert raised.value.user_mistake
+    return str(raised.value)
+
+
+def test_the_run_folders_of_a_check_in_name_order(tmp_path: Path) -> None:
+    for name in ("2-dense", "0-lora-ddp", "0-lora-ddp-base"):
+        (tmp_path / "jobs" / name).mkdir(parents=True)
+    (tmp_path / "jobs" / "note.txt").write_text("")
+    assert [path.name for path in disk.find_jobs(tmp_path)] == ["0-lora-ddp", "0-lora-ddp-base", "2-dense"]
+
+
+def test_no_folder_and_no_jobs_are_the_user_s_mistake(tmp_path: Path) -> None:
+    assert "not a folder; give the --out folder" in mistake(lambda: disk.find_jobs(tmp_path / "none"))
+    (tmp_path / "jobs").mkdir()
+    assert "no run folder in it" in mistake(lambda: disk.find_jobs(tmp_path))
+
+
+@pytest.mark.parametrize("jobs", [True, False])
+def test_a_check_that_needed_no_job_has_no_run_folder(tmp_path: Path, jobs: bool) -> None:
+    (tmp_path / "plan.json").write_text('{"jobs": []}')
+    if jobs:
+        (tmp_path / "jobs").mkdir()
+    assert disk.find_jobs(tmp_path) == ()
+    assert disk.planned_jobs(tmp_path) == {}
+
+
+def test_planned_jobs_are_read_from_the_plan(tmp_path: Path) -> None:
+    assert disk.planned_jobs(tmp_path) == {}
+    (tmp_path / "plan.json").write_text('{"jobs": [{"id": "0-lora-ddp", "level": 0}, {"id": "2-vpp", "level": 2}]}')
+    assert disk.planned_jobs(tmp_path) == {"0-lora-ddp": Level.SMOKE, "2-vpp": Level.PARALLELISM}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"jobs": [{"id": "x", "level": 9}]}', '{"jobs": 1}', "[" * 100_000])
+def test_a_plan_that_cannot_be_read_is_never_an_empty_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    assert "make it again with `verl-e2e check`" in mistake(lambda: disk.planned_jobs(tmp_path))
+
+
+def test_a_plan_that_is_no_file_is_never_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").mkdir()
+    assert "plan.json: not a regular file" in mistake(lambda: disk.planned_jobs(tmp_path))
+
+
+def test_files_are_written_whole_and_over_older_ones(tmp_path: Path) -> None:
+    disk.write_files(tmp_path, {"card.txt": "old"})
+    disk.write_files(tmp_path, {"card.txt": "Ünï\n", "card.md": "x"})
+    assert (tmp_path / "card.txt").read_bytes() == "Ünï\n".encode()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["card.md", "card.txt"]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "card.txt").mkdir()
+    assert "card.txt: cannot be written: Is a directory" in mistake(
+        lambda: disk.write_files(tmp_path, {"card.txt": ""})
+    )
+
+
+def test_an_empty_record_is_equal_to_none_read(tmp_path: Path) -> None:
+    empty = disk.read_record(tmp_path)
+    assert empty == Record(missing=tuple(f"{name}: not there" for name in FILES))
