@@ -81,6 +81,9 @@ def _of_level(level: Level) -> Iterator[tuple[str, Value]]:
 
 
 def _faults(job: Job, values: Mapping[str, Any]) -> Iterator[str]:
+    claimed = f"{int(job.level)}-{job.variant}"
+    if not job.id.startswith(claimed):
+        yield f"the job is called {job.id}, but it asks for {claimed}"
     for key, wanted in requested(job):
         found = lookup(values, key)
         if not same_value(found, wanted):

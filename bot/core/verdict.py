@@ -109,7 +109,8 @@ def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
     rows = [decision.mend, *(wording.mend(one.summary, one.mend) for one in blocking(case.record))]
     if decision.result is Result.FAIL:
         rows.append(wording.RUN_MERGE_BASE)
-    if any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence):
+    waived = any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
+    if waived and case.started:
         rows.append(wording.run_bridge_tests(case.job))
     return tuple(dict.fromkeys(row for row in rows if row))
 

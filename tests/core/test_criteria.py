@@ -328,6 +328,12 @@ def test_level_zero_without_lora_is_not_level_zero() -> None:
     assert "actor_rollout_ref.model.lora.rank is absent, level 0 needs LoRA" in item.summary
 
 
+def test_a_job_cannot_run_under_the_name_of_another() -> None:
+    item = resolved_config(make_case(make_record(job=make_job(id="2-dense"))))
+    assert (item.state, item.summary) == (State.BROKEN, "the job is called 2-dense, but it asks for 0-lora-ddp")
+    assert resolved_config(make_case(make_record(job=make_job(id="0-lora-ddp-qwen3")))).state is State.MET
+
+
 def test_a_variant_is_claimed_only_with_its_own_settings() -> None:
     plain = make_record(job=make_job(variant="recompute"))
     item = resolved_config(make_case(plain))

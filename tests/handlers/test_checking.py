@@ -63,7 +63,7 @@ def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(t
     assert [job.id for job in dispatcher.jobs][0] == "0-lora-ddp"
     assert result_of(card) is Result.BLOCKED
     assert NO_GPU.summary in card.verdicts[0].sentence
-    assert NO_GPU.mend in card.verdicts[0].followups
+    assert f"{NO_GPU.summary}: {NO_GPU.mend}" in card.verdicts[0].followups
     assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
     assert said[0].startswith("plan: levels 0, 1")
