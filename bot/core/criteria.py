@@ -13,6 +13,8 @@ from bot.core.junit import covers
 from bot.core.record import EVENTS_FILE, JUNIT_FILE, Check, EndReason, TestCase
 from bot.core.triage import TriageVerdict
 
+_NOT_RUN = "Bridge checks not run: "
+
 
 def bridge_tests(case: Case) -> Evidence:
     """Criterion 1: the focused Bridge tests passed on this head; waived when no result is there or demanded."""
@@ -22,7 +24,7 @@ def bridge_tests(case: Case) -> Evidence:
         summary = f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {failed[0].name}"
         return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message or summary)
     passed = sum(test.outcome == "passed" for test in tests)
-    gap = _unseen(case, tests) if passed else f"Bridge checks not run: {_why_not_run(case)}"
+    gap = _unseen(case, tests) if passed else f"{_NOT_RUN}{_why_not_run(case)}"
     if gap:
         state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
         return Evidence(Criterion.BRIDGE_TESTS, state, gap, JUNIT_FILE)
@@ -33,9 +35,10 @@ def bridge_tests(case: Case) -> Evidence:
 def _why_not_run(case: Case) -> str:
     """The runner's own reason, else what the folder shows."""
     findings = case.record.environment.findings if case.record.environment else ()
-    said = next((one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok), "")
-    if said:
-        return said.removeprefix("Bridge checks not run: ")
+    said = [one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok]
+    reasons = [summary.removeprefix(_NOT_RUN) for summary in said if summary.startswith(_NOT_RUN)]
+    if reasons or said:
+        return (reasons or said)[0]
     if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
         return "the run was stopped before them"
     if case.record.tests is not None:

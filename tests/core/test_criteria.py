@@ -42,6 +42,7 @@ SKIPPED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_d", out
 NOT_RUN = Finding(
     check=Check.BRIDGE_TESTS, ok=False, blocking=False, summary="Bridge checks not run: package modelopt is missing"
 )
+ABSENT = NOT_RUN.model_copy(update={"summary": "tests/x.py does not exist at aaaa"})
 LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TESTS[1], reason="modelopt raises"),))
 
 
@@ -63,6 +64,16 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
             {"tests": None, "environment": make_environment(findings=(NOT_RUN,))},
             State.WAIVED,
             "Bridge checks not run: package modelopt is missing",
+        ),
+        (
+            {"tests": None, "environment": make_environment(findings=(ABSENT, NOT_RUN))},
+            State.WAIVED,
+            "Bridge checks not run: package modelopt is missing",
+        ),
+        (
+            {"tests": None, "environment": make_environment(findings=(ABSENT,))},
+            State.WAIVED,
+            "Bridge checks not run: tests/x.py does not exist at aaaa",
         ),
         (
             {"tests": passing_tests()[:2], "environment": make_environment(absent_tests=(TESTS[1],))},
