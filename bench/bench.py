@@ -57,7 +57,9 @@ print(json.dumps({
 
 def repeated(log: bytes, size: int, seed: int = 7) -> Iterator[bytes]:
     """Copies of a log with noise after about every fifth line, until `size` bytes are reached."""
-    lines, chance, made = log.splitlines(keepends=True), random.Random(seed), 0
+    # Not splitlines: a carriage return ends no line of a log.
+    lines = [line + b"\n" for line in log.removesuffix(b"\n").split(b"\n")]
+    chance, made = random.Random(seed), 0
     while made < size:
         copy = b"".join(line + _noise(chance) if chance.random() < 0.2 else line for line in lines)
         made += len(copy)

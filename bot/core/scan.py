@@ -118,7 +118,7 @@ class Scanner:
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
         line = parse_line(number, ends_of(block[start:end]))
-        self._book.take(line, [LITERALS[index] for index in sorted(set(marks))])
+        self._book.take(line, [LITERALS[index] for index in sorted(set(marks))] if marks else ())
 
     def _remember_last(self, block: bytes) -> None:
         tail = block[-LINE_CAP:]

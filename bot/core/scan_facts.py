@@ -28,6 +28,7 @@ MAX_SMALL = 256
 MAX_WORKERS = 2048
 MAX_OPEN = 512
 OPEN_WINDOW = 256
+EXPIRE_EVERY = 32
 
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 
@@ -248,7 +249,8 @@ class FactBook:
 
     def _traceback(self, line: Line, literals: Sequence[Literal]) -> bool:
         """Give the line to the open traceback of its source, or open one; True when it is part of one."""
-        self._expire(line)
+        if line.number % EXPIRE_EVERY == 0:
+            self._expire(line)
         opened = self._open.get(line.source)
         if opened is not None:
             taken = opened.reader.take(line)

@@ -35,7 +35,7 @@ _BARE = frozenset(
     {"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"}
 )
 _ENTRY = re.compile(r"(?:^|/)(?:runpy\.py|torchrun|accelerate)$|<frozen runpy>$")
-_REMOTE_IN_MESSAGE = "ray::"
+_REMOTE_MARK = "ray::"
 
 
 class _Phase(Enum):
@@ -136,7 +136,7 @@ class TracebackReader:
         self._phase = _Phase.FRAMES
         self._frames = _Frames()
         self._patience = PATIENCE
-        self._last_frame: Excerpt | None = None
+        self._last_frame: Line | None = None
 
     def take(self, line: Line) -> bool:
         """Read the next line of the source; False when it is no part of the traceback."""
@@ -162,7 +162,9 @@ class TracebackReader:
     def snapshot(self) -> Chain:
         """The chain as far as it is known, with the frames that wait for their exception."""
         if self._frames and self._last_frame is not None:
-            return Chain([list(segment) for segment in self.chain.segments], self._frames.kept(), self._last_frame)
+            return Chain(
+                [list(segment) for segment in self.chain.segments], self._frames.kept(), self._last_frame.excerpt()
+            )
         return self.chain
 
     def _blank(self) -> bool:
@@ -172,10 +174,12 @@ class TracebackReader:
         return True
 
     def _in_frames(self, line: Line, text: str) -> bool:
+        if text.startswith("    ") and 'File "' not in text:
+            return True  # a source line below its frame: the most frequent case
         if self._frame(line, text) or _HEADER.match(text):
             return True
         raised = None if text[0].isspace() else _exception(text)
-        if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_IN_MESSAGE in raised[1]):
+        if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_MARK in raised[1]):
             self._raise(line, *raised)
             return True
         if text[0].isspace():
@@ -188,9 +192,9 @@ class TracebackReader:
         frame = _FRAME.match(text)
         if frame is not None:
             self._frames.add(frame[1], frame[2])
-            self._last_frame = line.excerpt()
+            self._last_frame = line
             return True
-        remote = _REMOTE.search(text)
+        remote = _REMOTE.search(text) if _REMOTE_MARK in text else None
         if remote is not None and not _exception(text):
             self._frames.add_remote(remote[1])
             return True
