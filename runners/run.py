@@ -5,6 +5,7 @@ focused Bridge tests, and only then the GPU hour. Whatever ends the run, the fol
 the run is left on the host.
 """
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -201,6 +202,7 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTe
         hand_installed=seen.interpreter.hand_installed,
         gpus=seen.gpus,
         driver=seen.driver,
+        cpu_count=os.cpu_count() or 0,
         image=seen.image,
         command=launch.argv if launch else (),
         process=dict(sorted(launch.set_here.items())) if launch else {},

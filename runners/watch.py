@@ -107,7 +107,8 @@ class _Watch:
 
     def note_progress(self, now: float) -> None:
         stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
-        if stage is not None and (not self.stages or self.stages[-1][0] is not stage):
+        # A run's log jumps back when a worker starts late; the run itself only goes on.
+        if stage is not None and (not self.stages or self.stages[-1][0].order < stage.order):
             self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
             self.progress.stage(stage.value)
             self.progressed_at = now

@@ -177,4 +177,3 @@ class Record(Document):
     tests: tuple[TestCase, ...] | None = None
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
-

@@ -27,8 +27,8 @@ Say = Callable[[str], None]
 class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
-    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences for the card. The paths in
-    `checkpoint` and `data`, where given, win over plan and site.
+    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences
+    for the card. `checkpoint` and `data`, where given, win over plan and site.
     """
 
     bridge: Path
@@ -87,10 +87,11 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
 
 def card_of(folders: RunFolders, folder: Path) -> Card:
     """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass."""
-    ran = {path.name for path in folders.find(folder)}
+    verdicts = judge_folders(folders, folder)
+    ran = {verdict.job_id for verdict in verdicts}
     missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
     not_run = tuple(NotRun(name, _coverage(name, level), "it has no run folder") for name, level in missing)
-    return make_card(judge_folders(folders, folder), not_run)
+    return make_card(verdicts, not_run)
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:

@@ -60,7 +60,7 @@ def test_nothing_required_is_a_pass_that_runs_nothing(tmp_path: Path, blocked: R
 
 def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(tmp_path: Path, blocked: Record) -> None:
     card, dispatcher, _, said = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
-    assert [job.id for job in dispatcher.jobs][0] == "0-lora-ddp"
+    assert dispatcher.jobs[0].id == "0-lora-ddp"
     assert result_of(card) is Result.BLOCKED
     assert NO_GPU.summary in card.verdicts[0].sentence
     assert f"{NO_GPU.summary}: {NO_GPU.mend}" in card.verdicts[0].followups
@@ -89,15 +89,11 @@ def test_a_declared_patch_that_does_not_fit_is_left_out_and_told(tmp_path: Path,
 
 
 def test_a_job_that_the_site_cannot_complete_is_told_and_blocks_the_whole(tmp_path: Path, blocked: Record) -> None:
-    site = replace_site_data()
+    site = load_profile("hopper-offline", {"kit": "/kit"}).model_copy(update={"data": None})
     card, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,), site=site)
     assert dispatcher.jobs == []
     assert result_of(card) is Result.BLOCKED
     assert "names no task data" in card.not_run[0].reason
-
-
-def replace_site_data():  # type: ignore[no-untyped-def]
-    return load_profile("hopper-offline", {"kit": "/kit"}).model_copy(update={"data": None})
 
 
 def test_a_planned_job_without_a_run_folder_keeps_the_card_from_a_pass() -> None:
