@@ -8,7 +8,7 @@ the run is left on the host.
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from runners.gpu import open_sampler
 from runners.harness.verl import Launch, dry_run_text, launches
 from runners.patches import apply_patches
 from runners.preflight import Preflight, preflight
+from runners.preflight_host import Devices, read_devices
 from runners.processes import start
 from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
@@ -46,6 +47,7 @@ class _Run:
     session: Session
     recorder: Recorder
     progress: Progress
+    devices: Callable[[], Devices]
 
     def emit(self, kind: str, **data: object) -> None:
         """Record an event, and show the beginning of a phase."""
@@ -56,11 +58,20 @@ class _Run:
             self.progress.note(f"{data['check']}: {data['summary']}")
 
 
-def run_job(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None, stream: TextIO) -> bool:
+def run_job(
+    job: Job,
+    out: Path,
+    *,
+    environ: Mapping[str, str],
+    work: Path | None,
+    stream: TextIO,
+    devices: Callable[[], Devices] = read_devices,
+) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
-    at the end. Progress goes to `stream`. Raises FolderInUseError when `out` already holds a run.
+    at the end. Progress goes to `stream`, `devices` reads the GPUs. Raises FolderInUseError when `out` already
+    holds a run.
     """
     clock = SystemClock()
     nonce = secrets.token_hex(16)
@@ -70,7 +81,7 @@ def run_job(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     hide = _redactor(job, out, own, environ)
     with open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder, _folders(own, session) as opened:
         cache = work / "cache" if work else None
-        run = _Run(job, environ, own, cache, opened, recorder, progress)
+        run = _Run(job, environ, own, cache, opened, recorder, progress, devices)
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest())
         try:
@@ -118,6 +129,7 @@ def _run(run: _Run) -> Ended:
         work=run.work / "prepared",
         emit=run.emit,
         cache=run.cache,
+        devices=run.devices,
     )
     _write_environment(run, trees, seen)
     if seen.blocked:

@@ -1,0 +1,146 @@
+"""A whole run on this machine: real git, the real wrapper's idioms, a real Ray for the import proof.
+
+The GPU and the trainer are stand-ins: the devices are a value, and the trainer prints the log of a real run
+under its own process number after importing the Bridge under test.
+"""
+
+import io
+import json
+import lzma
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from bot.adapters.folder import read_record
+from bot.core.jobs import Job, Repository
+from bot.core.record import EndReason, Gpu
+from bot.core.scan import scan
+from bot.core.verdict import Result, judge
+from runners.preflight_host import Device, Devices
+from runners.recorder import FolderInUseError
+from runners.run import dry_run, run_job
+from tests.runners.world import World, commit
+
+RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "level0-pass.log.xz"
+ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
+
+TRAINER = """
+import os, re, sys
+import megatron.bridge
+sys.stdout.reconfigure(encoding="utf-8", newline="")
+for line in open(os.environ["STAND_IN_LOG"], encoding="utf-8", newline=""):
+    sys.stdout.write(re.sub(r"\\(WorkerDict pid=\\d+\\)", f"(WorkerDict pid={os.getpid()})", line))
+"""
+HANGING = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print("Error executing job with overrides: ['a=1']", flush=True)
+print("Traceback (most recent call last):\\n  File \\"main_ppo.py\\", line 1, in run\\nKeyError: 'lost'", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "GITHUB_TOKEN": "ghp_" + "a" * 36}
+
+
+def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:
+    """The standard job on a private copy of verl with a trainer of the test's own."""
+    verl = tmp_path / "verl"
+    shutil.copytree(world.verl, verl)
+    files = {"verl/trainer/main_ppo.py": trainer, "verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n"}
+    sha = commit(verl, {**files, "verl/utils/__init__.py": ""})
+    return world.job(verl=Repository(path=str(verl), commit=sha), **changes)
+
+
+def _run(job: Job, out: Path, environ: Mapping[str, str], devices: Devices = ONE_GPU) -> str:
+    stream = io.StringIO()
+    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices)
+    return stream.getvalue()
+
+
+def _events(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_run_without_a_gpu_leaves_a_folder_that_says_so(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    progress = _run(world.job(), out, environ, Devices(problem="no driver"))
+    verdict = judge(read_record(out), None)
+    assert (verdict.result, "no driver" in verdict.sentence) == (Result.BLOCKED, True)
+    assert "no driver" in progress
+    assert _events(out)[-2]["data"]["reason"] == EndReason.NOT_STARTED
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the run's own folders are gone"
+
+
+def test_a_folder_that_holds_a_run_is_refused(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
+    _run(world.job(), tmp_path / "out", environ, Devices(problem="no driver"))
+    before = (tmp_path / "out/events.jsonl").read_bytes()
+    with pytest.raises(FolderInUseError, match="already holds a run"):
+        _run(world.job(), tmp_path / "out", environ)
+    assert (tmp_path / "out/events.jsonl").read_bytes() == before
+
+
+def test_a_dry_run_prints_what_would_be_started_and_makes_nothing(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    text = dry_run(world.job(), tmp_path / "out", environ=environ, work=None)
+    assert "export VANILLA_MBRIDGE=False" in text
+    assert "run_ppo_trainer_megatron.sh" in text
+    assert "ghp_" not in text
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.ray
+def test_a_run_to_the_end_leaves_every_file(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
+    log = tmp_path / "recorded.log"
+    log.write_bytes(lzma.decompress(RECORDED.read_bytes()))
+    job = _job(world, tmp_path, TRAINER, process={"STAND_IN_LOG": str(log)}, bridge_tests=("tests/unit/test_good.py",))
+    out = tmp_path / "out"
+    _run(job, out, environ)
+    ended = next(event["data"] for event in _events(out) if event["kind"] == "ended")
+    assert (ended["reason"], ended["exit_code"]) == ("exited", 0)
+    imported = [json.loads(line) for line in (out / "imports.jsonl").read_text().splitlines()]
+    assert {row["file"] for row in imported if row["module"] == "megatron.bridge"} == {
+        "$WORK/bridge/src/megatron/bridge/__init__.py"
+    }
+    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [1]
+    assert json.loads((out / "config.json").read_text())["configs"][0]["values"]["trainer"]["save_freq"] == -1
+    assert 'failures="0"' in (out / "junit.xml").read_text()
+    assert "ghp_" not in "".join(path.read_text(errors="replace") for path in out.iterdir())
+
+
+@pytest.mark.ray
+def test_a_recorded_log_under_another_job_is_no_pass(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
+    """The stand-in's configuration is that of the recording, not of this job: never a Pass."""
+    log = tmp_path / "recorded.log"
+    raw = lzma.decompress(RECORDED.read_bytes())
+    log.write_bytes(raw)
+    out = tmp_path / "out"
+    _run(_job(world, tmp_path, TRAINER, process={"STAND_IN_LOG": str(log)}), out, environ)
+    verdict = judge(read_record(out), scan([raw]))
+    assert verdict.result is Result.BLOCKED
+
+
+@pytest.mark.ray
+def test_a_run_that_hangs_after_a_fatal_error_is_ended_with_all_its_processes(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    job = _job(world, tmp_path, HANGING, site=world.site(hang_grace_s=1.0))
+    before = set(psutil.pids())
+    began = time.monotonic()
+    _run(job, tmp_path / "out", environ)
+    assert time.monotonic() - began < 60
+    ended = next(event["data"] for event in _events(tmp_path / "out") if event["kind"] == "ended")
+    assert ended["reason"] == EndReason.FATAL_ERROR_HANG
+    now = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    assert not [command for pid, command in now.items() if pid not in before and "sleep(600)" in " ".join(command)]
