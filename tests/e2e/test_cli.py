@@ -1,0 +1,173 @@
+"""The command as a user types it: whole processes, exit codes, one sentence for a mistake."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.demo_repository import build_demo_repository
+from tests.runners.world import World, make_world
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDING = ROOT / "bot" / "demo" / "recording"
+RUNS = ROOT / "tests" / "fixtures" / "runs"
+
+# Our own GPU runs: the verdict, where it was decided, and a word that the card must show.
+RECORDED = {
+    "level0-bridge-not-on-path": ("Blocked", "import", "src does not exist"),
+    "level0-bridge-test-failed": ("Fail", "bridge_provider", "1 of 62 focused Bridge tests failed"),
+    "level0-dataset-missing": ("Blocked", "data", "does not exist"),
+    "level0-image-tree-first": ("Pass", None, "Training Progress: 100%"),
+    "level0-lora-exception": ("Fail", "peft", "the input size is unknown"),
+    "level0-lora-matches-nothing": ("Fail", "peft", "the adapter has 0 parameters"),
+    "level0-no-modelopt": ("Blocked", "environment", "modelopt cannot be found"),
+    "level0-other-bridge-on-path": ("Blocked", "import", "expected below"),
+}
+
+
+def _verl_e2e(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bot", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=120, input=stdin, check=False)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def test_every_recorded_run_is_known() -> None:
+    assert {path.name for path in RUNS.iterdir()} == set(RECORDED)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_our_own_gpu_runs_are_judged_right(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(RUNS / name, tmp_path / name)
+    result, stage, word = RECORDED[name]
+    done = _verl_e2e("judge", folder, "--json")
+    assert done.returncode == {"Pass": 0, "Fail": 1, "Blocked": 4}[result], done.stderr
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert (verdict["result"], verdict["stage"]) == (result, stage)
+    assert word in (folder / "card.txt").read_text()
+    assert json.loads(done.stdout)["result"] == result
+
+
+def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+    judged = []
+    for name in ("one", "another name"):
+        folder = shutil.copytree(RECORDING, tmp_path / name)
+        _verl_e2e("judge", folder)
+        files = ("verdict.json", "evidence.json", "card.md", "card.txt")
+        judged.append({file: (folder / file).read_bytes() for file in files})
+    assert judged[0] == judged[1]
+
+
+def test_the_demo_plans_here_judges_a_recording_and_says_so(tmp_path: Path) -> None:
+    done = _verl_e2e("demo", "--out", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Result: Pass - ")
+    assert "is a recording" in done.stdout
+    assert "Megatron-LM" in done.stderr
+    assert json.loads((tmp_path / "demo/plan.json").read_text())["levels"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "result"),
+    [
+        (b"actor/grad_norm:", b"actor/grad_norm:nan - x:", "Fail"),
+        (b"training/rollout_actor_probs_pearson_corr:0.99", b"training/rollout_actor_probs_pearson_corr:0.91", "Fail"),
+        (b"'vanilla_mbridge': False", b"'vanilla_mbridge': True", "Blocked"),
+        (b"Training Progress: 100%", b"Training Progress:  50%", "Blocked"),
+        (b"Adapter parameters:   106,496", b"Adapter parameters:   0", "Fail"),
+    ],
+)
+def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    _verl_e2e("demo", "--out", folder)
+    before = _verl_e2e("card", folder).stdout
+    log = folder / "jobs/0-lora-ddp/log.txt.zst"
+    text = zstd.decompress(log.read_bytes())
+    assert old in text
+    log.write_bytes(zstd.compress(text.replace(old, new)))
+    after = _verl_e2e("card", folder).stdout
+    assert before.startswith("Result: Pass")
+    assert after.startswith(f"Result: {result}")
+
+
+def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
+    made = build_demo_repository(tmp_path / "bridge")
+    done = _verl_e2e("plan", "--repo", made.path / ".git", "--base", made.base, "--head", made.head, "--json")
+    plan = json.loads(done.stdout)
+    assert (done.returncode, plan["schema"], plan["base"], plan["head"]) == (0, 1, made.base, made.head)
+    keys = {"schema", "base", "head", "levels", "jobs", "reasons", "not_required", "families", "features"}
+    assert set(plan) == keys
+    assert set(plan["reasons"][0]) == {"level", "path", "symbol", "because", "via"}
+
+
+def test_check_without_a_gpu_is_blocked_with_every_mend_and_the_whole_plan(world: World, tmp_path: Path) -> None:
+    site = tmp_path / "site.yml"
+    data = f"{{train_files: {world.root}/data/train.parquet, val_files: {world.root}/data/test.parquet, prepare: none}}"
+    site.write_text(
+        f"name: here\npython: {sys.executable}\nrequired_packages: [pydantic]\nmin_free_gib: 0\n"
+        f"checkpoints:\n  Qwen/Qwen2.5-0.5B: {{model_id: org/tiny, model_path: {world.root}/model}}\ndata: {data}\n"
+    )
+    sha = world.bridge_commit
+    done = _verl_e2e(
+        *("check", "--repo", world.bridge, "--base", sha, "--head", sha, "--verl", world.verl, "--level", 0),
+        *("--level", 1, "--site", site, "--out", tmp_path / "out"),
+    )
+    assert done.returncode == 4, done.stderr
+    assert done.stdout.startswith("Result: Blocked - Level 0 blocked at environment")
+    assert "no GPU" in done.stdout
+    assert "run on a host with an NVIDIA driver" in done.stdout
+    assert "Level 1" in done.stdout
+    assert "plan: levels 0, 1" in done.stderr
+    assert {job["id"] for job in json.loads((tmp_path / "out/plan.json").read_text())["jobs"]} >= {"0-lora-ddp"}
+    assert _verl_e2e("card", tmp_path / "out").stdout.startswith("Result: Blocked")
+
+
+def test_triage_reads_standard_input_and_compressed_files() -> None:
+    log = ROOT / "tests/fixtures/logs/level0-pass.log.xz"
+    done = _verl_e2e("triage", log, "-", stdin="nothing\n")
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, first["verdict"], second["verdict"]) == (0, "pass", "blocked")
+    assert set(first) == {"file", "verdict", "stage", "cause", "line", "excerpt", "residual_noise"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("judge", "nowhere"), "nowhere: not a folder"),
+        (("card", "nowhere"), "nowhere: not a folder"),
+        (("triage", "nowhere.log"), "nowhere.log"),
+        (("run", "--job", "nowhere.json", "--out", "x"), "nowhere.json"),
+        (("plan", "--repo", "nowhere", "--base", "a", "--head", "b"), "nowhere"),
+        (("check", "--repo", "nowhere", "--base", "a", "--verl", "nowhere", "--out", "x"), "nowhere"),
+        (("plan",), "Missing option"),
+        (("frobnicate",), "No such command"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_exit_2(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "bot", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=60, check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "judge", "triage", "card", "check", "demo"])
+def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
+    done = _verl_e2e(verb, "--help")
+    assert done.returncode == 0
+    assert "Example: verl-e2e" in done.stdout
+    assert "--json" in done.stdout
