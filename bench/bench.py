@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
+
+import commands  # noqa: E402
 
 from bot.adapters.logs import open_log  # noqa: E402  (the checkout that this file lies in)
 
@@ -135,6 +137,23 @@ def _row(name: str, seconds: float, grep: float, peak: float, note: str) -> None
     print(f"  {name:18s} {seconds:8.2f} s  {seconds / grep:5.2f} x  {memory}  {note}")
 
 
+def measure_commands(folder: Path, options: argparse.Namespace) -> bool:
+    """Print the table of the commands; whether every figure is met."""
+    log = b"".join(open_log(commands.RECORDING / "log.txt.zst"))
+    size = options.size_mib << 20
+    seconds, peak, same = commands.measure_judge(folder, lambda raw: repeated(raw, size), log, options.runs)
+    grep_argv = ["grep", "-cE", "-f", str(PATTERNS), str(folder / "large" / "log.txt")]
+    grep = min(timed(grep_argv) for _ in range(options.runs))
+    print(f"\nverl-e2e itself, {options.size_mib} MiB log in the recorded folder")
+    _row("grep -cE", grep, grep, 0.0, "")
+    _row("judge", seconds, grep, peak, "same verdict" if same else "DIFFERS")
+    good = same and peak < LIMIT_MIB and seconds <= LIMIT_RATIO * grep
+    for name, (took, limit) in commands.measure_start().items():
+        print(f"  {name:18s} {took:8.2f} s  (limit {limit} s)")
+        good &= took <= limit
+    return good
+
+
 def main() -> int:
     """0 when every figure is met."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -148,6 +167,7 @@ def main() -> int:
     logs = sorted(LOGS.glob("*.log.xz")) if options.all else options.log or [LOGS / "level0-pass.log.xz"]
     with tempfile.TemporaryDirectory(prefix="verl-e2e-bench-") as folder:
         good = [measure(log, Path(folder), options) for log in logs]
+        good.append(measure_commands(Path(folder), options))
     return 0 if all(good) else 1
 
 
