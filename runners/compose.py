@@ -48,16 +48,6 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
     return Composition(configs, _judge(job, answers))
 
 
-def lookup(config: Config | None, key: str) -> Any:
-    """The value at a dotted key, None when there is none (or it is null)."""
-    value: Any = config
-    for part in key.split("."):
-        if not isinstance(value, Mapping) or part not in value:
-            return None
-        value = value[part]
-    return value
-
-
 def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     errors = list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer))
     if errors:

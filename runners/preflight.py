@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bot.core.jobs import Job
 from bot.core.record import Check, Finding, Gpu, ImportLine
+from bot.core.resolved_config import lookup
 from runners.bytecode import ByteCode, compile_trees
-from runners.compose import Config, lookup
+from runners.compose import Config
 from runners.findings import Emit, remark, stops
 from runners.harness.verl import Launch, launches
 from runners.hub import cached_snapshot, hub_cache

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from bot.core.jobs import Job
 from bot.core.record import Check, Finding
+from bot.core.resolved_config import lookup
 from bot.core.stages import Stage
-from runners.compose import Config, lookup
+from runners.compose import Config
 from runners.findings import blocked, good
 from runners.hub import cached_snapshot, hub_cache, is_offline
 

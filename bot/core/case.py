@@ -8,6 +8,7 @@ from bot.core.evidence import Evidence
 from bot.core.facts import LogFacts, StepMetrics
 from bot.core.jobs import Job
 from bot.core.record import EndReason, Event, Record
+from bot.core.resolved_config import lookup
 from bot.core.triage import Triage
 
 ABSENT: Any = object()
@@ -54,20 +55,10 @@ class Case:
     def config_value(self, dotted: str) -> object:
         """A value of the configuration that the run printed, None when there is none."""
         for config in self.facts.configs:
-            found = lookup(config.values or {}, dotted)
+            found = lookup(config.values, dotted, ABSENT)
             if found is not ABSENT:
                 return found
         return None
 
 
 Judge = Callable[[Case], Evidence]
-
-
-def lookup(values: Mapping[str, Any], dotted: str) -> Any:
-    """The value at a dotted key of a nested mapping, or `ABSENT`."""
-    found: Any = values
-    for part in dotted.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            return ABSENT
-        found = found[part]
-    return found

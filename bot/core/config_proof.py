@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bot.core.case import ABSENT, Case, lookup
+from bot.core.case import ABSENT, Case
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.expected import Value, expected_config
 from bot.core.facts import ResolvedConfig
 from bot.core.jobs import Job
 from bot.core.levels import Level, variant_named
+from bot.core.resolved_config import lookup
 
 ACTOR = "actor_rollout_ref.actor.megatron"
 _ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
@@ -85,10 +86,10 @@ def _faults(job: Job, values: Mapping[str, Any]) -> Iterator[str]:
     if not job.id.startswith(claimed):
         yield f"the job is called {job.id}, but it asks for {claimed}"
     for key, wanted in requested(job):
-        found = lookup(values, key)
+        found = lookup(values, key, ABSENT)
         if not same_value(found, wanted):
             yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
-    rank = lookup(values, LORA_RANK)
+    rank = lookup(values, LORA_RANK, ABSENT)
     if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"
 
@@ -103,5 +104,5 @@ def same_value(found: Any, wanted: Value) -> bool:
 def _shown(config: ResolvedConfig) -> str:
     """The values that a reader of the card looks for, as the run resolved them (vanilla_mbridge is proven by then)."""
     values = config.values or {}
-    rest = ", ".join(f"{name}={lookup(values, key)}" for name, key in _SHOWN.items())
+    rest = ", ".join(f"{name}={lookup(values, key, ABSENT)}" for name, key in _SHOWN.items())
     return f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"

@@ -103,22 +103,19 @@ def read_dict(text: str) -> Mapping[str, Any]:
     return restored
 
 
-def lookup(values: Mapping[str, Any], key: str) -> Any:
-    """The value under a dotted key; raises KeyError with the part that is missing."""
+def lookup(values: Mapping[str, Any] | None, key: str, default: Any = None) -> Any:
+    """The value under a dotted key, `default` where the mapping has no such key."""
     found: Any = values
     for part in key.split("."):
         if not isinstance(found, Mapping) or part not in found:
-            raise KeyError(part)
+            return default
         found = found[part]
     return found
 
 
 def lora_rank(config: ResolvedConfig) -> float:
     """The LoRA rank that the actor was asked for; 0 when none, or when the configuration cannot be read."""
-    try:
-        rank = lookup(config.values or {}, "actor_rollout_ref.model.lora.rank")
-    except KeyError:
-        return 0
+    rank = lookup(config.values, "actor_rollout_ref.model.lora.rank")
     return rank if isinstance(rank, int | float) else 0
 
 

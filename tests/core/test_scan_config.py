@@ -96,11 +96,9 @@ def test_only_the_first_few_dumps_are_read() -> None:
     assert [found.line for found in scan(lines(*dumps)).configs] == [1, 2, 3, 4]
 
 
-def test_lookup_names_the_missing_part() -> None:
-    with pytest.raises(KeyError, match="c"):
-        lookup({"a": {"b": 1}}, "a.c")
-    with pytest.raises(KeyError, match="x"):
-        lookup({"a": 1}, "a.x")
+@pytest.mark.parametrize("values", [None, {}, {"a": {"b": 1}}, {"a": 1}])
+def test_lookup_of_a_missing_key_gives_the_default(values: dict[str, object] | None) -> None:
+    assert lookup(values, "a.c", "none") == "none"
 
 
 def test_lora_rank_of_what_cannot_be_read() -> None:

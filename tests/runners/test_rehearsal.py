@@ -9,7 +9,8 @@ import pytest
 from bot.core.jobs import Job
 from bot.core.levels import BASE_WRAPPER
 from bot.core.record import Check, Finding
-from runners.compose import Composition, compose, lookup
+from bot.core.resolved_config import lookup
+from runners.compose import Composition, compose
 from runners.harness.verl import Launch, launches, python_path
 from runners.rehearsal import Rehearsal, check_rehearsal, rehearse
 from runners.session import Session
