@@ -1,9 +1,12 @@
 """The command `verl-e2e`: the entry point that reads argv, environment and clock, and maps outcomes to exit codes.
 
-Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted.
+Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted,
+141 the reader of the output went away.
 1 and 4 come from `run`, `judge` and `check` only. Rooms are imported by the verb that needs them.
 """
 
+import errno
+import io
 import json
 import os
 import sys
@@ -23,9 +26,27 @@ EXIT_USAGE = 2
 EXIT_INTERNAL = 3
 EXIT_BLOCKED = 4
 EXIT_INTERRUPTED = 130
+EXIT_READER_LEFT = 141
+
+# What the system refuses because of where the user points, with what to do about it.
+_MENDS = {
+    errno.ENOSPC: "free space on that disk, or choose a folder on another one",
+    errno.EDQUOT: "free space within your quota, or choose a folder on another disk",
+    errno.EROFS: "choose a folder on a disk that can be written",
+    errno.EACCES: "make it accessible, or choose another place",
+    errno.EPERM: "make it accessible, or choose another place",
+    errno.ENOTDIR: "give a path whose parents are folders",
+    errno.EEXIST: "give a path that does not exist yet",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ELOOP: "give a path without circular links",
+}
 
 _EXISTING = click.Path(exists=True, path_type=Path)
 _FOLDER = click.Path(path_type=Path)
+
+
+class _ReaderLeftError(Exception):
+    """Nobody reads our output any more."""
 
 
 class _Verbs(click.Group):
@@ -34,6 +55,13 @@ class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         """The verbs as they were declared."""
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; click itself would end with 1 where the reader went away, and 1 is the code of a Fail."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderLeftError from error
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -56,8 +84,14 @@ _POLICY = click.option(
 
 def main() -> NoReturn:
     """Run the command and exit with its code; a user's mistake is one sentence, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        # A progress bar of a log, or a file name that is no text, must not end a verb that did its work.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = cli.main(standalone_mode=False)
+    except _ReaderLeftError:
+        code = _reader_left()
     except click.exceptions.Abort:
         code = EXIT_INTERRUPTED
     except KeyboardInterrupt:
@@ -70,10 +104,20 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _reader_left() -> int:
+    """The reader of the output went away, as `| head -1` does: the code of a program that SIGPIPE ended."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return EXIT_READER_LEFT
+
+
 def _fault(error: Exception) -> int:
     """A user's mistake says so in one sentence; anything else is ours, with the traceback on request."""
     if getattr(error, "user_mistake", False):
         click.echo(f"verl-e2e: {error}", err=True)
+        return EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in _MENDS:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"verl-e2e: {place}{error.strerror}; {_MENDS[error.errno]}", err=True)
         return EXIT_USAGE
     if os.environ.get("VERL_E2E_DEBUG"):
         raise error

@@ -80,7 +80,7 @@ def open_log(file: str | Path) -> Iterator[bytes]:
     """
     name = str(file)
     with ExitStack() as stack:
-        raw = sys.stdin.buffer if name == STDIN else stack.enter_context(_open(name))
+        raw = _standard_input() if name == STDIN else stack.enter_context(_open(name))
         pieces = _pieces(name, raw)
         head = next(pieces, b"")
         if len(head) < 4:
@@ -91,6 +91,12 @@ def open_log(file: str | Path) -> Iterator[bytes]:
             yield from pieces
         else:
             yield from _decoded(name, make, head, pieces)
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise LogError(STDIN, "the standard input is closed", "Pipe a log into it, or name a file.")
+    return sys.stdin.buffer
 
 
 def _open(name: str) -> BinaryIO:

@@ -171,3 +171,38 @@ def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
     assert done.returncode == 0
     assert "Example: verl-e2e" in done.stdout
     assert "--json" in done.stdout
+
+
+def _piped(arguments: tuple[object, ...], **settings: object) -> subprocess.CompletedProcess[bytes]:
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **settings.pop("env", {})}  # type: ignore[dict-item]
+    command = [sys.executable, "-m", "bot", *map(str, arguments)]
+    return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=60, check=False, **settings)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("verb", ["card", "triage"])
+def test_a_reader_that_went_away_is_no_fail(verb: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    target = RECORDING if verb == "card" else RECORDING / "log.txt.zst"
+    done = _piped((verb, target), stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_told_in_a_sentence() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = _piped(("card", RECORDING), stdout=full)
+    assert done.returncode == 2
+    assert b"No space left on device; free space" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_knows_few_letters_gets_the_card_all_the_same(encoding: str) -> None:
+    done = _piped(("card", RECORDING), stdout=subprocess.PIPE, env={"PYTHONIOENCODING": encoding})
+    assert done.returncode == 0, done.stderr
+    assert b"Training Progress: 100%|" in done.stdout
+
+
+def test_a_closed_standard_input_is_the_users_mistake() -> None:
+    done = _piped(("triage", "-"), stdout=subprocess.PIPE, preexec_fn=lambda: os.close(0))
+    assert (done.returncode, b"standard input is closed" in done.stderr) == (2, True)
