@@ -108,7 +108,8 @@ class WrapperProcess:
         return self.alive()
 
     def close(self) -> None:
-        """Close our end of the pipe, after the end."""
+        """Close our end of the pipe, after the end; a child that ended since the last look is buried."""
+        self.poll()
         if self._child.stdout is not None:
             self._child.stdout.close()
 

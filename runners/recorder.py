@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Self
@@ -85,10 +85,10 @@ class Recorder:
         """Make what was logged so far readable on disk, if the last time is `if_older_s` seconds ago."""
         if self._unflushed and self._monotonic() - self._flushed_at >= if_older_s:
             if self._framed >= FRAME_BYTES:
-                self._log.write(self._frame.flush(zstd.ZstdCompressor.FLUSH_FRAME))
+                self._append(self._frame.flush(zstd.ZstdCompressor.FLUSH_FRAME))
                 self._framed = 0
             else:
-                self._log.write(self._frame.flush(zstd.ZstdCompressor.FLUSH_BLOCK))
+                self._append(self._frame.flush(zstd.ZstdCompressor.FLUSH_BLOCK))
             self._unflushed = 0
             self._flushed_at = self._monotonic()
 
@@ -114,13 +114,13 @@ class Recorder:
 
     def close(self) -> None:
         """End the log's last frame and close both streams; doing it twice is no fault."""
-        if not self._log.closed:
+        if self._log.closed:
+            return
+        with ExitStack() as stack:
+            for file in (self._events, self._log):
+                stack.callback(_close, file)
             self.end_of_output()
-            self._log.write(self._frame.flush(self._frame.FLUSH_FRAME))
-            for file in (self._log, self._events):
-                file.flush()
-                os.fsync(file.fileno())
-                file.close()
+            self._append(self._frame.flush(self._frame.FLUSH_FRAME))
 
     def __enter__(self) -> Self:
         return self
@@ -128,10 +128,16 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _append(self, data: bytes) -> None:
+        """All of it or an OSError: a disk that is almost full takes a part and says nothing."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._log.write(rest) :]
+
     def _write(self, text: bytes) -> bytes:
         if text:
             self._last = text[-1:]
-            self._log.write(self._frame.compress(text))
+            self._append(self._frame.compress(text))
             self._framed += len(text)
             self._unflushed += len(text)
             self.flush(if_older_s=FLUSH_S)
@@ -162,6 +168,12 @@ def open_recorder(folder: Path, *, redactor: Redactor, monotonic: Callable[[], f
         _stream=redactor.stream(),
         _flushed_at=began,
     )
+
+
+def _close(file: IO[bytes]) -> None:
+    with file:
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

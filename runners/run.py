@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -31,6 +31,7 @@ from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
 from runners.redaction import host_redactor
 from runners.session import Session, close_session, open_session, planned_session
+from runners.signals import interruptible, received_signals
 from runners.supervision import Ended, Limits
 from runners.watch import watch
 from runners.worktrees import Trees, planned_trees, prepare_trees
@@ -79,19 +80,40 @@ def run_job(
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
     session = planned_session(nonce, own / "imports.jsonl")
     hide = _redactor(job, out, own, environ)
-    with open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder, _folders(own, session) as opened:
+    with (
+        received_signals() as signals,
+        open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
+        _folders(own, session) as opened,
+    ):
         cache = work / "cache" if work else None
         run = _Run(job, environ, own, cache, opened, recorder, progress, devices)
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest())
         try:
-            ended = _run(run)
-        except KeyboardInterrupt:
-            ended = Ended(EndReason.INTERRUPTED, None, "Interrupted before the wrapper was started.")
-            record_end(recorder, ended)
+            ended = _interruptible(run, signals)
         finally:
             progress.close()
     return ended.reason is EndReason.INTERRUPTED
+
+
+def _interruptible(run: _Run, signals: list[str]) -> Ended:
+    """Run, and record the end whatever it is: a person's, the system's, or an error of our own before it is raised."""
+    try:
+        with interruptible():
+            if signals:
+                raise KeyboardInterrupt(signals[0])
+            return _run(run)
+    except KeyboardInterrupt as interruption:
+        by = f" by {interruption}" if str(interruption) else ""
+        ended = Ended(EndReason.INTERRUPTED, None, f"Interrupted{by} before the wrapper was started.")
+        record_end(run.recorder, ended)
+        return ended
+    except Exception as error:
+        # A full disk may be what ended us; the error itself must come through.
+        with suppress(OSError):
+            note = f"The runner itself failed: {type(error).__name__}: {error}"
+            record_end(run.recorder, Ended(EndReason.RUNNER_FAULT, None, note))
+        raise
 
 
 def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None) -> str:
@@ -103,7 +125,8 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
 
 
 def _own_folder(out: Path, work: Path | None, nonce: str) -> Path:
-    return (work / f"run-{nonce[:12]}" if work else out.with_name(f".{out.name}.work")).resolve()
+    whole = out.resolve()
+    return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 
 
 @contextmanager
@@ -165,19 +188,20 @@ def _bridge_tests(run: _Run, trees: Trees, seen: Preflight) -> BridgeTests:
 
 
 def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
-    """Start the wrapper for each phase of the job and watch it to its end."""
+    """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
     scanner = Scanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
-    for launch in seen.launches:
-        ended = _watch(run, trees, launch, scanner)
-        if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
-            break
-    run.emit("phase", name="collect", state="begin")
-    collect(run.recorder, scanner.finish(), probe_file=run.session.imports, ended=ended)
+    with received_signals() as signals:
+        for launch in seen.launches:
+            ended = _watch(run, trees, launch, scanner, signals)
+            if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
+                break
+        run.emit("phase", name="collect", state="begin")
+        collect(run.recorder, scanner.finish(), probe_file=run.session.imports, ended=ended)
     return ended
 
 
-def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner) -> Ended:
+def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
     run.emit("phase", name="run", state="begin", step=launch.phase.name)
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     clock = SystemClock()
@@ -197,6 +221,7 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner) -> Ended:
             clock=clock,
             progress=run.progress,
             total_steps=launch.phase.steps,
+            signals=signals,
         )
     finally:
         process.close()

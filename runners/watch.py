@@ -7,6 +7,7 @@ the system interrupts us. Nothing is judged here: the reason is recorded, `bot.c
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -182,14 +183,16 @@ def watch(
     clock: Clock,
     progress: Progress,
     total_steps: int = 0,
+    signals: list[str] | None = None,
 ) -> Ended:
     """Watch a started wrapper until it ends, or end it as soon as it is lost; nothing of it is left running.
 
     The scanner reads exactly what is written to the log. `expected_roots` maps a module to the directory below
     which its file must lie, as in `Environment.import_roots` but not redacted. An error of our own ends the
-    run before it is raised.
+    run before it is raised. `signals` is a list that the caller collects interruptions in since before the start;
+    without it they are collected here.
     """
-    with received_signals() as signals:
+    with received_signals() if signals is None else nullcontext(signals) as signals:
         imports = ImportLines(probe_file, expected_roots)
         state = _Watch(process, scanner, recorder, limits, imports, gpu_sampler, clock, progress, signals, total_steps)
         reason, code, note = EndReason.INTERRUPTED, None, ""

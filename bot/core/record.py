@@ -140,6 +140,7 @@ class EndReason(StrEnum):
     STALLED = "stalled"
     TIME_LIMIT = "time_limit"
     INTERRUPTED = "interrupted"
+    RUNNER_FAULT = "runner_fault"
 
 
 class Event(Document):

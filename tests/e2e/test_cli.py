@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bot.adapters.demo_repository import build_demo_repository
@@ -176,7 +179,7 @@ def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
 def _piped(arguments: tuple[object, ...], **settings: object) -> subprocess.CompletedProcess[bytes]:
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **settings.pop("env", {})}  # type: ignore[dict-item]
     command = [sys.executable, "-m", "bot", *map(str, arguments)]
-    return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=60, check=False, **settings)  # type: ignore[call-overload]
+    return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=60, check=False, **settings)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.parametrize("verb", ["card", "triage"])
@@ -206,3 +209,66 @@ def test_a_terminal_that_knows_few_letters_gets_the_card_all_the_same(encoding: 
 def test_a_closed_standard_input_is_the_users_mistake() -> None:
     done = _piped(("triage", "-"), stdout=subprocess.PIPE, preexec_fn=lambda: os.close(0))
     assert (done.returncode, b"standard input is closed" in done.stderr) == (2, True)
+
+
+def _slow_job(world: World, tmp_path: Path) -> tuple[Path, str]:
+    """A job whose preflight waits for a Python that never answers, and a word of that Python's command line."""
+    word = f"sleep 61{os.getpid()}"
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\n{word}\n")
+    python.chmod(0o755)
+    job = tmp_path / "job.json"
+    job.write_text(world.job(site=world.site(python=str(python))).model_dump_json())
+    return job, word
+
+
+def _wait_for(word: str) -> None:
+    deadline = time.monotonic() + 30
+    while not _running(word):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def _running(word: str) -> list[str]:
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if word in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
+    number: signal.Signals, world: World, tmp_path: Path
+) -> None:
+    job, word = _slow_job(world, tmp_path)
+    command = [sys.executable, "-m", "bot", "run", "--job", str(job), "--out", str(tmp_path / "out")]
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    runner = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for(word)
+    runner.send_signal(number)
+    shown, said = runner.communicate(timeout=30)
+    assert (runner.returncode, "Traceback" in said) == (130, False)
+    assert f"Interrupted by {number.name} before" in shown
+    events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
+    assert [event["kind"] for event in events[-2:]] == ["ended", "left_running"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "python3", "job.json"}
+    assert not _running(word)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
+    number: signal.Signals, world: World, tmp_path: Path
+) -> None:
+    _, word = _slow_job(world, tmp_path)
+    site = tmp_path / "site.yml"
+    data = f"{{train_files: {world.root}/data/train.parquet, val_files: {world.root}/data/test.parquet, prepare: none}}"
+    site.write_text(f"name: here\npython: {tmp_path}/python3\nmin_free_gib: 0\ndata: {data}\n")
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "bot", "check", "--repo", str(world.bridge), "--base", world.bridge_commit]
+    command += ["--verl", str(world.verl), "--level", "0", "--site", str(site), "--out", str(out)]
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    check = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for(word)
+    check.send_signal(number)
+    _, said = check.communicate(timeout=30)
+    assert (check.returncode, "Traceback" in said) == (130, False)
+    assert not _running(word)
+    assert f"Interrupted by {number.name}" in (out / "jobs/0-lora-ddp/card.txt").read_text()

@@ -1,6 +1,8 @@
 """The run folder: what is on disk at any moment, also after a kill, and that nothing private ever is."""
 
 import json
+import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -172,3 +174,18 @@ def test_a_kill_at_any_moment_leaves_a_readable_prefix(tmp_path: Path) -> None:
     assert 4900 <= len(lines) <= 5000, "at most the last second is lost"
     assert len(events(tmp_path / "run")) == 5000
     assert json.loads((tmp_path / "run" / "job.json").read_text()) == {"n": 1}
+
+
+def test_a_disk_that_takes_only_a_part_of_the_log_is_an_error_at_once(tmp_path: Path, hand: Hand) -> None:
+    recorder = opened(tmp_path, hand)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            recorder.log(os.urandom(200_000).hex().encode() + b"\n")
+            recorder.flush()
+        with pytest.raises(OSError, match="File too large"):
+            recorder.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    recorder.close()  # closed already, the full disk notwithstanding

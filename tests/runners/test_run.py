@@ -4,6 +4,7 @@ The GPU and the trainer are stand-ins: the devices are a value, and the trainer 
 under its own process number after importing the Bridge under test.
 """
 
+import errno
 import io
 import json
 import lzma
@@ -82,6 +83,44 @@ def test_a_run_without_a_gpu_leaves_a_folder_that_says_so(
     assert "no driver" in progress
     assert _events(out)[-2]["data"]["reason"] == EndReason.NOT_STARTED
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "the run's own folders are gone"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("of our own"), OSError(errno.ENOSPC, "No space left on device")])
+def test_an_error_of_the_runner_is_raised_and_recorded_as_the_end(
+    world: World, tmp_path: Path, environ: dict[str, str], error: Exception
+) -> None:
+    def devices() -> Devices:
+        raise error
+
+    with pytest.raises(type(error)):
+        run_job(world.job(), tmp_path / "out", environ=environ, work=None, stream=io.StringIO(), devices=devices)
+    ended, left = _events(tmp_path / "out")[-2:]
+    assert (ended["data"]["reason"], left["kind"]) == (EndReason.RUNNER_FAULT, "left_running")
+    assert str(error) in ended["data"]["note"]
+    verdict = judge(read_record(tmp_path / "out"), None)
+    assert (verdict.result, "runner itself failed" in verdict.sentence) == (Result.BLOCKED, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"], "the run's own folders are gone"
+
+
+@pytest.mark.parametrize("out", [".", "../x/out"])
+def test_the_run_folder_may_be_named_by_any_path(
+    world: World, tmp_path: Path, environ: dict[str, str], out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    _run(world.job(), Path(out), environ, Devices(problem="no driver"))
+    assert (tmp_path / "x" / out / "environment.json").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["x"], "the run's own folders are gone"
+
+
+def test_what_a_killed_runner_left_beside_the_folder_is_not_taken_for_evidence(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    left = tmp_path / ".out.work"
+    left.mkdir()
+    (left / "imports.jsonl").write_text('{"module": "megatron.bridge", "file": "/x", "role": "run", "pid": 1}\n')
+    text = dry_run(world.job(), tmp_path / "out", environ=environ, work=None)
+    assert f"{left}/" not in text
 
 
 def test_a_folder_that_holds_a_run_is_refused(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
