@@ -1,5 +1,6 @@
 """The repository's policy file: `.github/verl-e2e.yml`, read from the base commit, never from the pull request."""
 
+import fnmatch
 import re
 from importlib.resources import files
 from typing import Annotated, Literal
@@ -12,7 +13,17 @@ from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
 from bot.core.jobs import Checkpoint, Document, Patch, Sha
 from bot.core.levels import VARIANTS, Level
-from bot.core.rules import Exemption, Family, Image, PathPatterns, Policy, Rule, TimeLimits
+from bot.core.rules import (
+    Exemption,
+    Family,
+    Image,
+    PathPatterns,
+    Policy,
+    ReachPolicy,
+    Rule,
+    SymbolRule,
+    TimeLimits,
+)
 from bot.ports import ChangeSource
 
 POLICY_PATH = ".github/verl-e2e.yml"
@@ -38,6 +49,7 @@ def _variant(name: str) -> str:
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Words = Annotated[tuple[Text, ...], Field(min_length=1)]
 Patterns = Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], Field(min_length=1)]
 LevelNumber = Annotated[int, Field(strict=True), AfterValidator(_level)]
 LevelName = Literal["0", "1", "2", "3", "4", "5"]
@@ -68,6 +80,29 @@ class _Exempt(Document):
     name: Text
     paths: Patterns
     because: Text
+    unless_reached: bool = False
+
+
+class _SymbolRule(Document):
+    name: Text
+    levels: Annotated[tuple[LevelNumber, ...], Field(min_length=1)]
+    because: Text
+    paths: Patterns | None = None
+    symbols: Patterns | None = None
+    words: Words | None = None
+    unless: Words | None = None
+    imports: Words | None = None
+    kinds: tuple[Literal["added", "removed", "changed"], ...] = ()
+    features: tuple[Text, ...] = ()
+    variants: tuple[Annotated[str, AfterValidator(_variant)], ...] = ()
+
+
+class _Reach(Document):
+    package: Text
+    roots: Annotated[tuple[Text, ...], Field(min_length=1)]
+    callers: Text = "verl/"
+    dependencies: tuple[Text, ...] = ()
+    rules: tuple[_SymbolRule, ...]
 
 
 class _Unknown(Document):
@@ -96,6 +131,7 @@ class PolicyFile(Document):
     checkpoint: Checkpoint
     exempt: tuple[_Exempt, ...] = ()
     rules: tuple[_Rule, ...]
+    reach: _Reach | None = None
     unknown: _Unknown = _Unknown()
     families: tuple[_Family, ...] = ()
     patches: tuple[Patch, ...] = ()
@@ -131,7 +167,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         image=Image(file.image.name, file.image.tag, file.image.digest),
         checkpoint=file.checkpoint,
         rules=tuple(_rule(entry) for entry in file.rules),
-        exemptions=tuple(Exemption(one.name, _compile(one.paths), one.because) for one in file.exempt),
+        exemptions=tuple(_exemption(entry) for entry in file.exempt),
         families=tuple(_family(entry) for entry in file.families),
         unknown_level=Level(file.unknown.level),
         unknown_because=file.unknown.because,
@@ -142,7 +178,38 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
             file.time_limit_s.default, {Level(int(name)): limit for name, limit in file.time_limit_s.levels.items()}
         ),
         family_jobs=file.family_jobs,
+        reach=_reach(file.reach) if file.reach else None,
     )
+
+
+def _exemption(entry: _Exempt) -> Exemption:
+    return Exemption(entry.name, _compile(entry.paths), entry.because, entry.unless_reached)
+
+
+def _reach(entry: _Reach) -> ReachPolicy:
+    rules = tuple(_symbol_rule(rule) for rule in entry.rules)
+    return ReachPolicy(entry.package, entry.roots, entry.callers, rules, entry.dependencies)
+
+
+def _symbol_rule(entry: _SymbolRule) -> SymbolRule:
+    return SymbolRule(
+        name=entry.name,
+        levels=tuple(Level(number) for number in sorted(set(entry.levels))),
+        because=entry.because,
+        paths=_compile(entry.paths) if entry.paths else None,
+        symbols=_compile(entry.symbols) if entry.symbols else None,
+        words=_word_pattern(entry.words),
+        unless=_word_pattern(entry.unless),
+        imports=_word_pattern(entry.imports),
+        kinds=frozenset(entry.kinds),
+        features=entry.features,
+        variants=entry.variants,
+    )
+
+
+def _word_pattern(words: tuple[str, ...] | None) -> re.Pattern[str] | None:
+    """Shell patterns as one expression that matches whole identifiers."""
+    return re.compile("|".join(fnmatch.translate(word) for word in words)) if words else None
 
 
 def _rule(entry: _Rule) -> Rule:

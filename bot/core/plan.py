@@ -1,14 +1,16 @@
 """The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.core.change import Change, readable
 from bot.core.jobs import Checkpoint
 from bot.core.levels import VARIANTS, Level, Variant, variants_of
-from bot.core.rules import Classified, Family, Policy, Rule, classify
+from bot.core.reach.effects import Effects
+from bot.core.rules import Classified, Family, Policy, Rule, SymbolRule, classify
 
 ANY_FAMILY = "any"
+NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
 _ASKED = "asked for by hand"
 
 
@@ -78,6 +80,7 @@ class Plan:
     families: tuple[str, ...]
     features: tuple[str, ...]
     exempted: tuple[Exempted, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def gpu_minutes(self) -> int:
@@ -99,14 +102,15 @@ class Plan:
         }
 
 
-def plan(change: Change, policy: Policy, asked: Iterable[Level] = ()) -> Plan:
-    """Decide the levels of a change by the path rules of a policy; the order of the paths does not matter.
+def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
+    """Decide the levels of a change by a policy; the order of the paths does not matter.
 
-    `asked` are levels that somebody wants beside those that the change needs.
+    `asked` are levels that somebody wants beside those that the change needs. `effects` say what the change does
+    inside its files; a path that they do not speak of, and every path without them, is judged by its name.
     """
-    paths = tuple(classify(name, policy) for name in change.names())
+    paths = tuple(classify(name, policy, effects) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
-    reasons = _reasons(counted, policy, asked)
+    reasons = _reasons(counted, policy, asked, effects)
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
     return Plan(
@@ -119,6 +123,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = ()) -> Plan:
         families=_family_names(counted, policy),
         features=_features(counted),
         exempted=exempted,
+        remarks=effects.remarks if effects else (NAMES_ALONE,),
     )
 
 
@@ -129,18 +134,41 @@ def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
     return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
 
 
-def _reasons(paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level]) -> tuple[Reason, ...]:
+def _reasons(
+    paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level], effects: Effects | None = None
+) -> tuple[Reason, ...]:
     found = {reason for path in paths for reason in _reasons_of(path, policy)}
+    if effects is not None:
+        found = {_with_problem(reason, effects) for reason in found}
     found |= {Reason(level, None, _ASKED) for level in asked}
     found |= set(_beyond_the_bound(paths, policy))
     if found and not any(reason.level is Level.SMOKE for reason in found):
         first = min(reason.level for reason in found)
         found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))
-    return tuple(sorted(found, key=lambda one: (one.level, one.path or "", one.because, one.via)))
+    return tuple(sorted(found, key=lambda one: (one.level, one.path or "", one.symbol or "", one.because, one.via)))
+
+
+def _with_problem(reason: Reason, effects: Effects) -> Reason:
+    problem = effects.unread.get(reason.path or "")
+    if not problem:
+        return reason
+    return replace(reason, because=f"{reason.because}; judged by its name alone, for {problem}")
+
+
+def _reasons_of_effects(path: Classified) -> Iterable[Reason]:
+    for one in path.effects or ():
+        symbol = one.effect.symbol or "(module level)"
+        for rule in one.rules:
+            for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
+                via = (*one.effect.via, f"rule {rule.name}")
+                yield Reason(level, readable(path.path), rule.because, symbol, via)
 
 
 def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
     name = readable(path.path)
+    if path.effects is not None:
+        yield from _reasons_of_effects(path)
+        return
     if not path.rules:
         yield Reason(policy.unknown_level, name, policy.unknown_because, via=("default for unknown paths",))
     for rule in path.rules:
@@ -149,7 +177,7 @@ def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
             yield Reason(level, name, rule.because, via=(f"rule {rule.name}",))
 
 
-def _named_variants(rule: Rule) -> tuple[Variant, ...]:
+def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:
     return tuple(variant for variant in VARIANTS if variant.job_id in rule.variants)
 
 
@@ -169,8 +197,12 @@ def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, .
     return (ANY_FAMILY, *names) if any(not path.families for path in paths) else names
 
 
+def _all_rules(path: Classified) -> tuple[Rule | SymbolRule, ...]:
+    return (*path.rules, *(rule for one in path.effects or () for rule in one.rules))
+
+
 def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
-    of_rules = {tag for path in paths for rule in path.rules for tag in rule.features}
+    of_rules = {tag for path in paths for rule in _all_rules(path) for tag in rule.features}
     families = {family for path in paths for family in path.families}
     of_families = {tag for family in families for tag in (*family.features, f"model:{family.name}")}
     return tuple(sorted(of_rules | of_families))
@@ -178,7 +210,7 @@ def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
 
 def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
     features = _features(paths)
-    named = {variant.job_id for path in paths for rule in path.rules for variant in _named_variants(rule)}
+    named = {variant.job_id for path in paths for rule in _all_rules(path) for variant in _named_variants(rule)}
     smoke = variants_of(Level.SMOKE)[0]
     found: list[JobOutline] = []
     for level in levels:
@@ -227,7 +259,7 @@ def _feature_families(asking: tuple[Classified, ...], policy: Policy) -> tuple[F
     touched = tuple(family for family in policy.families if any(family in path.families for path in asking))
     if touched:
         return touched
-    tags = {tag for path in asking for rule in path.rules if Level.FEATURE in rule.levels for tag in rule.features}
+    tags = {tag for path in asking for rule in _all_rules(path) if Level.FEATURE in rule.levels for tag in rule.features}
     able = tuple(one for one in policy.families if one.checkpoint and tags & {*one.features})
     return able[:1] or (None,)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from bot.core.jobs import Checkpoint, Patch
 from bot.core.levels import Level
+from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,53 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class SymbolRule:
+    """Reached code that asks for levels; every condition that is set must hold, None holds always.
+
+    `symbols` are held against `Class.method`. `words` and `unless` are held against the identifiers of each statement
+    that differs: one statement must have one of `words` and none of `unless`. A rule with `imports` judges the
+    names that a module newly imports, and nothing else.
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+    because: str
+    paths: PathPatterns | None = None
+    symbols: PathPatterns | None = None
+    words: re.Pattern[str] | None = None
+    unless: re.Pattern[str] | None = None
+    imports: re.Pattern[str] | None = None
+    kinds: frozenset[str] = frozenset()
+    features: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReachPolicy:
+    """How reach is found and what reached code asks for.
+
+    `package` is the import package under test, below the `roots`; `callers` is the folder of the other program
+    whose imports are the entry points. `dependencies` are requirements that a run of it imports.
+    """
+
+    package: str
+    roots: tuple[str, ...]
+    callers: str
+    rules: tuple[SymbolRule, ...]
+    dependencies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Exemption:
-    """Paths that no verl run executes: they ask for nothing, whatever a rule says, and the plan counts them."""
+    """Paths that no verl run executes: they ask for nothing, whatever a rule says, and the plan counts them.
+
+    With `unless_reached` this is only what the path suggests: where reach is known, reach decides.
+    """
 
     name: str
     patterns: PathPatterns
     because: str
+    unless_reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +142,80 @@ class Policy:
     require_bridge_checks: bool = True
     time_limits: TimeLimits = TimeLimits(1800)
     family_jobs: int = 4
+    reach: ReachPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """What the policy says of one path: the exemption, or the rules that it meets (none: unknown), and its families."""
+    """What the policy says of one path: the exemption, or the rules that it meets (none: unknown), and its families.
+
+    Where the inside of the path was judged, `effects` holds what runs of it, each with the rules that it meets.
+    """
 
     path: str
     exemption: Exemption | None
     rules: tuple[Rule, ...]
     families: tuple[Family, ...]
+    effects: tuple["JudgedEffect", ...] | None = None
 
 
-def classify(path: str, policy: Policy) -> Classified:
-    """Hold one path against the whole policy; the first exemption that matches ends it."""
+@dataclass(frozen=True, slots=True)
+class JudgedEffect:
+    """One effect of a change and the rules that it meets."""
+
+    effect: Effect
+    rules: tuple[SymbolRule, ...]
+
+
+def classify(path: str, policy: Policy, effects: Effects | None = None) -> Classified:
+    """Hold one path against the whole policy; the first exemption that matches ends it.
+
+    `effects` say what was found inside; a path that they do not speak of is judged by its name alone.
+    """
     exemption = next((one for one in policy.exemptions if one.patterns.match(path)), None)
-    if exemption is not None:
+    inside = effects.inside(path) if effects is not None else None
+    if exemption is not None and not (exemption.unless_reached and inside is not None):
         return Classified(path, exemption, (), ())
+    if inside is not None:
+        return _judged(path, inside, policy)
     rules = tuple(rule for rule in policy.rules if rule.patterns.match(path))
-    families = tuple(family for family in policy.families if family.patterns.match(path))
-    return Classified(path, None, rules, families)
+    return Classified(path, None, rules, _families(path, policy))
+
+
+def _families(path: str, policy: Policy) -> tuple[Family, ...]:
+    return tuple(family for family in policy.families if family.patterns.match(path))
+
+
+def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
+    if not inside.effects:
+        return Classified(path, Exemption(inside.because, PathPatterns(()), inside.detail), (), (), ())
+    rules = policy.reach.rules if policy.reach else ()
+    judged = tuple(
+        JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in inside.effects
+    )
+    asking = tuple(one for one in judged if one.rules)
+    if not asking:
+        return Classified(path, Exemption(IMPORT_ONLY, PathPatterns(()), IMPORT_ONLY_BECAUSE), (), (), ())
+    return Classified(path, None, (), _families(path, policy), asking)
+
+
+def meets(effect: Effect, rule: SymbolRule) -> bool:
+    """Whether an effect fulfils every condition of a rule."""
+    if rule.paths is not None and not rule.paths.match(effect.path):
+        return False
+    if rule.imports is not None or effect.kind == "imports":
+        names = effect.statements[0] if effect.statements else frozenset[str]()
+        return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
+    if rule.kinds and effect.kind not in rule.kinds:
+        return False
+    if rule.symbols is not None and not rule.symbols.match(effect.symbol):
+        return False
+    if rule.words is None and rule.unless is None:
+        return True
+    return any(_statement_meets(words, rule) for words in effect.statements)
+
+
+def _statement_meets(words: frozenset[str], rule: SymbolRule) -> bool:
+    if rule.unless is not None and any(map(rule.unless.match, words)):
+        return False
+    return rule.words is None or any(map(rule.words.match, words))
