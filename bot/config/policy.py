@@ -89,10 +89,11 @@ class _SymbolRule(Document):
     because: Text
     paths: Patterns | None = None
     symbols: Patterns | None = None
+    through: Patterns | None = None
     words: Words | None = None
     unless: Words | None = None
     imports: Words | None = None
-    kinds: tuple[Literal["added", "removed", "changed"], ...] = ()
+    kinds: tuple[Literal["added", "removed", "changed", "renamed"], ...] = ()
     features: tuple[Text, ...] = ()
     variants: tuple[Annotated[str, AfterValidator(_variant)], ...] = ()
 
@@ -198,6 +199,7 @@ def _symbol_rule(entry: _SymbolRule) -> SymbolRule:
         because=entry.because,
         paths=_compile(entry.paths) if entry.paths else None,
         symbols=_compile(entry.symbols) if entry.symbols else None,
+        through=_compile(entry.through) if entry.through else None,
         words=_word_pattern(entry.words),
         unless=_word_pattern(entry.unless),
         imports=_word_pattern(entry.imports),

@@ -40,7 +40,8 @@ class Rule:
 class SymbolRule:
     """Reached code that asks for levels; every condition that is set must hold, None holds always.
 
-    `symbols` are held against `Class.method`. `words` and `unless` are held against the identifiers of each statement
+    `symbols` are held against `Class.method`; `through` holds as well where a symbol on the chain from verl matches.
+    `words` and `unless` are held against the identifiers of each statement
     that differs: one statement must have one of `words` and none of `unless`. A rule with `imports` judges the
     names that a module newly imports, and nothing else.
     """
@@ -50,6 +51,7 @@ class SymbolRule:
     because: str
     paths: PathPatterns | None = None
     symbols: PathPatterns | None = None
+    through: PathPatterns | None = None
     words: re.Pattern[str] | None = None
     unless: re.Pattern[str] | None = None
     imports: re.Pattern[str] | None = None
@@ -208,11 +210,19 @@ def meets(effect: Effect, rule: SymbolRule) -> bool:
         return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
     if rule.kinds and effect.kind not in rule.kinds:
         return False
-    if rule.symbols is not None and not rule.symbols.match(effect.symbol):
+    if not _symbol_meets(effect, rule):
         return False
     if rule.words is None and rule.unless is None:
         return True
     return any(_statement_meets(words, rule) for words in effect.statements)
+
+
+def _symbol_meets(effect: Effect, rule: SymbolRule) -> bool:
+    if rule.symbols is None and rule.through is None:
+        return True
+    if rule.symbols is not None and rule.symbols.match(effect.symbol):
+        return True
+    return rule.through is not None and any(map(rule.through.match, effect.through))
 
 
 def _statement_meets(words: frozenset[str], rule: SymbolRule) -> bool:

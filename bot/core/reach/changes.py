@@ -85,6 +85,21 @@ class _Side:
         side.imports = frozenset(imports)
         return side
 
+    def key(self, symbol: str) -> tuple[str, ...]:
+        """The symbol's whole body as text."""
+        return tuple(one.text for one in self.statements[symbol])
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a symbol by its new name, here and wherever it is mentioned."""
+        self.statements[new] = self.statements.pop(old)
+        self.lines[new] = self.lines.pop(old)
+        mention, instead = f"'{old.rpartition('.')[2]}'", f"'{new.rpartition('.')[2]}'"
+        for name, statements in self.statements.items():
+            self.statements[name] = [
+                _Statement(one.text.replace(mention, instead), one.node) if mention in one.text else one
+                for one in statements
+            ]
+
     def _add(self, symbol: str, line: int, statements: Iterable[_Statement]) -> None:
         self.lines.setdefault(symbol, line)
         self.statements.setdefault(symbol, []).extend(statements)
@@ -128,6 +143,11 @@ class _Side:
 
 
 def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
+    renamed = _renames(before, after)
+    for old_name, new_name in renamed.items():
+        before.rename(old_name, new_name)
+        if not new_name.rpartition(".")[2].startswith("_"):
+            yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
     for name in before.statements.keys() | after.statements.keys():
         old, new = before.statements.get(name), after.statements.get(name)
         line = after.lines.get(name) or before.lines[name]
@@ -137,6 +157,17 @@ def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
         if [one.text for one in old] == [one.text for one in new] or _same_but_names(old, new):
             continue
         yield SymbolChange(name, "changed", line, _words(_differing(old, new)))
+
+
+def _renames(before: _Side, after: _Side) -> dict[str, str]:
+    """Symbols that are gone and whose whole body stands under one other, new name."""
+    gone = {name: before.key(name) for name in before.statements.keys() - after.statements.keys()}
+    came: dict[tuple[str, ...], list[str]] = {}
+    for name in after.statements.keys() - before.statements.keys():
+        came.setdefault(after.key(name), []).append(name)
+    pairs = {name: came[key] for name, key in gone.items() if len(came.get(key, ())) == 1 and len(key) > 1}
+    wanted = Counter(names[0] for names in pairs.values())
+    return {name: names[0] for name, names in sorted(pairs.items()) if wanted[names[0]] == 1}
 
 
 def _differing(old: list[_Statement], new: list[_Statement]) -> list[_Statement]:

@@ -21,7 +21,7 @@ class Effect:
     """A symbol that differs and that the other program can run.
 
     `kind` and `statements` are those of `SymbolChange`. `via` is the chain, from a line of the other program to the
-    symbol; `sure` is False when an edge of it is a guess.
+    symbol, `through` the names of the symbols on it; `sure` is False when an edge of it is a guess.
     """
 
     path: str
@@ -31,6 +31,7 @@ class Effect:
     statements: tuple[frozenset[str], ...]
     via: tuple[str, ...]
     sure: bool
+    through: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def _effect(
         return None
     sure = all(step.sure for step in chain)
     via = tuple(_step_text(step) for step in chain)
-    return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure)
+    through = tuple(step.source.symbol for step in chain if isinstance(step.source, Node) and step.source.symbol)
+    return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
 
 
 def _step_text(step: Step) -> str:

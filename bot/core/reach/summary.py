@@ -19,6 +19,7 @@ BODY = ""
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _LAZY = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_REGISTERING = frozenset({"impl", "register"})
 _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
 
 
@@ -44,7 +45,8 @@ class Import:
 class Symbol:
     """A function, a class, a method (`Class.method`), a module variable, or the module's body (`""`).
 
-    `bases` and `decorated` are set for classes; `decorated` says that a decorator may register the class.
+    `bases` and `decorated` are set for classes; `decorated` says that a decorator may register the class. `serves` is
+    set for a function that is registered as the implementation of another: it runs when that one is called.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Symbol:
     refs: tuple[str, ...]
     bases: tuple[str, ...] = ()
     decorated: bool = False
+    serves: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,9 @@ class _Reader:
         self.symbols.append(Symbol(node.name, "class", node.lineno, tuple(own.refs), bases, decorated))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, outer: _Scope) -> None:
+        if not prefix and _serves(node):
+            self._implementation(node, outer)
+            return
         for decorator in node.decorator_list:
             self._expression(decorator, outer)
         own = _Scope(prefix + node.name)
@@ -170,9 +176,18 @@ class _Reader:
             own.names.add(local)
         for statement in node.body:
             self._walk(statement, own)
-        if any(_dotted(one).rpartition(".")[2] not in _PLAIN_DECORATORS for one in node.decorator_list) and not prefix:
+        if not prefix and any(_may_register(one) for one in node.decorator_list):
             outer.refs.setdefault(node.name)
         self.symbols.append(Symbol(own.name, "method" if prefix else "function", node.lineno, tuple(own.refs)))
+
+    def _implementation(self, node: ast.FunctionDef | ast.AsyncFunctionDef, outer: _Scope) -> None:
+        own = _Scope(f"{outer.name}:{node.name}")
+        own.types.update(outer.types)
+        self._arguments(node.args, own)
+        own.names |= _local_names(node)
+        for statement in node.body:
+            self._walk(statement, own)
+        self.symbols.append(Symbol(own.name, "function", node.lineno, tuple(own.refs), serves=_serves(node)))
 
     def _arguments(self, arguments: ast.arguments, scope: _Scope) -> None:
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -197,6 +212,9 @@ class _Reader:
                 return
             case ast.Import() | ast.ImportFrom():
                 self._import(node, scope.name, guarded=False, typing=False)
+                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if _serves(node):
+                self._implementation(node, scope)
                 return
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for decorator in node.decorator_list:
@@ -300,6 +318,21 @@ _PLAIN_DECORATORS = frozenset(
     {"dataclass", "staticmethod", "classmethod", "property", "abstractmethod", "overload", "cached_property", "wraps"}
     | {"lru_cache", "cache", "contextmanager", "no_grad", "setter", "runtime_checkable", "total_ordering", "final"}
 )
+
+
+def _serves(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The function that a decorator such as `@function.register(...)` makes this one an implementation of."""
+    for decorator in node.decorator_list:
+        front, _, last = _dotted(decorator).rpartition(".")
+        if front and last in _REGISTERING:
+            return front
+    return ""
+
+
+def _may_register(decorator: ast.expr) -> bool:
+    """Whether a decorator may hand the function to a registry: those with arguments, and those that say so."""
+    name = _dotted(decorator).rpartition(".")[2]
+    return name not in _PLAIN_DECORATORS and (isinstance(decorator, ast.Call) or "regist" in name.lower())
 
 
 def assigned_names(node: ast.stmt) -> tuple[str, ...]:

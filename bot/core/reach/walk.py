@@ -56,6 +56,7 @@ class Reach:
         self._below: dict[Node, list[Node]] = {}
         self._lines: dict[Node, tuple[Node, ...]] = {}
         self._active: dict[Node, bool] = {}
+        self._serving: dict[Node, list[Node]] = {}
         self._todo: deque[Node] = deque()
         self._later: deque[Node] = deque()
         entries = tuple(entries)
@@ -123,6 +124,8 @@ class Reach:
         if node in self.steps:
             return
         self.steps[node] = step
+        for implementation in self._serving.pop(node, ()):
+            self._reach(implementation, Step(node, step.sure, "dispatches to"))
         (self._todo if step.sure else self._later).append(node)
 
     def _process(self, node: Node) -> None:
@@ -162,6 +165,18 @@ class Reach:
         for symbol in view.symbols.values():
             if symbol.kind == "class" and symbol.decorated:
                 self._make_live(Node(module, symbol.name), Step(body, True, "registers"))
+            elif symbol.serves:
+                self._serve(Node(module, symbol.name), symbol.serves)
+
+    def _serve(self, node: Node, name: str) -> None:
+        """An implementation runs from the moment on that the function it serves does."""
+        found, rest = self._program.dotted(node.module, name.split("."))
+        if found is None or rest:
+            return
+        if found.node in self.steps:
+            self._reach(node, Step(found.node, True, "dispatches to"))
+        else:
+            self._serving.setdefault(found.node, []).append(node)
 
     def _follow(self, node: Node, owner: Node | None, ref: str) -> None:
         if ref[0] == "!":
