@@ -1,6 +1,6 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -8,6 +8,7 @@ from bot.core.change import Change
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.levels import Level
+from bot.core.reach.summary import Summary
 from bot.core.record import Record
 
 
@@ -20,6 +21,30 @@ class ChangeSource(Protocol):
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         """The file's content at a revision, None when it is not there."""
+        ...
+
+
+class SourceTrees(ChangeSource, Protocol):
+    """A change source that also gives whole trees and many contents at once."""
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        """The files at a revision below a folder, each with the id of its content."""
+        ...
+
+    def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        """Contents by id; None for what the source lacks."""
+        ...
+
+
+class SummaryStore(Protocol):
+    """Summaries of source files, kept by the id of the content, so that no content is read twice."""
+
+    def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
+        """The summaries that are known among the ids."""
+        ...
+
+    def save(self, summaries: Mapping[str, Summary]) -> None:
+        """Keep more summaries."""
         ...
 
 

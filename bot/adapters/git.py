@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
@@ -171,6 +171,21 @@ class GitRepository:
         out = self._run(*arguments, *(["--", _literal(under)] if under else []))
         return tuple(name for mode, _, _, name in _tree_entries(out) if mode != _SUBMODULE_MODE)
 
+    def tree(self, revision: str, under: str = "") -> dict[str, str]:
+        """The files at a commit below a folder, each with the id of its content; links and submodules left out."""
+        arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
+        out = self._run(*arguments, *(["--", _literal(under)] if under.strip("/") else []))
+        return {name: sha for mode, _, sha, name in _tree_entries(out) if mode.startswith("100")}
+
+    def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
+        """Contents by id, in one go; None for what is not here, as in a partial clone."""
+        if not ids:
+            return {}
+        wanted = list(dict.fromkeys(ids))
+        _, out, _ = self._try("cat-file", "--batch", given="".join(f"{one}\n" for one in wanted).encode("ascii"))
+        found = dict(_batch(out))
+        return {one: found.get(one) for one in wanted}
+
     def dirty_files(self) -> tuple[str, ...]:
         """Files of the work tree that differ from its commit, untracked ones included; empty for a bare directory."""
         if self._git_dir == self.path:
@@ -201,7 +216,7 @@ class GitRepository:
             raise GitFailedError(self._command(arguments), code, stderr)
         return out
 
-    def _try(self, *arguments: str) -> tuple[int, bytes, str]:
+    def _try(self, *arguments: str, given: bytes = b"") -> tuple[int, bytes, str]:
         """The one gate to git: an argument list, no shell, a closed environment, a time limit."""
         command = self._command(arguments)
         raw = [os.fsencode(part) for part in command]
@@ -209,7 +224,7 @@ class GitRepository:
             done = subprocess.run(
                 raw,
                 env=_ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
+                input=given,
                 capture_output=True,
                 timeout=self._timeout_s,
                 check=False,
@@ -281,6 +296,20 @@ def _tree_entries(out: bytes) -> Iterator[tuple[str, str, str, str]]:
         meta, _, raw = entry.partition(b"\t")
         mode, kind, sha = meta.decode("ascii").split(" ")
         yield mode, kind, sha, _name(raw)
+
+
+def _batch(out: bytes) -> Iterator[tuple[str, bytes]]:
+    """Parse `cat-file --batch`: `id type size`, the content, a newline; or `id missing`."""
+    start = 0
+    while (end := out.find(b"\n", start)) >= 0:
+        head = out[start:end].split(b" ")
+        start = end + 1
+        if len(head) == 3 and head[2].isdigit():  # noqa: PLR2004  (the three fields named above)
+            size = int(head[2])
+            content = out[start : start + size]
+            if head[1] == b"blob" and len(content) == size:
+                yield head[0].decode("ascii"), content
+            start += size + 1
 
 
 def _dirty_names(out: bytes) -> Iterator[str]:

@@ -49,18 +49,52 @@ class FileDifference:
 
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     """Compare two versions of a Python file; None stands for a version that does not exist."""
-    sides: list[_Side] = []
-    for content in (old, new):
-        tree = parse(content or b"")
+    before_tree, after_tree = parse(old or b""), parse(new or b"")
+    for tree in (before_tree, after_tree):
         if isinstance(tree, str):
             return FileDifference((), tree)
-        sides.append(_Side.of(tree))
-    before, after = sides
+    assert isinstance(before_tree, ast.Module)
+    assert isinstance(after_tree, ast.Module)
+    _drop_same(before_tree, old or b"", after_tree, new or b"")
+    before, after = _Side.of(before_tree), _Side.of(after_tree)
     found = list(_symbol_changes(before, after))
     imported = after.imports - before.imports
     if imported:
         found.append(SymbolChange(BODY, "imports", 1, (frozenset(imported),)))
     return FileDifference(tuple(sorted(found, key=lambda one: (one.line, one.symbol, one.kind))))
+
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _drop_same(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -> None:
+    """Take out of both trees the definitions that read the same letter by letter: most of a file, as a rule."""
+    pairs: list[tuple[list[ast.stmt], list[ast.stmt]]] = [(before.body, after.body)]
+    old_lines, new_lines = old.splitlines(), new.splitlines()
+    while pairs:
+        ours, theirs = pairs.pop()
+        mine, others = _texts(ours, old_lines), _texts(theirs, new_lines)
+        same = mine.keys() & others.keys()
+        classes = {node.name: node for key, node in others.items() if key not in same and isinstance(node, ast.ClassDef)}
+        for key, node in mine.items():
+            twin = classes.get(node.name)
+            if key not in same and isinstance(node, ast.ClassDef) and twin is not None:
+                pairs.append((node.body, twin.body))
+        dropped = {id(found[key]) for key in same for found in (mine, others)}
+        ours[:] = [node for node in ours if id(node) not in dropped]
+        theirs[:] = [node for node in theirs if id(node) not in dropped]
+
+
+def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], _Definition]:
+    found: dict[tuple[str, bytes], _Definition] = {}
+    doubled: set[str] = set()
+    for node in body:
+        if isinstance(node, _Definition):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            key = (node.name, b"\n".join(lines[first - 1 : node.end_lineno]))
+            doubled.update({node.name} if any(name == node.name for name, _ in found) else ())
+            found[key] = node
+    return {key: node for key, node in found.items() if key[0] not in doubled}
 
 
 @dataclass(frozen=True, slots=True)

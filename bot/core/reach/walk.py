@@ -56,6 +56,7 @@ class Reach:
         self._below: dict[Node, list[Node]] = {}
         self._lines: dict[Node, tuple[Node, ...]] = {}
         self._active: dict[Node, bool] = {}
+        self._methods: dict[str, list[Node]] | None = None
         self._serving: dict[Node, list[Node]] = {}
         self._todo: deque[Node] = deque()
         self._later: deque[Node] = deque()
@@ -83,6 +84,18 @@ class Reach:
             if step is None and not source.symbol:
                 step = self.imported.get(source.module)
         return tuple(reversed(found))
+
+    def definers(self, method: str) -> tuple[Node, ...]:
+        """The live classes that define a method of this name themselves."""
+        if self._methods is None:
+            self._methods = {}
+            for cls in self.live:
+                view = self._program.view(cls.module)
+                prefix = f"{cls.symbol}."
+                for name in view.symbols if view else ():
+                    if name.startswith(prefix):
+                        self._methods.setdefault(name[len(prefix) :], []).append(cls)
+        return tuple(self._methods.get(method, ()))
 
     def _enter(self, entry: Entry) -> None:
         known = entry.module in self._program

@@ -1,0 +1,37 @@
+"""Which requirements a change of `pyproject.toml` alters, of those that a run of the other program imports."""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from typing import Any
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable[str]) -> tuple[str, ...] | None:
+    """The watched requirements whose text differs, or whose source or override does; None when a side is no TOML."""
+    try:
+        before, after = _requirements(old), _requirements(new)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, TypeError):
+        return None
+    wanted = {_key(name) for name in watched}
+    return tuple(sorted(name for name in wanted if before.get(name) != after.get(name)))
+
+
+def _requirements(text: bytes | None) -> dict[str, set[str]]:
+    document: dict[str, Any] = tomllib.loads(text.decode("utf-8")) if text else {}
+    uv = document.get("tool", {}).get("uv", {})
+    listed = [*document.get("project", {}).get("dependencies", [])]
+    listed += [*uv.get("override-dependencies", []), *uv.get("constraint-dependencies", [])]
+    found: dict[str, set[str]] = {}
+    for requirement in listed:
+        match = _NAME.match(requirement)
+        if match:
+            found.setdefault(_key(match[0]), set()).add(requirement)
+    for name, source in uv.get("sources", {}).items():
+        found.setdefault(_key(name), set()).add(repr(source))
+    return found
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,183 @@
+"""Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from bot.core.change import Change, ChangedPath
+from bot.core.contract import Finding, check_contract
+from bot.core.levels import Level
+from bot.core.plan import Plan, plan
+from bot.core.reach.dependencies import changed_requirements
+from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
+from bot.core.reach.entries import Uses, uses_of
+from bot.core.reach.program import Program, module_name
+from bot.core.reach.summary import Summary, summarize
+from bot.core.reach.walk import Reach
+from bot.core.rules import Policy, ReachPolicy
+from bot.ports import SourceTrees, SummaryStore
+
+ABSENT = "its content is not in this repository, as in a partial clone"
+_KEPT_TREES = 4
+_REQUIREMENTS = "pyproject.toml"
+
+
+def uses_at(repository: SourceTrees, revision: str, reach: ReachPolicy, source: str) -> Uses:
+    """What verl uses of the package at a revision."""
+    tree = {path: blob for path, blob in repository.tree(revision, reach.callers).items() if path.endswith(".py")}
+    contents = repository.read_objects(list(tree.values()))
+    sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
+    return uses_of(sources, reach.package, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it rests on; `contract` is empty when reach was not followed."""
+
+    change: Change
+    plan: Plan
+    effects: Effects | None
+    contract: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    files: Mapping[str, str]
+    program: Program
+    reach: Reach
+    unread: tuple[str, ...]
+
+
+class Planner:
+    """Plans changes of one repository by one policy; keeps the trees that it followed last."""
+
+    def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore) -> None:
+        self._repository = repository
+        self._uses = uses
+        self._summaries = summaries
+        self._trees: dict[tuple[str, str], _Tree] = {}
+
+    def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
+        """The plan of base..head, with the contract findings."""
+        change = self._repository.change(base, head)
+        if policy.reach is None:
+            return Planned(change, plan(change, policy, asked), None)
+        old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
+        both = Sides(old.program, new.program, old.reach, new.reach)
+        effects = self._effects(change, policy, policy.reach, (old, new), both)
+        findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
+        return Planned(change, plan(change, policy, asked, effects), effects, findings)
+
+    def tree(self, revision: str, policy: Policy) -> _Tree:
+        """One tree with all that is reached in it, from memory where it was followed before."""
+        assert policy.reach is not None
+        key = (revision, policy.source)
+        found = self._trees.pop(key, None) or self._follow(revision, policy, policy.reach)
+        self._trees[key] = found
+        while len(self._trees) > _KEPT_TREES:
+            del self._trees[next(iter(self._trees))]
+        return found
+
+    def _follow(self, revision: str, policy: Policy, reach: ReachPolicy) -> _Tree:
+        files: dict[str, str] = {}
+        for root in reach.roots:
+            files.update(self._repository.tree(revision, root))
+        paths = {
+            name: path
+            for path in files
+            if (name := module_name(path, reach.roots)) is not None and not _set_aside(path, policy)
+        }
+        summaries = self._summaries_of({files[path] for path in paths.values()})
+        program = Program(paths, lambda path: summaries[files[path]])
+        followed = Reach(program, self._uses.entries)
+        unread = tuple(sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem))
+        return _Tree(files, program, followed, unread)
+
+    def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
+        known = dict(self._summaries.load(blobs))
+        missing = sorted(blobs - known.keys())
+        made: dict[str, Summary] = {}
+        for blob, content in self._repository.read_objects(missing).items():
+            if content is None:
+                known[blob] = Summary((), (), ABSENT)
+            else:
+                made[blob] = summarize(content)
+        self._summaries.save(made)
+        return {**known, **made}
+
+    def _effects(
+        self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree], both: Sides
+    ) -> Effects:
+        pairs = [(one.old_path or one.path, one.path) for one in change.paths if _is_source(one, policy, reach)]
+        wanted = [tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files]
+        contents = self._repository.read_objects(wanted)
+        absent: dict[str, str] = {}
+        versions = []
+        for pair in pairs:
+            blobs = [tree.files.get(path) for tree, path in zip(trees, pair, strict=True)]
+            if any(blob is not None and contents[blob] is None for blob in blobs):
+                absent.update(dict.fromkeys(pair, ABSENT))
+                continue
+            old, new = (contents[blob] if blob is not None else None for blob in blobs)
+            versions.append((Version(pair[0], old), Version(pair[1], new)))
+        found = effects_of(versions, both, reach.roots)
+        paths = {**self._requirements(change, reach), **found.paths}
+        return Effects(
+            _doubted(paths, trees), {**absent, **found.unread}, self._remarks(trees)
+        )
+
+    def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
+        if not reach.dependencies or _REQUIREMENTS not in change.names():
+            return {}
+        old = self._repository.read_blob(change.merge_base or change.base, _REQUIREMENTS)
+        new = self._repository.read_blob(change.head, _REQUIREMENTS)
+        changed = changed_requirements(old, new, reach.dependencies)
+        if changed is None or changed:
+            return {}
+        detail = "no requirement that verl's run imports differs"
+        return {_REQUIREMENTS: Inside((), NO_EFFECT, detail)}
+
+    def _remarks(self, trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
+        remarks = [f"Reach starts from {self._uses.source}."]
+        unread = sorted({path for tree in trees for path in tree.unread})
+        if unread:
+            remarks.append(f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.")
+        return tuple(remarks)
+
+    def _reader(self, tree: _Tree) -> "_Reader":
+        return _Reader(self._repository, tree.files)
+
+
+class _Reader:
+    """Reads a file of a tree by its path."""
+
+    def __init__(self, repository: SourceTrees, files: Mapping[str, str]) -> None:
+        self._repository = repository
+        self._files = files
+
+    def __call__(self, path: str) -> bytes | None:
+        blob = self._files.get(path)
+        return None if blob is None else self._repository.read_objects([blob])[blob]
+
+
+def _set_aside(path: str, policy: Policy) -> bool:
+    return any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
+
+
+def _is_source(one: ChangedPath, policy: Policy, reach: ReachPolicy) -> bool:
+    """Whether the inside is compared: source on both sides, and not set aside whatever reaches it."""
+    names = (one.old_path or one.path, one.path)
+    known = one.submodule is None and all(module_name(name, reach.roots) for name in names)
+    return known and not all(_set_aside(name, policy) for name in names)
+
+
+def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, Inside]:
+    """Where a file on the way could not be read, "not reached" is no answer: such paths are judged by their names."""
+    changed_alone = {path for tree in trees for path in tree.unread}
+    if not changed_alone:
+        return paths
+    return {path: inside for path, inside in paths.items() if inside.effects or inside.because == NO_EFFECT}
+
+
+def with_remark(made: Plan, remark: str) -> Plan:
+    """The plan with one more sentence on how it was made."""
+    return replace(made, remarks=(*made.remarks, remark))
