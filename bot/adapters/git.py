@@ -304,7 +304,7 @@ def _batch(out: bytes) -> Iterator[tuple[str, bytes]]:
     while (end := out.find(b"\n", start)) >= 0:
         head = out[start:end].split(b" ")
         start = end + 1
-        if len(head) == 3 and head[2].isdigit():  # noqa: PLR2004  (the three fields named above)
+        if len(head) == 3 and head[2].isdigit():
             size = int(head[2])
             content = out[start : start + size]
             if head[1] == b"blob" and len(content) == size:

@@ -67,8 +67,10 @@ class SummaryCache:
 def _summary(row: list[Any]) -> Summary:
     symbols, imports, problem, lazy = row
     return Summary(
-        tuple(Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
-              for name, kind, line, refs, bases, decorated, serves in symbols),
+        tuple(
+            Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
+            for name, kind, line, refs, bases, decorated, serves in symbols
+        ),
         tuple(Import(*one) for one in imports),
         problem,
         tuple((name, module) for name, module in lazy),

@@ -55,7 +55,13 @@ def uses_json(uses: Uses, commit: str) -> str:
         "schema": 1,
         "commit": commit,
         "entries": [
-            {"module": one.module, "attribute": one.attribute, "file": one.file, "line": one.line, "guarded": one.guarded}
+            {
+                "module": one.module,
+                "attribute": one.attribute,
+                "file": one.file,
+                "line": one.line,
+                "guarded": one.guarded,
+            }
             for one in uses.entries
         ],
         "calls": [

@@ -4,7 +4,7 @@ No GPU and no import: both trees are read. What is missing on both sides is skew
 """
 
 import ast
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -86,7 +86,7 @@ def _attributes(uses: Uses, both: Sides) -> Iterator[Finding]:
 
 def _signatures(uses: Uses, both: Sides, changed: Container[str], sources: "_Sources") -> Iterator[Finding]:
     guarded = {entry.attribute for entry in uses.entries if entry.guarded}
-    places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute}
+    places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
     for site in uses.calls:
         for node in _targets(site, both, places):
             if both.head.paths.get(node.module) not in changed:
@@ -99,7 +99,7 @@ def _signatures(uses: Uses, both: Sides, changed: Container[str], sources: "_Sou
                 yield Finding(kind, str(node), f"verl's call no longer fits: {problem}", site.file, site.line)
 
 
-def _targets(site: CallSite, both: Sides, places: dict[str | None, str]) -> list[Node]:
+def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Node]:
     if site.method:
         return [Node(cls.module, f"{cls.symbol}.{site.name}") for cls in both.head_reach.definers(site.name)]
     module = places.get(site.name)

@@ -259,7 +259,9 @@ def _feature_families(asking: tuple[Classified, ...], policy: Policy) -> tuple[F
     touched = tuple(family for family in policy.families if any(family in path.families for path in asking))
     if touched:
         return touched
-    tags = {tag for path in asking for rule in _all_rules(path) if Level.FEATURE in rule.levels for tag in rule.features}
+    tags = {
+        tag for path in asking for rule in _all_rules(path) if Level.FEATURE in rule.levels for tag in rule.features
+    }
     able = tuple(one for one in policy.families if one.checkpoint and tags & {*one.features})
     return able[:1] or (None,)
 

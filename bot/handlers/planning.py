@@ -11,7 +11,8 @@ from bot.core.reach.dependencies import changed_requirements
 from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.reach.program import Program, module_name
-from bot.core.reach.summary import Summary, summarize
+from bot.core.reach.reader import summarize
+from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
 from bot.core.rules import Policy, ReachPolicy
 from bot.ports import SourceTrees, SummaryStore
@@ -89,7 +90,9 @@ class Planner:
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]])
         followed = Reach(program, self._uses.entries)
-        unread = tuple(sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem))
+        unread = tuple(
+            sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
+        )
         return _Tree(files, program, followed, unread)
 
     def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
@@ -108,7 +111,9 @@ class Planner:
         self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree], both: Sides
     ) -> Effects:
         pairs = [(one.old_path or one.path, one.path) for one in change.paths if _is_source(one, policy, reach)]
-        wanted = [tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files]
+        wanted = [
+            tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
+        ]
         contents = self._repository.read_objects(wanted)
         absent: dict[str, str] = {}
         versions = []
@@ -121,9 +126,7 @@ class Planner:
             versions.append((Version(pair[0], old), Version(pair[1], new)))
         found = effects_of(versions, both, reach.roots)
         paths = {**self._requirements(change, reach), **found.paths}
-        return Effects(
-            _doubted(paths, trees), {**absent, **found.unread}, self._remarks(trees)
-        )
+        return Effects(_doubted(paths, trees), {**absent, **found.unread}, self._remarks(trees))
 
     def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
         if not reach.dependencies or _REQUIREMENTS not in change.names():
@@ -140,7 +143,9 @@ class Planner:
         remarks = [f"Reach starts from {self._uses.source}."]
         unread = sorted({path for tree in trees for path in tree.unread})
         if unread:
-            remarks.append(f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.")
+            remarks.append(
+                f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete."
+            )
         return tuple(remarks)
 
     def _reader(self, tree: _Tree) -> "_Reader":

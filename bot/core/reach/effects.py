@@ -115,9 +115,7 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
     return Inside((), UNREACHED, f"verl reaches none of the changed symbols ({shown})")
 
 
-def _effect(
-    path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides
-) -> Effect | None:
+def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides) -> Effect | None:
     chain: tuple[Step, ...] = ()
     for module, reach in ((modules[1], both.head_reach), (modules[0], both.base_reach)):
         if module is not None:

@@ -1,10 +1,12 @@
-"""Where another program enters: what it imports of a package, and which attributes it uses on what it got from there."""
+"""Where another program enters: what it imports of a package, and what it uses on the objects it got from there."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from bot.core.reach.summary import parse, summarize
+from bot.core.reach.reader import summarize
+from bot.core.reach.summary import parse
 from bot.core.reach.walk import Entry
 
 _CALLS_FOLLOWED = 2
@@ -45,44 +47,78 @@ def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
     """
     imports = [entry for path, text in sorted(sources.items()) for entry in _imports(path, text, package)]
     names = {entry.attribute for entry in imports if entry.attribute}
-    trees = _Trees(sources)
+    files = _Files(sources)
     holders = set(names)
     for _ in range(_CALLS_FOLLOWED):
-        holders |= {
-            target for _, tree in trees.naming(holders) for target, called in _assigned_calls(tree) if called & holders
-        }
+        holders |= {target for file in files.naming(holders) for target, called in file.assigned if called & holders}
     used: dict[str, Entry] = {}
-    calls: list[CallSite] = []
-    for path, tree in trees.naming(holders):
-        calls.extend(_calls(path, tree, names, holders))
-        for attribute, line in _attributes(tree, holders):
-            used.setdefault(attribute, Entry("", attribute, path, line))
+    calls: set[CallSite] = set()
+    for file in files.naming(holders):
+        calls.update(site for site in file.calls if site.name in names and not site.method)
+        calls.update(site for owner, site in file.methods if owner in holders)
+        for owner, attribute, line in file.attributes:
+            if owner in holders:
+                used.setdefault(attribute, Entry("", attribute, file.path, line))
     attributes = sorted(used.values(), key=lambda one: (one.file, one.line, one.attribute or ""))
-    return Uses((*imports, *attributes), tuple(sorted(set(calls), key=lambda one: (one.file, one.line, one.name))), source)
+    ordered = sorted(calls, key=lambda one: (one.file, one.line, one.name))
+    return Uses((*imports, *attributes), tuple(ordered), source)
 
 
-class _Trees:
-    """Syntax trees of the files that mention a name, made once each."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file assigns from calls, which attributes it uses on what, and what it calls."""
+
+    path: str
+    assigned: tuple[tuple[str, frozenset[str]], ...]
+    attributes: tuple[tuple[str, str, int], ...]
+    calls: tuple[CallSite, ...]
+    methods: tuple[tuple[str, CallSite], ...]
+
+
+class _Files:
+    """The files that mention a name, read once each."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         self._sources = sources
-        self._trees: dict[str, ast.Module | str] = {}
+        self._files: dict[str, _File | None] = {}
 
-    def naming(self, names: set[str]) -> Iterator[tuple[str, ast.Module]]:
-        wanted = [name.encode() for name in names]
+    def naming(self, names: set[str]) -> Iterator[_File]:
+        pattern = re.compile(rb"\b(?:" + b"|".join(sorted(name.encode() for name in names)) + rb")\b")
         for path in sorted(self._sources):
-            source = self._sources[path]
-            if not any(name in source for name in wanted):
-                continue
-            tree = self._trees.get(path)
-            if tree is None:
-                tree = self._trees[path] = parse(source)
-            if isinstance(tree, ast.Module):
-                yield path, tree
+            if names and pattern.search(self._sources[path]):
+                if path not in self._files:
+                    self._files[path] = _read(path, self._sources[path])
+                found = self._files[path]
+                if found is not None:
+                    yield found
+
+
+def _read(path: str, source: bytes) -> _File | None:
+    tree = parse(source)
+    if isinstance(tree, str):
+        return None
+    assigned: list[tuple[str, frozenset[str]]] = []
+    attributes: list[tuple[str, str, int]] = []
+    calls: list[CallSite] = []
+    methods: list[tuple[str, CallSite]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            attributes.append((_last(node.value), node.attr, node.lineno))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            called = _called(node.value.func)
+            assigned.extend((_last(one), called) for one in node.targets if _last(one))
+        elif isinstance(node, ast.Call):
+            attributes.extend(_asked(node))
+            if isinstance(node.func, ast.Attribute):
+                methods.append((_last(node.func.value), _site(path, node, node.func.attr, method=True)))
+            elif isinstance(node.func, ast.Name):
+                calls.append(_site(path, node, node.func.id, method=False))
+    return _File(path, tuple(assigned), tuple(attributes), tuple(calls), tuple(methods))
 
 
 def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
-    if package.encode() not in source and package.rpartition(".")[2].encode() not in source:
+    top, _, _ = package.partition(".")
+    if package.encode() not in source and f"from {top} import".encode() not in source:
         return
     for one in summarize(source).imports:
         module = one.module if one.attribute is None else f"{one.module}.{one.attribute}"
@@ -94,36 +130,12 @@ def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
             yield Entry(module, None, path, one.line, one.guarded)
 
 
-def _assigned_calls(tree: ast.Module) -> Iterator[tuple[str, set[str]]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            for target in node.targets:
-                if isinstance(target, ast.Name | ast.Attribute):
-                    yield _last(target), _called(node.value.func)
-
-
-def _attributes(tree: ast.Module, holders: set[str]) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=owner, attr=name) if _last(owner) in holders:
-                yield name, node.lineno
-            case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]) if (
-                asked in _ASKING and _last(owner) in holders
-            ):
-                yield name, node.lineno
-            case _:
-                pass
-
-
-def _calls(path: str, tree: ast.Module, names: set[str], holders: set[str]) -> Iterator[CallSite]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Name(id=name)) if name in names:
-                yield _site(path, node, name, method=False)
-            case ast.Call(func=ast.Attribute(value=owner, attr=name)) if _last(owner) in holders:
-                yield _site(path, node, name, method=True)
-            case _:
-                pass
+def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
+    match node:
+        case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]) if asked in _ASKING:
+            yield _last(owner), name, node.lineno
+        case _:
+            pass
 
 
 def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
@@ -132,9 +144,9 @@ def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
     return CallSite(name, method, len(node.args), keywords, open_ended, path, node.lineno)
 
 
-def _called(node: ast.expr) -> set[str]:
+def _called(node: ast.expr) -> frozenset[str]:
     """The function called and, for a method, the object that it is called on."""
-    return {_last(node), _last(node.value)} if isinstance(node, ast.Attribute) else {_last(node)}
+    return frozenset({_last(node), _last(node.value)} if isinstance(node, ast.Attribute) else {_last(node)})
 
 
 def _last(node: ast.expr) -> str:

@@ -72,6 +72,11 @@ def module_name(path: str, roots: Iterable[str]) -> str | None:
     return None
 
 
+def _outer_packages(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
 class Program:
     """All modules of one tree, read when first asked for; `paths` gives each module's file."""
 
@@ -80,11 +85,7 @@ class Program:
         self._load = load
         self._views: dict[str, ModuleView] = {}
         self._names: dict[tuple[str, str], Found | None] = {}
-        self._packages = {name.rpartition(".")[0] for name in paths}
-        for name in tuple(self._packages):
-            while "." in name:
-                name = name.rpartition(".")[0]
-                self._packages.add(name)
+        self._packages = {outer for name in paths for outer in _outer_packages(name)}
 
     def __contains__(self, module: str) -> bool:
         return module in self.paths or module in self._packages

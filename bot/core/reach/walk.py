@@ -16,9 +16,10 @@ _PASSIVE_BASES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A place in the other program: an import (`attribute` None for a whole module), or an attribute used (`module` empty).
+    """A place in the other program: an import, or an attribute that is used there (`module` empty).
 
-    `file` and `line` say where; `guarded` that the place survives an ImportError.
+    `attribute` is None for the import of a whole module. `file` and `line` say where; `guarded` that the place
+    survives an ImportError.
     """
 
     module: str
@@ -37,8 +38,8 @@ class Step:
     """How a node was reached: from which node, or from an entry; `sure` is False for an edge that is a guess."""
 
     source: Node | Entry
-    sure: bool
     how: str
+    sure: bool = True
 
 
 class Reach:
@@ -126,7 +127,7 @@ class Reach:
                     cls = Node(module, symbol.name)
                     if any(above.symbol.lower() == kin for above in self._line(cls)):
                         self._import(module, entry, sure=False)
-                        self._make_live(cls, Step(entry, False, "may make"))
+                        self._make_live(cls, Step(entry, "may make", sure=False))
 
     def _drain(self) -> None:
         while self._todo or self._later:
@@ -138,7 +139,7 @@ class Reach:
             return
         self.steps[node] = step
         for implementation in self._serving.pop(node, ()):
-            self._reach(implementation, Step(node, step.sure, "dispatches to"))
+            self._reach(implementation, Step(node, "dispatches to", sure=step.sure))
         (self._todo if step.sure else self._later).append(node)
 
     def _process(self, node: Node) -> None:
@@ -164,7 +165,7 @@ class Reach:
     def _import(self, module: str, source: Node | Entry, *, sure: bool = True) -> None:
         if module in self.imported:
             return
-        self.imported[module] = Step(source, sure, "imports")
+        self.imported[module] = Step(source, "imports", sure=sure)
         outer = module.rpartition(".")[0]
         if outer and outer in self._program:
             self._import(outer, source, sure=sure)
@@ -174,10 +175,10 @@ class Reach:
         body = Node(module, BODY)
         for one in view.by_scope.get(BODY, ()):
             self._follow_import(view.target(one), one.attribute, body)
-        self._reach(body, Step(source, sure, "imports"))
+        self._reach(body, Step(source, "imports", sure=sure))
         for symbol in view.symbols.values():
             if symbol.kind == "class" and symbol.decorated:
-                self._make_live(Node(module, symbol.name), Step(body, True, "registers"))
+                self._make_live(Node(module, symbol.name), Step(body, "registers"))
             elif symbol.serves:
                 self._serve(Node(module, symbol.name), symbol.serves)
 
@@ -187,7 +188,7 @@ class Reach:
         if found is None or rest:
             return
         if found.node in self.steps:
-            self._reach(node, Step(found.node, True, "dispatches to"))
+            self._reach(node, Step(found.node, "dispatches to"))
         else:
             self._serving.setdefault(found.node, []).append(node)
 
@@ -219,7 +220,7 @@ class Reach:
                 for base in self._line(owner)[1:]:
                     method = Node(base.module, f"{base.symbol}.{rest[0]}")
                     if self._program.symbol(method):
-                        self._reach(method, Step(node, True, "calls"))
+                        self._reach(method, Step(node, "calls"))
                         break
             self._call_all(rest[1:], node)
             return
@@ -235,12 +236,12 @@ class Reach:
             self._import(target.module, source)
             return
         if kind == "class":
-            self._make_live(target, Step(source, sure, "uses"))
+            self._make_live(target, Step(source, "uses", sure=sure))
             if left:
                 self._dispatch(target, left[0], source)
                 self._call_all(left[1:], source)
             return
-        self._reach(target, Step(source, sure, "calls" if kind == "function" else "uses"))
+        self._reach(target, Step(source, "calls" if kind == "function" else "uses", sure=sure))
         self._call_all(left, source)
 
     def _call_all(self, names: list[str], source: Node | Entry) -> None:
@@ -253,7 +254,7 @@ class Reach:
             return
         self._called[name] = source
         for method in self._waiting.pop(name, ()):
-            self._reach(method, Step(source, False, "may call"))
+            self._reach(method, Step(source, "may call", sure=False))
 
     def _dispatch(self, cls: Node, name: str, source: Node | Entry) -> None:
         """A method called on an instance of a class: the inherited one, and each live subclass's own."""
@@ -263,12 +264,12 @@ class Reach:
         for base in self._line(cls):
             method = Node(base.module, f"{base.symbol}.{name}")
             if self._program.symbol(method):
-                self._reach(method, Step(source, True, "calls"))
+                self._reach(method, Step(source, "calls"))
                 break
         for below in self._below.get(cls, ()):
             method = Node(below.module, f"{below.symbol}.{name}")
             if self._program.symbol(method):
-                self._reach(method, Step(source, True, "dispatches to"))
+                self._reach(method, Step(source, "dispatches to"))
 
     def _line(self, cls: Node) -> tuple[Node, ...]:
         """A class and the classes of the program that it inherits from, nearest first."""
@@ -300,7 +301,7 @@ class Reach:
         line = self._line(cls)
         for above in line[1:]:
             self._below.setdefault(above, []).append(cls)
-            self._make_live(above, Step(cls, True, "inherits from"))
+            self._make_live(above, Step(cls, "inherits from"))
         view = self._program.view(cls.module)
         if view is None:
             return
@@ -311,13 +312,13 @@ class Reach:
 
     def _settle(self, method: Node, cls: Node, name: str, line: tuple[Node, ...]) -> None:
         if name.startswith("__") and name.endswith("__"):
-            self._reach(method, Step(cls, True, "runs"))
+            self._reach(method, Step(cls, "runs"))
         elif any((above, name) in self._asked for above in line):
-            self._reach(method, Step(cls, True, "overrides"))
+            self._reach(method, Step(cls, "overrides"))
         elif name in self._called:
-            self._reach(method, Step(self._called[name], False, "may call"))
+            self._reach(method, Step(self._called[name], "may call", sure=False))
         elif self._active[cls]:
-            self._reach(method, Step(cls, False, "may be called by its foreign base"))
+            self._reach(method, Step(cls, "may be called by its foreign base", sure=False))
         else:
             self._waiting.setdefault(name, []).append(method)
 

@@ -1,0 +1,106 @@
+"""Small questions about syntax trees."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
+_LAZY = re.compile(r"\.*[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_REGISTERING = frozenset({"impl", "register"})
+PLAIN_DECORATORS = frozenset(
+    {"dataclass", "staticmethod", "classmethod", "property", "abstractmethod", "overload", "cached_property", "wraps"}
+    | {"lru_cache", "cache", "contextmanager", "no_grad", "setter", "runtime_checkable", "total_ordering", "final"}
+)
+
+
+def serves(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The function that a decorator such as `@function.register(...)` makes this one an implementation of."""
+    for decorator in node.decorator_list:
+        front, _, last = dotted(decorator).rpartition(".")
+        if front and last in _REGISTERING:
+            return front
+    return ""
+
+
+def may_register(decorator: ast.expr) -> bool:
+    """Whether a decorator may hand the function to a registry: those with arguments, and those that say so."""
+    name = dotted(decorator).rpartition(".")[2]
+    return name not in PLAIN_DECORATORS and (isinstance(decorator, ast.Call) or "regist" in name.lower())
+
+
+def assigned_names(node: ast.stmt) -> tuple[str, ...]:
+    """The module variables that a statement assigns, none for any other statement."""
+    match node:
+        case ast.Assign(targets=targets):
+            return tuple(one.id for one in targets if isinstance(one, ast.Name))
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
+            return (name,)
+        case _:
+            return ()
+
+
+def lazy_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Names and modules of tables such as `{"Name": "package.module"}` or `{"Name": (".module", "Name")}`."""
+    for table in (node for node in ast.walk(tree) if isinstance(node, ast.Dict)):
+        for key, value in zip(table.keys, table.values, strict=True):
+            first = value.elts[0] if isinstance(value, ast.Tuple | ast.List) and value.elts else value
+            match key, first:
+                case ast.Constant(value=str(name)), ast.Constant(value=str(module)) if _LAZY.fullmatch(module):
+                    yield name, module
+                case _:
+                    pass
+
+
+def dotted(node: ast.expr) -> str:
+    """The dotted name that an expression stands for, looking through calls and subscripts; empty for any other."""
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Attribute():
+            front = dotted(node.value)
+            return f"{front}.{node.attr}" if front else ""
+        case ast.Call():
+            return dotted(node.func)
+        case ast.Subscript():
+            return dotted(node.value)
+        case _:
+            return ""
+
+
+def annotated(node: ast.expr | None) -> str:
+    """The class that an annotation names, looking through Optional, unions and containers; empty when unclear."""
+    match node:
+        case ast.Name() | ast.Attribute():
+            name = dotted(node)
+            return name if name.rpartition(".")[2][:1].isupper() and name not in {"Any", "Callable"} else ""
+        case ast.Constant(value=str(text)):
+            return text if text.replace(".", "").isidentifier() and text.rpartition(".")[2][:1].isupper() else ""
+        case ast.BinOp(left=left, right=right):
+            return annotated(left) or annotated(right)
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+            return annotated(inner)
+        case _:
+            return ""
+
+
+def local_names(node: ast.AST) -> set[str]:
+    """The names that a function assigns itself."""
+    return {
+        one.id if isinstance(one, ast.Name) else one.name or ""
+        for one in ast.walk(node)
+        if (isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)) or isinstance(one, ast.ExceptHandler)
+    } - {""}
+
+
+def is_type_checking(node: ast.expr) -> bool:
+    """Whether a test is for a type checker alone."""
+    return dotted(node).rpartition(".")[2] == "TYPE_CHECKING"
+
+
+def catches_import_errors(node: ast.Try) -> bool:
+    """Whether a failed import inside is survived."""
+    for handler in node.handlers:
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        if any(one is None or dotted(one).rpartition(".")[2] in _IMPORT_ERRORS for one in kinds):
+            return True
+    return False
