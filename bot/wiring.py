@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -12,21 +12,27 @@ from pydantic import ValidationError
 from bot.adapters import folder as disk
 from bot.adapters.demo_repository import build_demo_repository
 from bot.adapters.dispatch.local import LocalDispatcher
-from bot.adapters.git import GitRepository, UnknownRevisionError
+from bot.adapters.git import GitRepository, NotARepositoryError, UnknownRevisionError
 from bot.adapters.logs import open_log
 from bot.adapters.prefilter import fastest_prefilter
-from bot.config.policy import load_policy, policy_at
+from bot.adapters.reach_cache import SummaryCache
+from bot.config.callers import packaged_uses, uses_json
+from bot.config.labels import load_labels
+from bot.config.policy import load_policy, packaged_policy, policy_at
 from bot.config.profiles import load_profile
+from bot.core.backtest import Case, Outcome, Usage, usage
 from bot.core.card import Card
+from bot.core.explain import Explanation
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job, Repository
 from bot.core.levels import Level
-from bot.core.plan import Plan, plan
+from bot.core.reach.entries import Uses, uses_of
 from bot.core.record import Record
-from bot.core.rules import Policy
+from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
+from bot.handlers.planning import Planned, Planner, uses_at
 
 DEMO_JOB = "0-lora-ddp"
 
@@ -80,15 +86,109 @@ def read_job(path: Path) -> Job:
         raise UsageError(f"{path}: {key}: {first['msg']}, got {shown}; mend the file and run again") from None
 
 
-def plan_change(repo: Path, base: str, head: str, policy: Path | None) -> Plan:
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """What the user asked `plan` and its kin for. `verl` is a checkout, a bare git directory or a plain folder."""
+
+    repo: Path
+    verl: Path | None = None
+    verl_ref: str | None = None
+    policy: Path | None = None
+    cache: Path | None = None
+
+
+def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
-    repository = GitRepository(repo)
-    return plan(repository.change(base, head), _policy(repository, base, policy))
+    repository = GitRepository(order.repo)
+    policy = _policy(repository, base, order.policy)
+    return _planner(repository, order, policy).plan(base, head, policy)
+
+
+def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
+    """What the plan would make of `PATH[:SYMBOL]` targets at a revision, were they changed."""
+    repository = GitRepository(order.repo)
+    policy = _policy(repository, revision, order.policy)
+    if policy.reach is None:
+        raise UsageError(f"{policy.source}: reach: missing; without this key paths are judged by their names alone")
+    pairs = [(path, symbol) for path, _, symbol in (target.partition(":") for target in targets)]
+    return _planner(repository, order, policy).explain(repository.resolve(revision), policy, pairs)
+
+
+def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:
+    """What of the policy says nothing about a revision."""
+    repository = GitRepository(order.repo)
+    policy = _policy(repository, revision, order.policy)
+    return _planner(repository, order, policy).lint(repository.resolve(revision), policy)
+
+
+def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
+    """Plan every labelled change, by the policy file or by the packaged policy."""
+    try:
+        cases = load_labels(labels.read_bytes(), str(labels))
+    except OSError as error:
+        raise UsageError(f"{labels}: {error.strerror}; give a readable file of labels") from None
+    repository = GitRepository(order.repo)
+    policy = _policy_file(order.policy) if order.policy else packaged_policy()
+    planner = _planner(repository, order, policy)
+    return tuple(_outcome(planner, case, policy) for case in cases)
+
+
+def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
+    try:
+        return Outcome(case, planner.plan(case.base, case.head, policy).plan)
+    except UnknownRevisionError as error:
+        return Outcome(case, None, str(error))
+
+
+def replay(order: PlanOrder, count: int, head: str) -> Usage:
+    """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
+    repository = GitRepository(order.repo)
+    policy = _policy_file(order.policy) if order.policy else packaged_policy()
+    planner = _planner(repository, order, policy)
+    commits = repository.first_parents(head, count)
+    return usage(planner.plan(parent, commit, policy).plan for commit, parent in commits)
+
+
+def verl_uses(verl: Path, verl_ref: str | None) -> str:
+    """verl's uses of Megatron-Bridge at a revision (HEAD), in the form of the packaged list."""
+    policy, repository = packaged_policy(), GitRepository(verl)
+    assert policy.reach is not None
+    commit = repository.resolve(verl_ref or "HEAD")
+    return uses_json(uses_at(repository, commit, policy.reach, ""), commit)
+
+
+def _planner(repository: GitRepository, order: PlanOrder, policy: Policy) -> Planner:
+    return Planner(repository, _uses(order, policy), SummaryCache(order.cache))
+
+
+def _uses(order: PlanOrder, policy: Policy) -> Uses:
+    if order.verl is None or policy.reach is None:
+        return packaged_uses()
+    try:
+        verl = GitRepository(order.verl)
+    except NotARepositoryError:
+        return _plain_uses(order.verl, policy.reach)
+    commit = verl.resolve(order.verl_ref or "HEAD")
+    return uses_at(verl, commit, policy.reach, f"verl {commit[:12]}")
+
+
+def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
+    """The uses of an unpacked copy without git."""
+    sources = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / reach.callers).rglob("*.py"))
+        if path.is_file() and not path.is_symlink()
+    }
+    if not sources:
+        raise UsageError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
+    return uses_of(sources, reach.package, f"the folder {folder.name}, which is no git checkout")
 
 
 def _policy(repository: GitRepository, base: str, file: Path | None) -> Policy:
-    if file is None:
-        return policy_at(repository, repository.resolve(base))
+    return policy_at(repository, repository.resolve(base)) if file is None else _policy_file(file)
+
+
+def _policy_file(file: Path) -> Policy:
     try:
         return load_policy(file.read_bytes(), str(file))
     except OSError as error:
@@ -137,7 +237,10 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
         remarks=remarks,
     )
     blobs = {"bridge": bridge, "verl": verl}
-    rooms = Rooms(bridge, LocalDispatcher(order.work), run_folders(), blobs)
+    reach = policy.reach
+    uses = packaged_uses() if reach is None else uses_at(verl, verl_commit, reach, f"verl {verl_commit[:12]}")
+    planner = Planner(bridge, uses, SummaryCache(order.work))
+    rooms = Rooms(bridge, LocalDispatcher(order.work), run_folders(), blobs, planner)
     return check_change(request, rooms, say)
 
 

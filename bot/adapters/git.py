@@ -99,12 +99,13 @@ class GitFailedError(GitError):
 
 
 class GitRepository:
-    """A checkout or a bare git directory, by its path. Reads only; holds nothing but the paths."""
+    """A checkout or a bare git directory, by its path. Reads only; holds the paths, and which full SHAs it has seen."""
 
     def __init__(self, path: str | Path, *, timeout_s: float = TIMEOUT_S) -> None:
         self.path = Path(path)
         self._timeout_s = timeout_s
         self._git_dir = _git_dir(self.path)
+        self._commits: set[str] = set()
         self._program = shutil.which("git")
         if self._program is None:
             raise RepositoryError("git is not installed on this machine; install it and see that it is on PATH")
@@ -118,10 +119,13 @@ class GitRepository:
         """The full SHA of the commit that a revision names; raises UnknownRevisionError."""
         if "\0" in revision:
             raise UnknownRevisionError(self._unknown(revision))
+        if revision in self._commits:
+            return revision
         code, out, _ = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         sha = out.decode("ascii", "replace").strip()
         if code or not sha:
             raise UnknownRevisionError(self._unknown(revision))
+        self._commits.add(sha)
         return sha
 
     def merge_base(self, one: str, other: str) -> str | None:
@@ -170,6 +174,12 @@ class GitRepository:
         arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
         out = self._run(*arguments, *(["--", _literal(under)] if under else []))
         return tuple(name for mode, _, _, name in _tree_entries(out) if mode != _SUBMODULE_MODE)
+
+    def first_parents(self, head: str, count: int) -> tuple[tuple[str, str], ...]:
+        """The last commits on the first-parent line up to `head`, newest first, each with its first parent."""
+        out = self._run("rev-list", "--first-parent", "--parents", f"--max-count={count}", self.resolve(head))
+        rows = (line.split() for line in out.decode("ascii").splitlines())
+        return tuple((row[0], row[1]) for row in rows if len(row) > 1)
 
     def tree(self, revision: str, under: str = "") -> dict[str, str]:
         """The files at a commit below a folder, each with the id of its content; links and submodules left out."""

@@ -155,6 +155,15 @@ def packaged_policy() -> Policy:
     return load_policy(text, f"packaged default ({_PACKAGED})")
 
 
+def policy_schema() -> dict[str, object]:
+    """The JSON schema of the policy file, for editors and checkers."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"{POLICY_PATH}: which changes need which coverage",
+        **PolicyFile.model_json_schema(),
+    }
+
+
 def policy_at(repository: ChangeSource, commit: str) -> Policy:
     """The policy at a commit (the base, never the head), or the packaged one when the repository has none there."""
     text = repository.read_blob(commit, POLICY_PATH)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from bot.core.change import on_one_line
+from bot.core.contract import Finding, Kind
 from bot.core.levels import Level
 from bot.core.plan import JobOutline, Plan, Reason
 
@@ -40,12 +41,24 @@ def _required(level: Level, plan: Plan) -> str:
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
     groups: dict[str, list[str]] = {}
     for reason in reasons:
-        groups.setdefault(reason.because, []).extend(() if reason.path is None else (on_one_line(reason.path),))
+        groups.setdefault(reason.because, []).extend(_places(reason))
     for because, paths in groups.items():
         yield because
         yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
             yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"
+
+
+def _places(reason: Reason) -> Iterable[str]:
+    """Where the reason lies; with the last steps of the chain from verl when the symbol is known."""
+    if reason.path is None:
+        return
+    place = on_one_line(reason.path)
+    if reason.symbol is None:
+        yield place
+        return
+    entry = f", from {on_one_line(reason.via[0])}" if len(reason.via) > 1 else ""
+    yield f"{place}: {on_one_line(reason.symbol)}{entry}"
 
 
 def _job_line(job: JobOutline) -> str:
@@ -70,9 +83,19 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield f"Families: {', '.join(plan.families)}"
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
+    yield from plan.remarks
     if plan.levels:
         for one in plan.exempted:
             yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+
+
+def render_contract(findings: Iterable[Finding]) -> str:
+    """The contract findings as text, breaks first; empty when verl's uses stand as they did."""
+    told = [one for one in findings if one.kind is not Kind.SKEW]
+    if not told:
+        return ""
+    rows = [f"  {one.kind}: {on_one_line(str(one))}" for one in told]
+    return "\n".join(["verl's uses of Bridge that the head does not serve:", *rows]) + "\n"
 
 
 def _count(number: int, noun: str) -> str:

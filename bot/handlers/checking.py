@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bot.core.build import BuildError, Sources, build_job, select_patches
 from bot.core.card import Card, NotRun
+from bot.core.contract import Kind
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
 from bot.core.plan import JobOutline, Plan, plan
@@ -15,6 +16,7 @@ from bot.core.record import PLAN_FILE
 from bot.core.rules import Policy
 from bot.core.verdict import Result, Verdict
 from bot.handlers.judging import judge_folders, make_card
+from bot.handlers.planning import Planner
 from bot.ports import ChangeSource, Dispatcher, RunFolders
 
 # The levels whose own evidence this version produces and judges; the others are planned and shown as not run.
@@ -49,12 +51,16 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit."""
+    """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit.
+
+    Without a `planner` the change is planned by its names alone.
+    """
 
     changes: ChangeSource
     dispatcher: Dispatcher
     folders: RunFolders
     blobs: Mapping[str, ChangeSource]
+    planner: Planner | None = None
 
 
 def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
@@ -62,7 +68,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
 
     A job that policy or site cannot complete is not run, and the card says what it lacks.
     """
-    planned = plan(rooms.changes.change(request.base, request.head), request.policy, request.asked)
+    planned, contract = _planned(request, rooms)
     request.out.mkdir(parents=True, exist_ok=True)
     rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
     say(_planned_sentence(planned))
@@ -82,7 +88,16 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
         verdicts.append(_run(job, request, rooms))
-    return make_card(tuple(verdicts), tuple(not_run), (*request.remarks, *remarks))
+    return make_card(tuple(verdicts), tuple(not_run), (*request.remarks, *contract, *remarks))
+
+
+def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, and a sentence for each use in verl that the head breaks."""
+    if rooms.planner is None:
+        return plan(rooms.changes.change(request.base, request.head), request.policy, request.asked), ()
+    found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
+    broken = (one for one in found.contract if one.kind is Kind.BREAK)
+    return found.plan, tuple(f"Contract with verl broken: {one}." for one in broken)
 
 
 def card_of(folders: RunFolders, folder: Path) -> Card:

@@ -1,12 +1,16 @@
 """Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bot.core.change import Change, ChangedPath
 from bot.core.contract import Finding, check_contract
+from bot.core.explain import Explanation, explanations
 from bot.core.levels import Level
 from bot.core.plan import Plan, plan
+from bot.core.policy_lint import lint_policy
+from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements
 from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
@@ -14,12 +18,13 @@ from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize
 from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
-from bot.core.rules import Policy, ReachPolicy
+from bot.core.rules import Policy, ReachPolicy, classify
 from bot.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone"
 _KEPT_TREES = 4
 _REQUIREMENTS = "pyproject.toml"
+_WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def uses_at(repository: SourceTrees, revision: str, reach: ReachPolicy, source: str) -> Uses:
@@ -56,17 +61,54 @@ class Planner:
         self._uses = uses
         self._summaries = summaries
         self._trees: dict[tuple[str, str], _Tree] = {}
+        self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
         """The plan of base..head, with the contract findings."""
         change = self._repository.change(base, head)
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
+        if not any(_is_source(one, policy, policy.reach) for one in change.paths):
+            inside = self._requirements(change, policy.reach)
+            known = Effects(inside, {}, ("No source file that verl could reach differs.",))
+            return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both)
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
+
+    def explain(self, revision: str, policy: Policy, targets: Iterable[tuple[str, str]]) -> tuple[Explanation, ...]:
+        """What the plan would make of symbols at a revision; a target is a path and a symbol, empty for all of it."""
+        assert policy.reach is not None
+        tree = self.tree(revision, policy)
+        both = Sides(tree.program, tree.program, tree.reach, tree.reach)
+        found: list[Explanation] = []
+        for path, symbol in targets:
+            content = self._reader(tree)(path)
+            if content is None:
+                found.append(Explanation(path, symbol, (), (), (), "this commit has no such source file"))
+                continue
+            version = (Version(path, None), Version(path, content))
+            effects = effects_of([version], both, policy.reach.roots)
+            names = symbols_of(content)
+            if symbol and not any(name == symbol or name.startswith(f"{symbol}.") for name in names):
+                found.append(Explanation(path, symbol, (), (), (), "this file has no such symbol"))
+                continue
+            found.extend(explanations(path, symbol, classify(path, policy, effects), names))
+        return tuple(found)
+
+    def lint(self, revision: str, policy: Policy) -> tuple[str, ...]:
+        """What of a policy says nothing about a revision."""
+        paths = self._repository.tree(revision)
+        if policy.reach is None:
+            return lint_policy(policy, paths, {}, ())
+        tree = self.tree(revision, policy)
+        views = {path: tree.program.view(name) for name, path in tree.program.paths.items()}
+        symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
+        contents = self._repository.read_objects([tree.files[path] for path in symbols])
+        words = {word.decode("ascii") for text in contents.values() for word in _WORD.findall(text or b"")}
+        return lint_policy(policy, paths, symbols, words)
 
     def tree(self, revision: str, policy: Policy) -> _Tree:
         """One tree with all that is reached in it, from memory where it was followed before."""
@@ -85,7 +127,7 @@ class Planner:
         paths = {
             name: path
             for path in files
-            if (name := module_name(path, reach.roots)) is not None and not _set_aside(path, policy)
+            if (name := module_name(path, reach.roots)) is not None and not self._is_aside(path, policy)
         }
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]])
@@ -94,6 +136,12 @@ class Planner:
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
+
+    def _is_aside(self, path: str, policy: Policy) -> bool:
+        key = (path, policy.source)
+        if key not in self._aside:
+            self._aside[key] = _set_aside(path, policy)
+        return self._aside[key]
 
     def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
         known = dict(self._summaries.load(blobs))
@@ -181,8 +229,3 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
     if not changed_alone:
         return paths
     return {path: inside for path, inside in paths.items() if inside.effects or inside.because == NO_EFFECT}
-
-
-def with_remark(made: Plan, remark: str) -> Plan:
-    """The plan with one more sentence on how it was made."""
-    return replace(made, remarks=(*made.remarks, remark))

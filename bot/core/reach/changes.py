@@ -59,6 +59,15 @@ def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     return FileDifference(tuple(sorted(found, key=lambda one: (one.line, one.symbol, one.kind))))
 
 
+def symbols_of(content: bytes) -> tuple[str, ...]:
+    """The symbols of a file in the order of its lines, empty for one that is no Python."""
+    tree = parse(content)
+    if isinstance(tree, str):
+        return ()
+    lines = _Side.of(tree).lines
+    return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
+
+
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 

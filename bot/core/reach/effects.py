@@ -100,9 +100,12 @@ def effects_of(pairs: Iterable[tuple[Version, Version]], both: Sides, roots: tup
 
 
 def _inside(old: Version, new: Version, difference: FileDifference, both: Sides, roots: tuple[str, ...]) -> Inside:
+    modules = (module_name(old.path, roots), module_name(new.path, roots))
+    if old.path != new.path and old.content is not None and new.content is not None:
+        moved = SymbolChange(BODY, "renamed", 1, (frozenset(filter(None, modules)),))
+        difference = FileDifference((moved, *difference.changes))
     if not difference.changes:
         return Inside((), NO_EFFECT, NO_EFFECT_BECAUSE)
-    modules = (module_name(old.path, roots), module_name(new.path, roots))
     found = [
         effect
         for change in difference.changes
@@ -135,8 +138,3 @@ def _step_text(step: Step) -> str:
     if isinstance(step.source, Entry):
         return f"{step.source}{doubt}"
     return f"{step.source} {step.how}{doubt}"
-
-
-def reached(node: Node, reach: Reach) -> bool:
-    """Whether a node runs; a module's body runs when the module is imported."""
-    return node in reach.steps or (node.symbol == BODY and node.module in reach.imported)

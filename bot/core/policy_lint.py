@@ -1,0 +1,67 @@
+"""What of a policy says nothing about a tree: rules that meet no file, and source files that no rule judges."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+from bot.core.rules import PathPatterns, Policy, SymbolRule
+
+Symbols = Mapping[str, Collection[str]]
+
+
+def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words: Collection[str]) -> tuple[str, ...]:
+    """One sentence for each finding.
+
+    `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
+    identifiers of those files.
+    """
+    return (
+        *_idle_paths(policy, paths),
+        *_idle_symbol_rules(policy, symbols, words),
+        *_unjudged(policy, paths, symbols),
+    )
+
+
+def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:
+    yield from ((one.name, one.patterns) for one in policy.exemptions)
+    yield from ((one.name, one.patterns) for one in policy.rules)
+
+
+def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:
+    for name, patterns in _named(policy):
+        if not _meets_any(patterns, paths):
+            yield f"{policy.source}: {name}: its paths meet no file of this commit"
+    for family in policy.families:
+        if not _meets_any(family.patterns, paths):
+            yield f"{policy.source}: family {family.name}: its paths meet no file of this commit"
+
+
+def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str]) -> Iterator[str]:
+    for rule in policy.reach.rules if policy.reach else ():
+        paths = [path for path in symbols if rule.paths is None or rule.paths.match(path)]
+        if not paths:
+            yield f"{policy.source}: {rule.name}: its paths meet no source file that is looked into"
+        elif not _names_any(rule, paths, symbols):
+            yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
+        elif not _says_any(rule.words, words):
+            yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
+
+
+def _names_any(rule: SymbolRule, paths: list[str], symbols: Symbols) -> bool:
+    if rule.symbols is None or rule.through is not None or rule.imports is not None:
+        return True
+    return any(rule.symbols.match(name) for path in paths for name in symbols[path])
+
+
+def _says_any(pattern: re.Pattern[str] | None, words: Collection[str]) -> bool:
+    return pattern is None or any(map(pattern.match, words))
+
+
+def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:
+    return any(map(patterns.match, paths))
+
+
+def _unjudged(policy: Policy, paths: Collection[str], symbols: Symbols) -> Iterator[str]:
+    level = int(policy.unknown_level)
+    for path in sorted(paths):
+        if path not in symbols and not any(patterns.match(path) for _, patterns in _named(policy)):
+            yield f"{policy.source}: {path}: nothing judges it, so a change of it asks for level {level}"
