@@ -11,6 +11,7 @@ from bot.core.rules import Classified, Family, Policy, Rule, SymbolRule, classif
 
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
+_SHOWN_BECAUSES = 3
 _ASKED = "asked for by hand"
 
 
@@ -182,13 +183,20 @@ def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:
 
 
 def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
-    counts: dict[tuple[str, str], int] = {}
+    becauses: dict[str, dict[str, int]] = {}
     for path in paths:
         if path.exemption is not None:
-            key = (path.exemption.name, path.exemption.because)
-            counts[key] = counts.get(key, 0) + 1
-    most_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Exempted(name, count, because) for (name, because), count in most_first)
+            counts = becauses.setdefault(path.exemption.name, {})
+            counts[path.exemption.because] = counts.get(path.exemption.because, 0) + 1
+    found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in becauses.items()]
+    return tuple(sorted(found, key=lambda one: (-one.count, one.name)))
+
+
+def _folded(becauses: dict[str, int]) -> str:
+    """The reasons of one group, the first few told."""
+    ordered = sorted(becauses)
+    more = len(ordered) - _SHOWN_BECAUSES
+    return "; ".join([*ordered[:_SHOWN_BECAUSES], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:

@@ -298,3 +298,32 @@ def test_git_is_given_a_time_limit(checkout: Checkout) -> None:
     checkout.commit()
     with pytest.raises(GitFailedError, match="ran out of time"):
         GitRepository(checkout.path, timeout_s=0.000001)
+
+
+def test_a_tree_gives_contents_by_id_and_leaves_links_out(checkout: Checkout) -> None:
+    checkout.write("a/b.py", "one\n")
+    checkout.write("c.py", "two\n")
+    (checkout.path / "a" / "link.py").symlink_to("b.py")
+    head = checkout.commit()
+    repository = GitRepository(checkout.path)
+    tree = repository.tree(head, "a/")
+    assert list(tree) == ["a/b.py"]
+    absent = "0" * 39 + "1"
+    assert repository.read_objects([tree["a/b.py"], absent]) == {tree["a/b.py"]: b"one\n", absent: None}
+    assert repository.read_objects([]) == {}
+    assert set(repository.tree(head)) == {"a/b.py", "c.py"}
+
+
+def test_contents_with_newlines_and_headers_inside_are_told_apart(checkout: Checkout) -> None:
+    texts = ("", "\n", "0" * 40 + " blob 3\nabc\n", "x\r\n\n\n")
+    for number, text in enumerate(texts):
+        (checkout.path / f"{number}.py").write_bytes(text.encode())
+    tree = GitRepository(checkout.path).tree(checkout.commit())
+    found = GitRepository(checkout.path).read_objects(list(tree.values()))
+    assert [found[tree[f"{number}.py"]] for number in range(len(texts))] == [text.encode() for text in texts]
+
+
+def test_the_first_parent_line_ends_at_the_root(checkout: Checkout) -> None:
+    commits = [checkout.commit(str(number)) for number in range(3)]
+    line = GitRepository(checkout.path).first_parents("HEAD", 10)
+    assert line == ((commits[2], commits[1]), (commits[1], commits[0]))

@@ -202,7 +202,7 @@ def _renames(before: _Side, after: _Side) -> dict[str, str]:
     came: dict[tuple[str, ...], list[str]] = {}
     for name in after.statements.keys() - before.statements.keys():
         came.setdefault(after.key(name), []).append(name)
-    pairs = {name: came[key] for name, key in gone.items() if len(came.get(key, ())) == 1 and len(key) > 1}
+    pairs = {name: came[key] for name, key in gone.items() if key and len(came.get(key, ())) == 1}
     wanted = Counter(names[0] for names in pairs.values())
     return {name: names[0] for name, names in sorted(pairs.items()) if wanted[names[0]] == 1}
 

@@ -74,13 +74,20 @@ def annotated(node: ast.expr | None) -> str:
             name = dotted(node)
             return name if name.rpartition(".")[2][:1].isupper() and name not in {"Any", "Callable"} else ""
         case ast.Constant(value=str(text)):
-            return text if text.replace(".", "").isidentifier() and text.rpartition(".")[2][:1].isupper() else ""
+            return annotated(_parsed(text))
         case ast.BinOp(left=left, right=right):
             return annotated(left) or annotated(right)
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
             return annotated(inner)
         case _:
             return ""
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def local_names(node: ast.AST) -> set[str]:

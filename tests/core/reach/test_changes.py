@@ -1,0 +1,123 @@
+"""What differs in effect between two versions of a file."""
+
+from textwrap import dedent
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.core.reach.changes import compare
+
+BASE = '''
+import logging
+from a.b import c
+
+logger = logging.getLogger(__name__)
+LIMIT = 3
+TABLE = [Pair("x", "y"), Pair("z", "w")]
+
+
+class Thing(Base):
+    """A thing."""
+
+    size: int = 4
+
+    def run(self, x: int, flag=True):
+        """Run."""
+        total = x + self.size
+        if flag:
+            logger.info("running %s", total)
+            raise ValueError("bad value")
+        return call(total, one=1, two=2, three=3)
+
+
+def spare():
+    return 1
+'''
+
+
+def changed(old: str, new: str) -> list[str]:
+    found = compare(dedent(old).encode(), dedent(new).encode())
+    assert not found.problem
+    return [f"{one.kind} {one.symbol}" for one in found.changes]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    (
+        ('"""A thing."""', '"""Another thing."""'),
+        ("x: int, flag=True", "x: 'float | None', flag: bool = True"),
+        ('logger.info("running %s", total)', 'logger.warning("still running")\n            print("x")'),
+        ("LIMIT = 3", "LIMIT = 3  # three"),
+        ('"bad value"', 'f"bad value {x}"'),
+        ("        return call(", "        pass\n        return call("),
+        ("total", "amount"),
+        ("def spare():\n    return 1", "def spare():\n    return (\n        1\n    )"),
+        ("size: int = 4", "size: 'int' = 4"),
+        ("import logging\n", "import logging\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\n"),
+    ),
+)
+def test_what_has_no_effect_is_no_change(old: str, new: str) -> None:
+    assert old in BASE
+    found = changed(BASE, BASE.replace(old, new))
+    assert [one for one in found if not one.startswith("imports")] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        ("LIMIT = 3", "LIMIT = 4", ["changed LIMIT"]),
+        ("flag=True", "flag=False", ["changed Thing.run"]),
+        ("x + self.size", "x - self.size", ["changed Thing.run"]),
+        ("size: int = 4", "size: int = 5", ["changed Thing"]),
+        ("class Thing(Base)", "class Thing(Other)", ["changed Thing"]),
+        ("def spare():\n    return 1", "", ["removed spare"]),
+        ("def spare():", "def extra():\n    return 2\n\n\ndef spare():", ["added extra"]),
+        ("from a.b import c", "from a.b import c, d", ["imports "]),
+        ("from a.b import c", "from a.b import c\nsetup()", ["changed "]),
+        ("def spare", "def renamed", ["renamed spare"]),
+        ("def spare", "@cached\ndef spare", ["changed spare"]),
+    ),
+)
+def test_what_has_an_effect_is_named_by_its_symbol(old: str, new: str, expected: list[str]) -> None:
+    assert old in BASE
+    assert changed(BASE, BASE.replace(old, new)) == expected
+
+
+def words(old: str, new: str) -> set[str]:
+    found = compare(BASE.encode(), BASE.replace(old, new).encode())
+    return set().union(*(one.words for one in found.changes))
+
+
+def test_a_difference_has_its_own_words_and_not_its_neighbours() -> None:
+    assert words("two=2", "two=tp_size") == {"call", "two", "tp_size"}
+    assert words('Pair("z", "w")', 'Pair("z", "v")') == {"Pair", "z", "w", "v"}
+    assert words("        if flag:", "        if flag and ready:") == {"flag", "ready"}
+
+
+def test_a_private_rename_with_its_callers_is_nothing() -> None:
+    old = "def _f():\n    return g() + 1\n\n\ndef h():\n    return _f()\n"
+    assert changed(old, old.replace("_f", "_better")) == []
+
+
+def test_a_new_file_is_all_new_and_a_deleted_one_all_gone() -> None:
+    assert {one.kind for one in compare(None, b"def f(): pass\nX = 1\n").changes} == {"added"}
+    assert {one.kind for one in compare(b"def f(): pass\nX = 1\n", None).changes} == {"removed"}
+
+
+@pytest.mark.parametrize("text", (b"def f(:", b"\xff\xfe", b"x = '\0'", b"(" * 5000))
+def test_a_side_that_is_no_python_is_a_problem_and_no_crash(text: bytes) -> None:
+    assert compare(b"", text).problem
+    assert compare(text, b"").problem
+
+
+comments = st.lists(st.text(alphabet="abc #'\"\\", max_size=20), max_size=5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(comments, st.data())
+def test_comments_and_blank_lines_change_nothing(texts: list[str], data: st.DataObject) -> None:
+    lines = BASE.splitlines()
+    for text in texts:
+        lines.insert(data.draw(st.integers(0, 7)), f"# {text}")
+    assert changed(BASE, "\n".join(lines)) == []

@@ -1,0 +1,41 @@
+"""Which requirements of a run a change of pyproject.toml alters."""
+
+import pytest
+
+from bot.core.reach.dependencies import changed_requirements
+
+BASE = """
+[project]
+dependencies = ["torch>=2.6", "Transformer_Engine==2", "tqdm"]
+[dependency-groups]
+docs = ["sphinx"]
+[tool.uv]
+override-dependencies = ["torch==2.7"]
+[tool.uv.sources]
+megatron-core = {path = "3rdparty/x"}
+"""
+WATCHED = ("torch", "transformer-engine", "megatron-core")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        ("sphinx", "sphinx>9", ()),
+        ("tqdm", "tqdm<9", ()),
+        ("torch>=2.6", "torch>=2.8", ("torch",)),
+        ("torch==2.7", "torch==2.8", ("torch",)),
+        ("Transformer_Engine==2", "transformer-engine==3", ("transformer-engine",)),
+        ("3rdparty/x", "3rdparty/y", ("megatron-core",)),
+    ),
+)
+def test_only_watched_requirements_count(old: str, new: str, expected: tuple[str, ...]) -> None:
+    assert changed_requirements(BASE.encode(), BASE.replace(old, new).encode(), WATCHED) == expected
+
+
+@pytest.mark.parametrize("text", (b"[", b"\xff", b"project = 3", b"[project]\ndependencies = 3"))
+def test_a_side_that_cannot_be_read_is_unknown(text: bytes) -> None:
+    assert changed_requirements(BASE.encode(), text, WATCHED) is None
+
+
+def test_a_file_that_comes_or_goes_changes_all_it_names() -> None:
+    assert changed_requirements(None, BASE.encode(), WATCHED) == tuple(sorted(WATCHED))

@@ -1,0 +1,236 @@
+"""What can run, in small packages of the shapes that real ones have."""
+
+from collections.abc import Mapping
+from textwrap import dedent
+
+import pytest
+
+from bot.core.reach.program import Node, Program, module_name
+from bot.core.reach.reader import summarize
+from bot.core.reach.walk import Entry, Reach
+
+ROOTS = ("src/", "more/")
+
+
+def reach(files: Mapping[str, str], *entries: tuple[str, str | None]) -> Reach:
+    """Follow imports of (module, name), or the use of an attribute for an empty module."""
+    paths = {name: path for path in files if (name := module_name(path, ROOTS)) is not None}
+    program = Program(paths, lambda path: summarize(dedent(files[path]).encode()))
+    return Reach(program, [Entry(module, name, "caller.py", 7) for module, name in entries])
+
+
+def runs(found: Reach, module: str, *symbols: str) -> list[bool]:
+    return [Node(module, symbol) in found.steps for symbol in symbols]
+
+
+def test_a_call_is_followed_and_a_neighbour_is_not() -> None:
+    files = {"src/p/__init__.py": "", "src/p/a.py": "def f():\n    g()\ndef g(): pass\ndef h(): pass\n"}
+    assert runs(reach(files, ("p.a", "f")), "p.a", "f", "g", "h", "") == [True, True, False, True]
+
+
+def test_a_chain_begins_at_the_other_programs_line_and_ends_at_the_symbol() -> None:
+    files = {"src/p/__init__.py": "", "src/p/a.py": "def f():\n    g()\ndef g(): pass\n"}
+    chain = reach(files, ("p.a", "f")).chain(Node("p.a", "g"))
+    assert [str(step.source) for step in chain] == ["caller.py:7 imports f", "p.a.f"]
+    assert all(step.sure for step in chain)
+
+
+def test_a_re_export_leads_to_the_definition() -> None:
+    files = {
+        "src/p/__init__.py": "from p.inner import *\n",
+        "src/p/inner/__init__.py": "from .deep import f as g\n",
+        "src/p/inner/deep.py": "def f(): pass\ndef other(): pass\n",
+    }
+    assert runs(reach(files, ("p", "g")), "p.inner.deep", "f", "other") == [True, False]
+
+
+def test_a_namespace_package_lies_over_two_roots() -> None:
+    files = {"src/n/a/x.py": "from n.b.y import f\ndef go():\n    f()\n", "more/n/b/y.py": "def f(): pass\n"}
+    assert runs(reach(files, ("n.a.x", "go")), "n.b.y", "f") == [True]
+
+
+@pytest.mark.parametrize(
+    "factory",
+    (
+        "def make():\n    from p.made import Made\n    return Made()\n",
+        "def make():\n    module, name = ('p.made', 'Made')\n    return load(module, name)()\n",
+        "def make():\n    return load('p.made.Made')()\n",
+        "import p.lazy\ndef make():\n    return p.lazy.Made()\n",
+    ),
+    ids=("inside a function", "module and name as text", "full name as text", "a module's __getattr__"),
+)
+def test_a_lazy_import_is_an_import(factory: str) -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/f.py": factory,
+        "src/p/lazy.py": "_WHERE = {'Made': '.made'}\ndef __getattr__(name):\n    return load(_WHERE[name])\n",
+        "src/p/made.py": "class Made:\n    def __init__(self): pass\n    def unused(self): pass\n",
+    }
+    assert runs(reach(files, ("p.f", "make")), "p.made", "Made.__init__", "Made.unused") == [True, False]
+
+
+def test_a_registered_class_is_alive_from_its_import_on() -> None:
+    files = {
+        "src/p/__init__.py": "from p import families\nfrom p.base import Base\n",
+        "src/p/base.py": """
+            class Base:
+                @classmethod
+                def register(cls, name): return lambda made: made
+                def load(self):
+                    return self.mapping()
+                def mapping(self): raise NotImplementedError
+        """,
+        "src/p/families.py": """
+            from p.base import Base
+            @Base.register("one")
+            class One(Base):
+                def mapping(self): return helper()
+                def spare(self): pass
+            class Unregistered(Base):
+                def mapping(self): pass
+            def helper(): pass
+        """,
+    }
+    found = reach(files, ("p", "Base"), ("", "load"))
+    assert runs(found, "p.families", "One.mapping", "helper", "One.spare") == [True, True, False]
+    assert runs(found, "p.families", "Unregistered.mapping") == [False]
+
+
+def test_a_mixin_dispatches_to_the_class_that_uses_it_and_super_goes_up() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": """
+            class Mixin:
+                def wrap(self): return self.build()
+            class Base(Mixin):
+                def build(self): pass
+                def finish(self): base()
+            class Leaf(Base):
+                def build(self): super().finish()
+            def base(): pass
+            def make(): return Leaf().wrap()
+        """,
+    }
+    assert runs(reach(files, ("p.a", "make")), "p.a", "Mixin.wrap", "Leaf.build", "Base.finish", "base") == [True] * 4
+
+
+def test_an_object_of_unknown_type_may_be_any_live_class_and_the_edge_says_so() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": """
+            class Live:
+                def go(self): pass
+            class Dead:
+                def go(self): pass
+            def run(x):
+                Live()
+                x.go()
+        """,
+    }
+    found = reach(files, ("p.a", "run"))
+    assert runs(found, "p.a", "Live.go", "Dead.go") == [True, False]
+    assert not found.chain(Node("p.a", "Live.go"))[-1].sure
+
+
+def test_a_known_type_narrows_the_call() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": """
+            class A:
+                def go(self): pass
+            class B:
+                def go(self): pass
+            def run(x: "A | None"):
+                B
+                x.go()
+        """,
+    }
+    found = reach(files, ("p.a", "run"))
+    assert runs(found, "p.a", "A.go", "B.go") == [True, False]
+
+
+def test_a_foreign_base_may_call_any_method_of_its_subclass() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": "import torch\nclass M(torch.Module):\n    def forward(self): pass\n",
+    }
+    assert runs(reach(files, ("p.a", "M")), "p.a", "M.forward") == [True]
+
+
+def test_an_implementation_runs_when_the_function_it_serves_is_called() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": """
+            @dispatch
+            def save(x): ...
+            @dispatch
+            def load(x): ...
+            def register(kind):
+                @save.impl(kind)
+                def _save(x): saving()
+                @load.impl(kind)
+                def _load(x): loading()
+            register(int)
+            def saving(): pass
+            def loading(): pass
+            def main(): save(1)
+        """,
+    }
+    assert runs(reach(files, ("p.a", "main")), "p.a", "saving", "loading") == [True, False]
+
+
+def test_imports_for_a_type_checker_and_isinstance_make_nothing_run() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": """
+            from typing import TYPE_CHECKING
+            if TYPE_CHECKING:
+                import p.heavy
+            from p.b import Kind
+            def run(x): return isinstance(x, Kind)
+        """,
+        "src/p/b.py": "class Kind:\n    def __init__(self): pass\n",
+        "src/p/heavy.py": "",
+    }
+    found = reach(files, ("p.a", "run"))
+    assert "p.heavy" not in found.imported
+    assert runs(found, "p.b", "Kind.__init__") == [False]
+
+
+def test_an_attribute_that_the_other_program_uses_is_a_call() -> None:
+    files = {"src/p/__init__.py": "", "src/p/a.py": "class A:\n    def used(self): pass\n    def unused(self): pass\n"}
+    found = reach(files, ("p.a", "A"), ("", "used"))
+    assert runs(found, "p.a", "A.used", "A.unused") == [True, False]
+
+
+def test_a_name_that_is_gone_is_looked_for_elsewhere_and_doubted() -> None:
+    files = {"src/p/__init__.py": "", "src/p/new.py": "def moved():\n    g()\ndef g(): pass\n", "src/p/old.py": ""}
+    found = reach(files, ("p.old", "moved"))
+    assert runs(found, "p.new", "moved", "g") == [True, True]
+    assert not found.chain(Node("p.new", "g"))[0].sure
+    assert [entry.attribute for entry in found.unresolved] == ["moved"]
+
+
+def test_a_factory_that_is_gone_may_make_the_classes_that_its_name_says() -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/base.py": "class PLUG:\n    def __call__(self): pass\n",
+        "src/p/kinds.py": "from p.base import PLUG\nclass Round(PLUG):\n    def __call__(self): pass\nclass Other:\n"
+        "    def __call__(self): pass\n",
+    }
+    found = reach(files, ("p.base", "create_plug"))
+    assert runs(found, "p.kinds", "Round.__call__", "Other.__call__") == [True, False]
+
+
+@pytest.mark.parametrize(
+    "text", ("def f(:\n", "\0", "# -*- coding: utf-8 -*-\n\xff", "from . import a\nfrom .b import *\nimport p.a.b.c\n")
+)
+def test_nothing_that_a_file_holds_stops_the_walk(text: str) -> None:
+    paths = {"p.a": "src/p/a.py"}
+    found = Reach(Program(paths, lambda _: summarize(text.encode("latin-1"))), [Entry("p.a", "f", "c.py", 1)])
+    assert "p.a" in found.imported
+
+
+def test_classes_that_inherit_from_each_other_end() -> None:
+    files = {"src/p/__init__.py": "", "src/p/a.py": "class A(B):\n    def f(self): self.g()\nclass B(A):\n    pass\n"}
+    assert runs(reach(files, ("p.a", "A"), ("", "f")), "p.a", "A.f") == [True]

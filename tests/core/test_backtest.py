@@ -1,0 +1,56 @@
+"""Figures of plans against labels."""
+
+from bot.config import packaged_policy
+from bot.core.backtest import Case, Outcome, backtest_json, figures, render_backtest, render_usage, usage
+from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.levels import Level
+from bot.core.plan import plan
+
+POLICY = packaged_policy()
+
+
+def outcome(path: str, required: set[int], optional: set[int]) -> Outcome:
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath(path, PathStatus.MODIFIED),))
+    case = Case(1, path, "a" * 40, "b" * 40, frozenset(map(Level, required)), frozenset(map(Level, optional)))
+    return Outcome(case, plan(change, POLICY))
+
+
+OUTCOMES = (
+    outcome("docs/a.md", set(), set()),
+    outcome("3rdparty/Megatron-LM", {0}, {1}),
+    outcome("3rdparty/Megatron-LM", {0, 1}, set()),
+    outcome("3rdparty/Megatron-LM", set(), set()),
+)
+
+
+def test_the_four_measures_and_the_cost() -> None:
+    measured = figures(OUTCOMES)
+    assert (measured.recall, measured.precision) == (round(2 / 3, 4), round(2 / 3, 4))
+    assert (measured.safe, measured.exact) == (0.75, 0.5)
+    assert measured.gpu_minutes == round(15 / 4, 1)
+
+
+def test_a_share_of_nothing_is_whole() -> None:
+    assert figures(()).recall == figures(()).exact == 1.0
+
+
+def test_every_miss_and_every_waste_is_listed_with_its_reason() -> None:
+    text = render_backtest(OUTCOMES)
+    assert "missed level 1" in text
+    assert "wasted level 0: 3rdparty/Megatron-LM" in text
+    document = backtest_json(OUTCOMES)
+    assert document["count"] == len(OUTCOMES)
+    assert isinstance(document["prs"], list)
+    assert [one["missed"] for one in document["prs"]] == [[], [], [1], []]
+
+
+def test_a_case_that_cannot_be_planned_misses_all_it_requires() -> None:
+    lost = Outcome(OUTCOMES[1].case, None, "commit 'x' is not here")
+    assert lost.missed == {Level.SMOKE}
+    assert "could not be planned: commit 'x' is not here" in render_backtest((lost,))
+
+
+def test_usage_counts_levels_and_what_else_would_cost() -> None:
+    counted = usage([*(one.plan for one in OUTCOMES), None])
+    assert (counted.commits, counted.unplanned, counted.runs[Level.SMOKE], counted.gpu_minutes) == (5, 1, 3, 15)
+    assert "level 0 always 25" in render_usage(counted)

@@ -1,0 +1,81 @@
+"""The contract between verl's uses and Bridge, on two small trees."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from bot.core.contract import Finding, Kind, check_contract
+from bot.core.reach.effects import Sides
+from bot.core.reach.entries import uses_of
+from bot.core.reach.program import Program, module_name
+from bot.core.reach.reader import summarize
+from bot.core.reach.walk import Reach
+
+CALLER = b"""
+from lib.kit import Maker, keep
+try:
+    from lib.kit import maybe
+except ImportError:
+    maybe = None
+from lib.never import gone
+
+maker = Maker.load("x", strict=True)
+maker.export(1, path="y")
+keep(maker, 2)
+"""
+KIT = """
+class Maker:
+    @classmethod
+    def load(cls, name, strict=False): return cls()
+    def export(self, count, path=None): pass
+def keep(maker, count): pass
+def maybe(): pass
+"""
+
+
+def findings(new: str) -> tuple[Finding, ...]:
+    files: tuple[Mapping[str, str], Mapping[str, str]] = ({"src/lib/kit.py": KIT}, {"src/lib/kit.py": new})
+    uses = uses_of({"app.py": CALLER}, "lib", "here")
+    programs = [
+        Program(
+            {name: path for path in side if (name := module_name(path, ("src/",)))},
+            lambda path, side=side: summarize(side[path].encode()),  # type: ignore[misc]
+        )
+        for side in files
+    ]
+    old, head = programs
+    both = Sides(old, head, Reach(old, uses.entries), Reach(head, uses.entries))
+    return check_contract(
+        uses, both, {"src/lib/kit.py"}, lambda path: files[0][path].encode(), lambda path: files[1][path].encode()
+    )
+
+
+def told(new: str) -> list[tuple[Kind, str, int]]:
+    return [(one.kind, one.name.rpartition(".")[2], one.line) for one in findings(new) if one.kind is not Kind.SKEW]
+
+
+def test_what_is_missing_on_both_sides_is_skew() -> None:
+    assert [(one.kind, one.name) for one in findings(KIT)] == [(Kind.SKEW, "lib.never.gone")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        ("def keep(maker, count)", "def kept(maker, count)", [(Kind.BREAK, "keep", 2)]),
+        ("def maybe()", "def perhaps()", [(Kind.GUARDED, "maybe", 4)]),
+        ("def export", "def write", [(Kind.BREAK, "export", 10)]),
+        ("strict=False", "exact=False", [(Kind.BREAK, "load", 9)]),
+        ("def keep(maker, count)", "def keep(maker, count, size)", [(Kind.BREAK, "keep", 11)]),
+        ("def keep(maker, count)", "def keep(maker)", [(Kind.BREAK, "keep", 11)]),
+        ("def keep(maker, count)", "def keep(maker, *, count)", [(Kind.BREAK, "keep", 11)]),
+        ("def keep(maker, count)", "def keep(maker, count, size=1)", []),
+        ("def keep(maker, count)", "def keep(*everything)", []),
+        ("path=None", "**options", []),
+        ("path=None", "path=None, *, force", [(Kind.BREAK, "export", 10)]),
+    ),
+)
+def test_a_use_that_the_head_does_not_serve_is_told_with_the_callers_line(
+    old: str, new: str, expected: list[tuple[Kind, str, int]]
+) -> None:
+    assert old in KIT
+    assert told(KIT.replace(old, new)) == expected

@@ -1,0 +1,71 @@
+"""A repository in memory: commits are plain dictionaries of files, and contents may be absent."""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.reach.summary import Summary
+
+Files = Mapping[str, str | bytes]
+
+
+def sha(name: str) -> str:
+    """A commit id that is the same for the same name."""
+    return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass
+class FakeTrees:
+    """A `SourceTrees`: every commit by its name, without history; `absent` are paths whose content is not here."""
+
+    commits: Mapping[str, Files]
+    absent: frozenset[str] = frozenset()
+    renames: Mapping[str, str] = field(default_factory=dict)
+
+    def change(self, base: str, head: str) -> Change:
+        old, new = self.commits[base], self.commits[head]
+        moved = {source: target for source, target in self.renames.items() if source in old and target in new}
+        paths = [ChangedPath(target, PathStatus.RENAMED, source) for source, target in moved.items()]
+        for path in sorted(old.keys() | new.keys()):
+            if path in moved or path in moved.values() or old.get(path) == new.get(path):
+                continue
+            kind = PathStatus.ADDED if path not in old else PathStatus.REMOVED if path not in new else None
+            paths.append(ChangedPath(path, kind or PathStatus.MODIFIED))
+        return Change(base, head, base, tuple(paths))
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        content = self.commits[revision].get(path)
+        return _bytes(content) if content is not None else None
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        return {path: _id(path, text) for path, text in self.commits[revision].items() if path.startswith(under)}
+
+    def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        known = {
+            _id(path, text): None if path in self.absent else _bytes(text)
+            for files in self.commits.values()
+            for path, text in files.items()
+        }
+        return {one: known.get(one) for one in ids}
+
+
+class FakeSummaries:
+    """A `SummaryStore` in memory that counts what it was given."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Summary] = {}
+
+    def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
+        return {one: self.known[one] for one in ids if one in self.known}
+
+    def save(self, summaries: Mapping[str, Summary]) -> None:
+        self.known.update(summaries)
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _id(path: str, text: str | bytes) -> str:
+    return hashlib.sha1(path.encode() + b"\0" + _bytes(text), usedforsecurity=False).hexdigest()

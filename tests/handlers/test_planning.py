@@ -1,0 +1,273 @@
+"""Planning with sources: a small Bridge of our own making, called by a small verl."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.config import load_policy
+from bot.core.contract import Kind
+from bot.handlers.planning import Planned, Planner, uses_at
+from tests.fakes.trees import FakeSummaries, FakeTrees, Files
+
+POLICY = load_policy(
+    """
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: latest}
+checkpoint: {model_id: tiny/dense}
+exempt:
+  - {name: documentation, paths: ["*.md"], because: nothing imports it}
+  - {name: recipes, paths: [src/lib/recipes/], because: verl imports no recipe}
+  - {name: loop, paths: [src/lib/loop.py], because: verl has its own, unless_reached: true}
+rules:
+  - {name: everything, paths: [src/], levels: [0, 5], because: unread source}
+  - {name: pins, paths: [pyproject.toml], levels: [0], because: a pin}
+reach:
+  package: lib
+  roots: [src/]
+  callers: app/
+  dependencies: [torch]
+  rules:
+    - {name: reached code, levels: [0], because: verl runs it}
+    - {name: core imports, imports: [core.*], levels: [0], because: a new need}
+    - {name: adapters, paths: [src/lib/peft.py], levels: [1], because: adapters are saved}
+    - {name: parallel, words: [tp_size], unless: [verbose], levels: [2], because: parallel sizes}
+    - {name: mapping, symbols: ["*.mapping"], through: ["*.mapping"], levels: [4], because: weights}
+""",
+    "policy.yml",
+)
+
+CALLER = {
+    "app/engine.py": """
+from lib import Maker
+
+def go(cfg):
+    maker = Maker.load(cfg)
+    maker.export(cfg)
+    from lib.peft import attach
+    attach(maker)
+"""
+}
+BASE: Files = {
+    "README.md": "# lib\n",
+    "pyproject.toml": '[project]\ndependencies = ["torch>=2", "tqdm"]\n',
+    "src/lib/__init__.py": "from lib.maker import Maker\nimport lib.families\n",
+    "src/lib/maker.py": """
+from lib.names import width
+
+
+class Maker:
+    @staticmethod
+    def register(name):
+        return lambda cls: cls
+
+    @classmethod
+    def load(cls, cfg):
+        return cls()
+
+    def export(self, cfg):
+        return self.mapping()
+
+    def mapping(self):
+        return width(1)
+
+    def validate(self, cfg):
+        return unused(cfg)
+
+
+def unused(cfg):
+    return cfg
+""",
+    "src/lib/names.py": "def width(x):\n    return x\n\n\ndef spare(x):\n    return x\n",
+    "src/lib/families.py": """
+from lib.maker import Maker
+
+
+@Maker.register("one")
+class One(Maker):
+    def mapping(self):
+        return pairs()
+
+
+def pairs():
+    return ["a"]
+""",
+    "src/lib/peft.py": "def attach(maker):\n    return shard(maker, 1)\n\n\ndef shard(maker, n):\n    return n\n",
+    "src/lib/loop.py": "def train():\n    return 1\n",
+    "src/lib/recipes/one.py": "def recipe():\n    return 1\n",
+}
+
+
+def planned(new: Mapping[str, str | bytes | None], absent: frozenset[str] = frozenset(), **renames: str) -> Planned:
+    """Plan a head that differs from BASE by these files; None deletes one."""
+    head = {path: text for path, text in {**BASE, **new}.items() if text is not None}
+    moved = {old.replace("__", "/") + ".py": target for old, target in renames.items()}
+    repository = FakeTrees({"base": BASE, "head": head, "verl": CALLER}, absent, moved)
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
+    return Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY)
+
+
+def edited(path: str, old: str, new: str) -> Mapping[str, str]:
+    text = BASE[path]
+    assert isinstance(text, str)
+    assert old in text
+    return {path: text.replace(old, new)}
+
+
+def levels(made: Planned) -> list[int]:
+    return [int(level) for level in made.plan.levels]
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "expected"),
+    (
+        ("src/lib/maker.py", "return cls()", "return cls() or None", [0]),
+        ("src/lib/maker.py", "return unused(cfg)", "return unused(None)", []),
+        ("src/lib/maker.py", "return cfg\n", "return None\n", []),
+        ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size", [0, 2, 4]),
+        ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size * verbose", [0, 4]),
+        ("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return x + tp_size", []),
+        ("src/lib/names.py", "def width", "def new():\n    return 1\n\n\ndef width", []),
+        ("src/lib/names.py", "def width", "# a comment\ndef width", []),
+        ("src/lib/families.py", 'return ["a"]', 'return ["b"]', [0, 4]),
+        ("src/lib/peft.py", "return n", "return n + 1", [0, 1]),
+        ("src/lib/peft.py", "def attach", "import core.new\n\n\ndef attach", [0]),
+        ("src/lib/peft.py", "def attach", "import other.new\n\n\ndef attach", []),
+        ("src/lib/loop.py", "return 1", "return 2", []),
+        ("src/lib/recipes/one.py", "return 1", "return 2", []),
+        ("README.md", "# lib", "# Lib", []),
+        ("pyproject.toml", "tqdm", "tqdm<5", []),
+        ("pyproject.toml", "torch>=2", "torch>=3", [0]),
+    ),
+)
+def test_a_change_asks_for_what_it_does_to_verl(path: str, old: str, new: str, expected: list[int]) -> None:
+    assert levels(planned(edited(path, old, new))) == expected
+
+
+def test_a_reason_names_symbol_and_chain_from_a_line_of_verl() -> None:
+    made = planned(edited("src/lib/peft.py", "return n", "return n + 1")).plan
+    reason = next(one for one in made.reasons if int(one.level) == 1)
+    assert (reason.path, reason.symbol) == ("src/lib/peft.py", "shard")
+    assert reason.via == ("app/engine.py:7 imports attach", "lib.peft.attach calls", "rule adapters")
+
+
+def test_what_asks_for_nothing_says_why() -> None:
+    made = planned(edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")).plan
+    assert "verl reaches none of the changed symbols (spare)" in made.not_required[0].because
+    comment = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
+    assert "only comments" in comment.not_required[0].because
+
+
+def test_a_loop_that_verl_comes_to_call_is_no_longer_set_aside() -> None:
+    new = {
+        **edited("src/lib/peft.py", "return shard(maker, 1)", "from lib.loop import train\n    return train()"),
+        **edited("src/lib/loop.py", "return 1", "return 2"),
+    }
+    assert any(reason.path == "src/lib/loop.py" for reason in planned(new).plan.reasons)
+
+
+@pytest.mark.parametrize("text", ("def f(:\n", b"\xff\xfe\x00", "x = '\0'"))
+def test_a_file_that_is_no_python_is_judged_by_its_name_and_says_so(text: str | bytes) -> None:
+    made = planned({"src/lib/names.py": text})
+    assert levels(made) == [0, 5]
+    assert "judged by its name alone" in made.plan.reasons[0].because
+
+
+def test_an_absent_content_is_judged_by_its_name_and_says_so() -> None:
+    made = planned(
+        edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0"),
+        frozenset({"src/lib/names.py"}),
+    )
+    assert levels(made) == [0, 5]
+    assert "not in this repository" in made.plan.reasons[0].because
+
+
+def test_where_a_file_on_the_way_cannot_be_read_not_reached_is_no_answer() -> None:
+    new = edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")
+    made = planned(new, frozenset({"src/lib/maker.py"}))
+    assert levels(made) == [0, 5]
+    assert any("could not be read" in remark for remark in made.plan.remarks)
+
+
+def test_a_deleted_package_is_reached_at_the_base_and_breaks_the_contract() -> None:
+    made = planned({"src/lib/peft.py": None})
+    assert levels(made) == [0, 1]
+    broken = [one for one in made.contract if one.kind is Kind.BREAK]
+    assert [(one.name, one.file, one.line) for one in broken] == [("lib.peft.attach", "app/engine.py", 7)]
+
+
+def test_a_moved_module_that_verl_imports_is_no_nothing() -> None:
+    made = planned(
+        {"src/lib/peft.py": None, "src/lib/peft2.py": BASE["src/lib/peft.py"]}, src__lib__peft="src/lib/peft2.py"
+    )
+    assert 0 in levels(made)
+    assert any(one.kind is Kind.BREAK for one in made.contract)
+
+
+def test_three_thousand_files_are_planned() -> None:
+    made = planned({f"src/lib/gen/m{number}.py": "def f():\n    return 1\n" for number in range(3000)})
+    assert levels(made) == []
+    assert "3000 in not reached" in made.plan.not_required[0].because
+
+
+EDITS = tuple(
+    edited(*one)
+    for one in (
+        ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size"),
+        ("src/lib/peft.py", "return n", "return n + 1"),
+        ("src/lib/families.py", '["a"]', '["b"]'),
+        ("src/lib/loop.py", "return 1", "return 2"),
+        ("README.md", "# lib", "# Lib"),
+    )
+)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.permutations(EDITS), st.integers(0, len(EDITS)))
+def test_order_is_irrelevant_and_more_changed_code_never_lowers_a_level(
+    edits: list[Mapping[str, str]], cut: int
+) -> None:
+    def merged(some: list[Mapping[str, str]]) -> Mapping[str, str]:
+        return {path: text for one in some for path, text in one.items()}
+
+    some, every = planned(merged(edits[:cut])), planned(merged(edits))
+    assert set(some.plan.levels) <= set(every.plan.levels)
+    assert every.plan == planned(merged(list(EDITS))).plan
+
+
+def test_a_second_plan_of_the_same_trees_is_the_same_and_reads_no_summary_again() -> None:
+    store = FakeSummaries()
+    repository = FakeTrees({"base": BASE, "head": {**BASE, **EDITS[0]}, "verl": CALLER})
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl")
+    first = Planner(repository, uses, store).plan("base", "head", POLICY).plan
+    count = len(store.known)
+    planner = Planner(repository, uses, store)
+    assert planner.plan("base", "head", POLICY).plan == first == planner.plan("base", "head", POLICY).plan
+    assert len(store.known) == count
+
+
+def planner() -> Planner:
+    repository = FakeTrees({"base": BASE, "verl": CALLER})
+    assert POLICY.reach is not None
+    return Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+
+
+def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
+    targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", ""), ("src/lib/x.py", ""), ("src/lib/peft.py", "no")]
+    found = {(one.path, one.symbol): one for one in planner().explain("base", POLICY, targets)}
+    assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
+    assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
+    assert found["src/lib/names.py", "spare"].because == "verl does not reach it"
+    assert "no such source file" in found["src/lib/x.py", ""].because
+    assert "no such symbol" in found["src/lib/peft.py", "no"].because
+
+
+def test_lint_names_rules_that_can_never_match_and_paths_that_nothing_judges() -> None:
+    findings = "\n".join(planner().lint("base", POLICY))
+    assert "parallel: its words stand nowhere in the sources" in findings
+    assert "README.md" not in findings
+    assert "src/lib/maker.py" not in findings
