@@ -151,7 +151,7 @@ def test_a_reason_names_symbol_and_chain_from_a_line_of_verl() -> None:
     made = planned(edited("src/lib/peft.py", "return n", "return n + 1")).plan
     reason = next(one for one in made.reasons if int(one.level) == 1)
     assert (reason.path, reason.symbol) == ("src/lib/peft.py", "shard")
-    assert reason.via == ("app/engine.py:7 imports attach", "lib.peft.attach calls", "rule adapters")
+    assert reason.via == ("app/engine.py:7 imports attach", "lib.peft.attach calls", "lib.peft.shard", "rule adapters")
 
 
 def test_what_asks_for_nothing_says_why() -> None:

@@ -120,15 +120,17 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
 
 def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides) -> Effect | None:
     chain: tuple[Step, ...] = ()
+    node = Node("", change.symbol)
     for module, reach in ((modules[1], both.head_reach), (modules[0], both.base_reach)):
         if module is not None:
-            chain = reach.chain(Node(module, change.symbol))
+            node = Node(module, change.symbol)
+            chain = reach.chain(node)
         if chain:
             break
     if not chain:
         return None
     sure = all(step.sure for step in chain)
-    via = tuple(_step_text(step) for step in chain)
+    via = (*(_step_text(step) for step in chain), str(node))
     through = tuple(step.source.symbol for step in chain if isinstance(step.source, Node) and step.source.symbol)
     return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
 

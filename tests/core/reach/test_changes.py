@@ -74,7 +74,7 @@ def test_what_has_no_effect_is_no_change(old: str, new: str) -> None:
         ("def spare():\n    return 1", "", ["removed spare"]),
         ("def spare():", "def extra():\n    return 2\n\n\ndef spare():", ["added extra"]),
         ("from a.b import c", "from a.b import c, d", ["imports "]),
-        ("from a.b import c", "from a.b import c\nsetup()", ["changed "]),
+        ("from a.b import c", "from a.b import c\nsetup()", ["added "]),
         ("def spare", "def renamed", ["renamed spare"]),
         ("def spare", "@cached\ndef spare", ["changed spare"]),
     ),
