@@ -93,6 +93,7 @@ def read_record(folder: Path) -> Record:
     tests = _tests(folder / JUNIT_FILE, missing)
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
+    missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
     if log is None:
         missing.append(f"{LOG_FILE}: not there")
     if tests is None and job is not None and job.require_bridge_checks and not (folder / JUNIT_FILE).exists():
@@ -154,6 +155,28 @@ def _rows(path: Path, model: type[_Model], missing: list[str]) -> Iterator[_Mode
         except ValidationError:
             missing.append(f"{path.name}: line {number} cannot be read")
             return
+
+
+def _unreadable(metrics: Path, config: Path) -> Iterator[str]:
+    """What is wrong with the two files that repeat the log: nothing is judged by them, but they must be whole."""
+    if metrics.is_file():
+        with metrics.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES), b""), start=1):
+                if not _is_object(line):
+                    yield f"{metrics.name}: line {number} cannot be read"
+                    break
+    problems: list[str] = []
+    raw = _read(config, problems) if config.is_file() else None
+    yield from problems
+    if raw is not None and not _is_object(raw):
+        yield f"{config.name}: not a JSON document"
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        return isinstance(json.loads(raw), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _tests(path: Path, missing: list[str]) -> tuple[TestCase, ...] | None:

@@ -47,6 +47,7 @@ class Check(StrEnum):
     WRAPPER = "wrapper"
     HYDRA = "hydra"
     BRIDGE_TESTS = "bridge_tests"
+    OTHER_RUNS = "other_runs"
 
 
 class Finding(Document):
