@@ -155,6 +155,7 @@ def _verl_commit(verl: GitRepository, asked: str | None, policy: Policy) -> tupl
 def _megatron_lm(bridge: GitRepository, head: str, path: Path | None) -> Repository | None:
     if path is None:
         return None
+    GitRepository(path)
     commit = bridge.submodule_commit(head, "3rdparty/Megatron-LM")
     if commit is None:
         raise UsageError(f"{bridge.path}: {head[:12]} has no submodule 3rdparty/Megatron-LM; leave --megatron-lm out")
