@@ -16,6 +16,7 @@ from bot.core.jobs import Job
 from bot.core.junit import JunitError, read_junit
 from bot.core.levels import Level
 from bot.core.record import (
+    CHECK_FILE,
     CONFIG_FILE,
     ENVIRONMENT_FILE,
     EVENTS_FILE,
@@ -25,6 +26,7 @@ from bot.core.record import (
     LOG_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    CheckNotes,
     Environment,
     Event,
     ImportLine,
@@ -81,6 +83,16 @@ def planned_jobs(folder: Path) -> dict[str, Level]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         problem = missing[0] if missing else f"{path}: not a plan ({error})"
         raise FolderError(f"{problem}; make it again with `verl-e2e check`") from None
+
+
+def check_notes(folder: Path) -> CheckNotes:
+    """The folder's `check.json`, empty when there is none; one that cannot be read is a remark of its own."""
+    path = folder / CHECK_FILE
+    if not path.exists():
+        return CheckNotes()
+    missing: list[str] = []
+    notes = _document(path, CheckNotes, missing)
+    return notes if notes else CheckNotes(remarks=tuple(f"{problem}." for problem in missing))
 
 
 def read_record(folder: Path) -> Record:

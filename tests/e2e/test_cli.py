@@ -106,6 +106,16 @@ def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tm
     assert after.startswith(f"Result: {result}")
 
 
+def test_a_damaged_log_is_missing_evidence_and_no_mistake_of_the_users(tmp_path: Path) -> None:
+    folder = shutil.copytree(RECORDING, tmp_path / "run")
+    raw = bytearray((folder / "log.txt.zst").read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 40] = bytes(40)
+    (folder / "log.txt.zst").write_bytes(raw)
+    done = _verl_e2e("judge", folder)
+    assert done.returncode == 4, done.stderr
+    assert "log.txt.zst" in (folder / "card.txt").read_text()
+
+
 def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     made = build_demo_repository(tmp_path / "bridge")
     done = _verl_e2e("plan", "--repo", made.path / ".git", "--base", made.base, "--head", made.head, "--json")
