@@ -43,7 +43,19 @@ _MENDS = {
 }
 
 _EXISTING = click.Path(exists=True, path_type=Path)
-_FOLDER = click.Path(path_type=Path)
+
+
+class _Place(click.Path):
+    """A path; an empty one is a variable that was not set, and not the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or a usage error."""
+        if value == "":
+            self.fail("the path is empty; name a folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_FOLDER = _Place(path_type=Path)
 
 
 class _ReaderLeftError(Exception):

@@ -9,7 +9,7 @@ from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.reach.summary import Summary
-from bot.core.record import Record
+from bot.core.record import CheckNotes, Record
 
 
 class ChangeSource(Protocol):
@@ -72,6 +72,10 @@ class Clock(Protocol):
         ...
 
 
+class UnreadableLogError(Exception):
+    """A run folder's log is damaged; the text names the file and what is wrong with it."""
+
+
 class RunFolders(Protocol):
     """Run folders: where a runner leaves what happened, and where the judgement is written."""
 
@@ -84,11 +88,15 @@ class RunFolders(Protocol):
         ...
 
     def facts(self, folder: Path) -> LogFacts | None:
-        """The facts of the folder's log, None when there is none."""
+        """The facts of the folder's log, None when there is none; UnreadableLogError when it is damaged."""
         ...
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         """The jobs of the folder's `plan.json`, by id; empty when it has none."""
+        ...
+
+    def notes(self, folder: Path) -> CheckNotes:
+        """What the check that made the folder noted; empty for a folder that no check made."""
         ...
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:

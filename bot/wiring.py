@@ -13,7 +13,7 @@ from bot.adapters import folder as disk
 from bot.adapters.demo_repository import build_demo_repository
 from bot.adapters.dispatch.local import LocalDispatcher
 from bot.adapters.git import GitRepository, NotARepositoryError, UnknownRevisionError
-from bot.adapters.logs import open_log
+from bot.adapters.logs import LogError, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses, uses_json
@@ -27,12 +27,13 @@ from bot.core.facts import LogFacts
 from bot.core.jobs import Job, Repository
 from bot.core.levels import Level
 from bot.core.reach.entries import Uses, uses_of
-from bot.core.record import Record
+from bot.core.record import CheckNotes, Record
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
 from bot.handlers.planning import Planned, Planner, uses_at
+from bot.ports import UnreadableLogError
 
 DEMO_JOB = "0-lora-ddp"
 
@@ -54,10 +55,16 @@ class _Folders:
 
     def facts(self, folder: Path) -> LogFacts | None:
         log = disk.find_log(folder)
-        return None if log is None else log_facts(str(log))
+        try:
+            return None if log is None else log_facts(str(log))
+        except LogError as error:
+            raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         return disk.planned_jobs(folder)
+
+    def notes(self, folder: Path) -> CheckNotes:
+        return disk.check_notes(folder)
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         disk.write_files(folder, files)
@@ -258,6 +265,7 @@ def _verl_commit(verl: GitRepository, asked: str | None, policy: Policy) -> tupl
 def _megatron_lm(bridge: GitRepository, head: str, path: Path | None) -> Repository | None:
     if path is None:
         return None
+    GitRepository(path)
     commit = bridge.submodule_commit(head, "3rdparty/Megatron-LM")
     if commit is None:
         raise UsageError(f"{bridge.path}: {head[:12]} has no submodule 3rdparty/Megatron-LM; leave --megatron-lm out")

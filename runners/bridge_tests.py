@@ -1,6 +1,7 @@
 """The focused Bridge tests, in the run's environment and from the tree under test, before any GPU hour."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,9 +59,20 @@ def run_bridge_tests(
 
 
 def bridge_tests_command(job: Job, tests: Sequence[str], out: Path) -> tuple[str, ...]:
-    """The exact command for `tests`, to be run in the Bridge tree."""
+    """The exact command for `tests` without those that the site leaves out, to be run in the Bridge tree."""
     junit = f"--junitxml={out.resolve() / JUNIT_FILE}"
-    return (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", junit, *tests)
+    left_out = (f"--deselect={one.test}" for one in job.site.deselected_tests)
+    return (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", junit, *left_out, *tests)
+
+
+def bridge_tests_text(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> str:
+    """The tests as a shell script that can be pasted; a listed test that the commit lacks is left out by a real run."""
+    variables = _without_wrapper(job, trees, environment)
+    path = f"PYTHONPATH={variables['PYTHONPATH']}"
+    words = ("env", path, *bridge_tests_command(job, job.bridge_tests, out))
+    lines = ["# focused Bridge tests", "(", f"mkdir -p {shlex.quote(str(out))}"]
+    lines += [f"cd {shlex.quote(str(trees.bridge))} &&", " \\\n  ".join(map(shlex.quote, words)), ")"]
+    return "\n".join(lines) + "\n"
 
 
 def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
@@ -77,10 +89,8 @@ def _run(
     job: Job, trees: Trees, tests: list[str], environment: Mapping[str, str], out: Path, timeout_s: float
 ) -> tuple[Finished, dict[str, str]]:
     """Run the tests; those that a missing package keeps from being collected are left out of a second run."""
-    left_out_here = [f"--deselect={one.test}" for one in job.site.deselected_tests]
-    report = f"--junitxml={out.resolve() / JUNIT_FILE}"
-    argv = (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", report, *left_out_here)
-    finished = run((*argv, *tests), env=environment, cwd=trees.bridge, timeout_s=timeout_s)
+    command = bridge_tests_command(job, tests, out)
+    finished = run(command, env=environment, cwd=trees.bridge, timeout_s=timeout_s)
     left_out = _uncollectable(finished)
     rest = [test for test in tests if test.partition("::")[0] not in left_out]
     if left_out and rest and rest != tests:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bot.core.jobs import Repository
 from runners.gate import Finished, run
 
 _SETTINGS = {
@@ -96,6 +97,15 @@ class Git:
 def git_in(directory: Path, *, base: Mapping[str, str]) -> Git:
     """Git for a directory; of the environment `base` only PATH is used."""
     return Git(directory, base.get("PATH", "/usr/bin:/bin"))
+
+
+def file_at(repository: Repository, path: str, *, base: Mapping[str, str]) -> str | None:
+    """The text of a file at the repository's commit, None when it cannot be had; only reads."""
+    folder = Path(repository.path)
+    if not folder.is_dir():
+        return None
+    shown = git_in(folder, base=base).ask("cat-file", "blob", f"{repository.commit}:{path}")
+    return shown.stdout if shown.code == 0 else None
 
 
 def object_folder(path: Path, *, base: Mapping[str, str]) -> Path:

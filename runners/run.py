@@ -9,20 +9,22 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from bot.core.jobs import Job
-from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment
+from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
 from bot.core.redact import Redactor
 from bot.core.scan import Scanner
-from runners.bridge_tests import BridgeTests, run_bridge_tests
+from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests
 from runners.clock import SystemClock
 from runners.collect import collect, record_end
+from runners.contract import reads
 from runners.gpu import open_sampler
 from runners.harness.verl import Launch, dry_run_text, launches
+from runners.other_runs import sole_run
 from runners.patches import apply_patches
 from runners.preflight import Preflight, preflight
 from runners.preflight_host import Devices, read_devices
@@ -30,6 +32,7 @@ from runners.processes import start
 from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
 from runners.redaction import host_redactor
+from runners.repositories import file_at
 from runners.session import Session, close_session, open_session, planned_session
 from runners.signals import interruptible, received_signals
 from runners.supervision import Ended, Limits
@@ -49,6 +52,7 @@ class _Run:
     recorder: Recorder
     progress: Progress
     devices: Callable[[], Devices]
+    alone: Finding
 
     def emit(self, kind: str, **data: object) -> None:
         """Record an event, and show the beginning of a phase."""
@@ -67,11 +71,13 @@ def run_job(
     work: Path | None,
     stream: TextIO,
     devices: Callable[[], Devices] = read_devices,
+    alone: Callable[[], AbstractContextManager[Finding]] = sole_run,
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
-    at the end. Progress goes to `stream`, `devices` reads the GPUs. Raises FolderInUseError when `out` already
+    at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other
+    runs off this host meanwhile. Raises FolderInUseError when `out` already
     holds a run.
     """
     clock = SystemClock()
@@ -84,9 +90,10 @@ def run_job(
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
         _folders(own, session) as opened,
+        alone() as sole,
     ):
         cache = work / "cache" if work else None
-        run = _Run(job, environ, own, cache, opened, recorder, progress, devices)
+        run = _Run(job, environ, own, cache, opened, recorder, progress, devices, sole)
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest())
         try:
@@ -117,11 +124,14 @@ def _interruptible(run: _Run, signals: list[str]) -> Ended:
 
 
 def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None) -> str:
-    """The exact commands of a run as a shell script; makes and starts nothing."""
+    """The exact commands of a run as a shell script; reads the wrapper at the commit, makes and starts nothing."""
     own = _own_folder(out, work, "dry-run")
     trees = planned_trees(job, own)
     session = planned_session("0" * 32, own / "imports.jsonl")
-    return dry_run_text(launches(job, trees, session, base=environ), environ)
+    script = file_at(job.verl, job.script, base=environ)
+    starts = launches(job, trees, session, base=environ, reads=None if script is None else reads(script))
+    tests = bridge_tests_text(job, trees, starts[0].environment, own / "bridge-tests") if job.bridge_tests else ""
+    return tests + dry_run_text(starts, environ)
 
 
 def _own_folder(out: Path, work: Path | None, nonce: str) -> Path:
@@ -144,6 +154,7 @@ def _folders(own: Path, session: Session) -> Iterator[Session]:
 def _run(run: _Run) -> Ended:
     run.emit("phase", name="repositories", state="begin")
     trees = apply_patches(run.job, prepare_trees(run.job, run.work, base=run.environ))
+    trees = replace(trees, findings=(*trees.findings, run.alone))
     seen = preflight(
         run.job,
         trees,

@@ -17,7 +17,7 @@ _SECRET_PREFIXES = (
     "AWS_", "AZURE_", "GOOGLE_", "GCP_", "GITHUB_", "GH_", "GITLAB_", "ACTIONS_", "RUNNER_", "CI_", "SSH_", "GPG_",
     "DOCKER_", "KUBERNETES_", "VAULT_", "PG", "DBOS_", "VERL_E2E_",
 )  # fmt: skip
-_SECRET_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_SECRET_URL = re.compile(r"://[^/\s@]+@")
 
 # These would change how bash, Python or Ray start, whatever the job says.
 _INTERFERING = frozenset(
@@ -38,7 +38,7 @@ _PREFIXES_OF_THE_HOST = ("CUDA_", "NVIDIA_", "NCCL_", "HF_", "HUGGINGFACE_", "TR
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like it opens a door: by its name, or by a URL with a password in its value."""
+    """Whether a variable looks like it opens a door: by its name, or by a URL with a user or token in its value."""
     return bool(_SECRET_NAME.search(name)) or name.startswith(_SECRET_PREFIXES) or bool(_SECRET_URL.search(value))
 
 

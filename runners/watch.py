@@ -108,8 +108,7 @@ class _Watch:
 
     def note_progress(self, now: float) -> None:
         stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
-        # A run's log jumps back when a worker starts late; the run itself only goes on.
-        if stage is not None and (not self.stages or self.stages[-1][0].order < stage.order):
+        if stage is not None and self.is_new(stage):
             self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
             self.progress.stage(stage.value)
             self.progressed_at = now
@@ -120,6 +119,12 @@ class _Watch:
             self.progressed_at = now
         if marker != self.marker:
             self.marker, self.progressed_at = marker, now
+
+    def is_new(self, stage: Stage) -> bool:
+        """Whether the run entered this stage: a worker that starts late repeats only stages of the set-up."""
+        if not self.stages or self.stages[-1][0].order < stage.order:
+            return True
+        return self.stages[-1][0] is not stage and stage.order >= Stage.ROLLOUT_ENGINE.order
 
     def keep_house(self, now: float) -> None:
         self.progress.tick()

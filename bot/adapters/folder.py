@@ -16,6 +16,7 @@ from bot.core.jobs import Job
 from bot.core.junit import JunitError, read_junit
 from bot.core.levels import Level
 from bot.core.record import (
+    CHECK_FILE,
     CONFIG_FILE,
     ENVIRONMENT_FILE,
     EVENTS_FILE,
@@ -25,6 +26,7 @@ from bot.core.record import (
     LOG_FILE,
     METRICS_FILE,
     PLAN_FILE,
+    CheckNotes,
     Environment,
     Event,
     ImportLine,
@@ -83,6 +85,16 @@ def planned_jobs(folder: Path) -> dict[str, Level]:
         raise FolderError(f"{problem}; make it again with `verl-e2e check`") from None
 
 
+def check_notes(folder: Path) -> CheckNotes:
+    """The folder's `check.json`, empty when there is none; one that cannot be read is a remark of its own."""
+    path = folder / CHECK_FILE
+    if not path.exists():
+        return CheckNotes()
+    missing: list[str] = []
+    notes = _document(path, CheckNotes, missing)
+    return notes if notes else CheckNotes(remarks=tuple(f"{problem}." for problem in missing))
+
+
 def read_record(folder: Path) -> Record:
     """Parse a run folder; what is missing or unreadable is named in `missing` and never raises."""
     missing: list[str] = []
@@ -93,6 +105,7 @@ def read_record(folder: Path) -> Record:
     tests = _tests(folder / JUNIT_FILE, missing)
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
+    missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
     if log is None:
         missing.append(f"{LOG_FILE}: not there")
     if tests is None and job is not None and job.require_bridge_checks and not (folder / JUNIT_FILE).exists():
@@ -154,6 +167,28 @@ def _rows(path: Path, model: type[_Model], missing: list[str]) -> Iterator[_Mode
         except ValidationError:
             missing.append(f"{path.name}: line {number} cannot be read")
             return
+
+
+def _unreadable(metrics: Path, config: Path) -> Iterator[str]:
+    """What is wrong with the two files that repeat the log: nothing is judged by them, but they must be whole."""
+    if metrics.is_file():
+        with metrics.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES), b""), start=1):
+                if not _is_object(line):
+                    yield f"{metrics.name}: line {number} cannot be read"
+                    break
+    problems: list[str] = []
+    raw = _read(config, problems) if config.is_file() else None
+    yield from problems
+    if raw is not None and not _is_object(raw):
+        yield f"{config.name}: not a JSON document"
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        return isinstance(json.loads(raw), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _tests(path: Path, missing: list[str]) -> tuple[TestCase, ...] | None:

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from bot.core.levels import Level
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -100,8 +102,8 @@ class SiteProfile(Document):
     description: str = ""
     python: str = "python3"
     image: str = ""
-    wrapper: dict[str, str] = Field(default_factory=dict)
-    process: dict[str, str] = Field(default_factory=dict)
+    wrapper: dict[Variable, str] = Field(default_factory=dict)
+    process: dict[Variable, str] = Field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     python_path: tuple[str, ...] = ()
     required_packages: tuple[str, ...] = ("modelopt",)
@@ -115,6 +117,20 @@ class SiteProfile(Document):
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
     data: Data | None = None
     deselected_tests: tuple[DeselectedTest, ...] = ()
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, entry in value.items():
+                yield from (*_texts(key), *_texts(entry))
+        case tuple():
+            for entry in value:
+                yield from _texts(entry)
+        case _:
+            return
 
 
 class Job(Document):
@@ -135,8 +151,8 @@ class Job(Document):
     script: str = "tests/special_e2e/run_ppo_trainer_megatron.sh"
     gpu_count: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
-    wrapper: dict[str, str]
-    process: dict[str, str] = Field(default_factory=dict)
+    wrapper: dict[Variable, str]
+    process: dict[Variable, str] = Field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint
     data: Data
@@ -149,6 +165,12 @@ class Job(Document):
     site: SiteProfile
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @model_validator(mode="after")
+    def _no_nul(self) -> "Job":
+        if any("\0" in text for text in _texts(self.model_dump())):
+            raise ValueError("a text in it holds a NUL character, which no path, variable or argument can")
+        return self
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal jobs, equal digests."""

@@ -26,6 +26,7 @@ CARD_TEXT_FILE = "card.txt"
 JUNIT_FILE = "junit.xml"
 # Beside the run folders of a whole check.
 PLAN_FILE = "plan.json"
+CHECK_FILE = "check.json"
 
 
 class Check(StrEnum):
@@ -47,6 +48,7 @@ class Check(StrEnum):
     WRAPPER = "wrapper"
     HYDRA = "hydra"
     BRIDGE_TESTS = "bridge_tests"
+    OTHER_RUNS = "other_runs"
 
 
 class Finding(Document):
@@ -178,3 +180,16 @@ class Record(Document):
     tests: tuple[TestCase, ...] | None = None
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
+
+
+class CheckNotes(Document):
+    """`check.json`: what a check knows beside its run folders.
+
+    `not_run` maps a planned job to the reason why it did not run, `remarks` are sentences for the card's limitations.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    not_run: dict[str, str] = Field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

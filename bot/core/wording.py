@@ -207,6 +207,7 @@ def ended_early(reason: str, exit_code: object, note: object) -> str:
         "wrong_import": "a process imported another checkout",
         "hopeless": "the run could no longer succeed",
         "not_started": NEVER_STARTED,
+        "runner_fault": "the runner could not go on",
     }.get(reason, f"the process exited with code {exit_code} and no explained error")
     return f"{said} ({note})" if note else said
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.core.build import BuildError, Sources, build_job, select_patches
-from bot.core.card import Card, NotRun
+from bot.core.card import Card, NotRun, render_markdown, render_text
 from bot.core.contract import Kind
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
 from bot.core.plan import JobOutline, Plan, plan
-from bot.core.record import PLAN_FILE
+from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
 from bot.core.rules import Policy
 from bot.core.verdict import Result, Verdict
 from bot.handlers.judging import judge_folders, make_card
@@ -64,7 +64,7 @@ class Rooms:
 
 
 def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
-    """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes `plan.json`.
+    """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes plan, notes and card.
 
     A job that policy or site cannot complete is not run, and the card says what it lacks.
     """
@@ -88,7 +88,13 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
         verdicts.append(_run(job, request, rooms))
-    return make_card(tuple(verdicts), tuple(not_run), (*request.remarks, *contract, *remarks))
+    reasons = {job.job_id: job.reason for job in not_run}
+    notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *contract, *remarks))
+    card = make_card(tuple(verdicts), tuple(not_run), notes.remarks)
+    files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
+    files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
+    rooms.folders.write(request.out, files)
+    return card
 
 
 def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]]:
@@ -105,8 +111,10 @@ def card_of(folders: RunFolders, folder: Path) -> Card:
     verdicts = judge_folders(folders, folder)
     ran = {verdict.job_id for verdict in verdicts}
     missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
-    not_run = tuple(NotRun(name, _coverage(name, level), "it has no run folder") for name, level in missing)
-    return make_card(verdicts, not_run)
+    notes = folders.notes(folder)
+    reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
+    not_run = tuple(NotRun(name, _coverage(name, level), reasons[name]) for name, level in missing)
+    return make_card(verdicts, not_run, notes.remarks)
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:

@@ -6,12 +6,21 @@ from bot.core.card import Card, NotRun, render_markdown, render_text
 from bot.core.documents import evidence_json, verdict_json
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
 from bot.core.verdict import Verdict, judge
-from bot.ports import RunFolders
+from bot.ports import RunFolders, UnreadableLogError
 
 
 def judge_folders(folders: RunFolders, folder: Path) -> tuple[Verdict, ...]:
     """The verdict of every run folder that `folder` is or holds."""
-    return tuple(judge(folders.record(path), folders.facts(path)) for path in folders.find(folder))
+    return tuple(_judge(folders, path) for path in folders.find(folder))
+
+
+def _judge(folders: RunFolders, path: Path) -> Verdict:
+    """One folder; a damaged log is missing evidence and hides no other job of a check."""
+    record = folders.record(path)
+    try:
+        return judge(record, folders.facts(path))
+    except UnreadableLogError as error:
+        return judge(record.model_copy(update={"missing": (*record.missing, str(error))}), None)
 
 
 def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:

@@ -106,6 +106,16 @@ def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tm
     assert after.startswith(f"Result: {result}")
 
 
+def test_a_damaged_log_is_missing_evidence_and_no_mistake_of_the_users(tmp_path: Path) -> None:
+    folder = shutil.copytree(RECORDING, tmp_path / "run")
+    raw = bytearray((folder / "log.txt.zst").read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 40] = bytes(40)
+    (folder / "log.txt.zst").write_bytes(raw)
+    done = _verl_e2e("judge", folder)
+    assert done.returncode == 4, done.stderr
+    assert "log.txt.zst" in (folder / "card.txt").read_text()
+
+
 def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     made = build_demo_repository(tmp_path / "bridge")
     done = _verl_e2e("plan", "--repo", made.path / ".git", "--base", made.base, "--head", made.head, "--json")
@@ -138,6 +148,16 @@ def test_check_without_a_gpu_is_blocked_with_every_mend_and_the_whole_plan(world
     assert _verl_e2e("card", tmp_path / "out").stdout.startswith("Result: Blocked")
 
 
+def test_a_megatron_lm_that_is_no_repository_is_told_before_anything_runs(world: World, tmp_path: Path) -> None:
+    sha = world.bridge_commit
+    done = _verl_e2e(
+        *("check", "--repo", world.bridge, "--base", sha, "--verl", world.verl, "--level", 0),
+        *("--megatron-lm", tmp_path / "nowhere", "--out", tmp_path / "out"),
+    )
+    assert (done.returncode, "nowhere" in done.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_triage_reads_standard_input_and_compressed_files() -> None:
     log = ROOT / "tests/fixtures/logs/level0-pass.log.xz"
     done = _verl_e2e("triage", log, "-", stdin="nothing\n")
@@ -156,6 +176,8 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
         (("plan", "--repo", "nowhere", "--base", "a", "--head", "b"), "nowhere"),
         (("check", "--repo", "nowhere", "--base", "a", "--verl", "nowhere", "--out", "x"), "nowhere"),
         (("plan",), "Missing option"),
+        (("run", "--job", "job.json", "--out", ""), "the path is empty"),
+        (("judge", ""), "the path is empty"),
         (("frobnicate",), "No such command"),
     ],
 )

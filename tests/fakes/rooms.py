@@ -8,7 +8,7 @@ from bot.core.change import Change
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.levels import Level
-from bot.core.record import Record
+from bot.core.record import CHECK_FILE, CheckNotes, Record
 
 
 @dataclass
@@ -32,6 +32,10 @@ class FakeFolders:
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         return self.plans.get(folder, {})
+
+    def notes(self, folder: Path) -> CheckNotes:
+        text = self.files.get(folder, {}).get(CHECK_FILE)
+        return CheckNotes.model_validate_json(text) if text else CheckNotes()
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         self.files.setdefault(folder, {}).update(files)

@@ -103,5 +103,14 @@ def test_a_planned_job_without_a_run_folder_keeps_the_card_from_a_pass() -> None
     assert result_of(card) is Result.BLOCKED
 
 
+def test_the_card_of_a_check_folder_is_the_card_of_the_check(tmp_path: Path, blocked: Record) -> None:
+    card, _, folders, _ = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
+    out = tmp_path / "out"
+    folders.plans[out] = {job["id"]: Level(job["level"]) for job in json.loads(folders.files[out][PLAN_FILE])["jobs"]}
+    again = card_of(folders, out)
+    assert sorted(again.not_run, key=str) == sorted(card.not_run, key=str)
+    assert (again.verdicts, again.remarks) == (card.verdicts, card.remarks)
+
+
 def test_an_empty_card_says_that_nothing_is_required() -> None:
     assert sentence_of(Card(())) == "no verl coverage is required by this change"

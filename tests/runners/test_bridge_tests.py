@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.core.jobs import DeselectedTest
 from bot.core.record import JUNIT_FILE
 from runners.bridge_tests import BridgeTests, run_bridge_tests
 from runners.worktrees import Trees, prepare_trees
@@ -107,3 +108,14 @@ def test_a_test_that_hangs_ends_at_the_limit(world: World, base: dict[str, str],
     result = ran(world, trees, base, tmp_path, BAD, timeout_s=2)
     assert result.outcome == "skipped"
     assert "no end within 2 s" in result.findings[-1].summary
+
+
+def test_what_the_site_leaves_out_stays_out_when_a_missing_package_asks_for_a_second_run(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    site = world.site(deselected_tests=(DeselectedTest(test=f"{BAD}::test_bad", reason="not on this host"),))
+    job = world.job(bridge_tests=(GOOD, BAD, NEEDS_PACKAGE), site=site)
+    path = os.pathsep.join((str(trees.bridge / "src"), str(trees.bridge / SUBMODULE)))
+    result = run_bridge_tests(job, trees, {**base, "PYTHONPATH": path}, tmp_path)
+    assert (result.outcome, outcomes(tmp_path)) == ("passed", {"test_good": "passed"})

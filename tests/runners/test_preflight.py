@@ -210,7 +210,7 @@ def test_every_check_is_answered_and_all_cheap_faults_come_together(
     }
     assert all(finding.mend for finding in faults.values())
     answered = {finding.check for finding in result.findings}
-    assert answered == set(Check) - {Check.BRIDGE_TESTS}
+    assert answered == set(Check) - {Check.BRIDGE_TESTS, Check.OTHER_RUNS}
     untried = [finding for finding in result.findings if finding.check is Check.IMPORT_WORKER]
     assert "was not tried" in untried[0].summary
     told = [data for kind, data in emit.events if kind == "finding"]
@@ -297,6 +297,7 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
     assert not result.blocked, failed(result)
     assert {finding.check for finding in result.findings if finding.ok} == set(Check) - {
         Check.BRIDGE_TESTS,
+        Check.OTHER_RUNS,
         Check.IMAGE,
     }
     assert len(result.imports) == 6

@@ -182,8 +182,7 @@ def test_a_disk_that_takes_only_a_part_of_the_log_is_an_error_at_once(tmp_path: 
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            recorder.log(os.urandom(200_000).hex().encode() + b"\n")
-            recorder.flush()
+            recorder.log(os.urandom(400_000).hex().encode() + b"\n")
         with pytest.raises(OSError, match="File too large"):
             recorder.close()
     finally:

@@ -10,8 +10,10 @@ import json
 import lzma
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +22,13 @@ import pytest
 
 from bot.adapters.folder import read_record
 from bot.core.jobs import Job, Repository
-from bot.core.record import EndReason, Gpu
+from bot.core.record import Check, EndReason, Finding, Gpu
 from bot.core.scan import scan
 from bot.core.verdict import Result, judge
 from runners.preflight_host import Device, Devices
 from runners.recorder import FolderInUseError
 from runners.run import dry_run, run_job
-from tests.runners.world import World, commit
+from tests.runners.world import SCRIPT, World, commit, fingerprint
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "level0-pass.log.xz"
 ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
@@ -63,8 +65,13 @@ def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:
 
 def _run(job: Job, out: Path, environ: Mapping[str, str], devices: Devices = ONE_GPU) -> str:
     stream = io.StringIO()
-    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices)
+    assert not run_job(job, out, environ=environ, work=None, stream=stream, devices=lambda: devices, alone=_alone)
     return stream.getvalue()
+
+
+def _alone() -> AbstractContextManager[Finding]:
+    """No test waits for another one that runs on this machine just now."""
+    return nullcontext(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for"))
 
 
 def _events(out: Path) -> list[dict[str, Any]]:
@@ -139,6 +146,24 @@ def test_a_dry_run_prints_what_would_be_started_and_makes_nothing(
     assert "run_ppo_trainer_megatron.sh" in text
     assert "ghp_" not in text
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_shows_the_bridge_tests_and_drops_what_the_wrapper_does_not_read(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    verl = tmp_path / "ve rl"
+    shutil.copytree(world.verl, verl)
+    script = verl / SCRIPT
+    sha = commit(verl, {SCRIPT: script.read_text().replace("VERL_USE_UV", "ANOTHER_NAME")})
+    job = world.job(bridge_tests=("tests/unit/test_good.py",), wrapper={**world.job().wrapper, "VERL_USE_UV": "0"})
+    other = job.model_copy(update={"verl": Repository(path=str(verl), commit=sha)})
+    before = fingerprint(verl)
+    shown = [dry_run(each, tmp_path / "o ut", environ=environ, work=None) for each in (job, other)]
+    assert ["export VERL_USE_UV=0" in text for text in shown] == [True, False]
+    for text in shown:
+        assert "-m \\\n  pytest" in text
+        assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    assert fingerprint(verl) == before
 
 
 @pytest.mark.ray

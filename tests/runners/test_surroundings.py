@@ -10,7 +10,13 @@ from runners.surroundings import inherited, is_secret
     [
         *(("GITHUB_TOKEN", "x"), ("HF_TOKEN", "x"), ("WANDB_API_KEY", "x"), ("AWS_SESSION", "x"), ("MY_SECRET", "x")),
         *(("DB_PASSWORD", "x"), ("CI_JOB_JWT", "x"), ("ACTIONS_RUNTIME_URL", "x"), ("SSH_AUTH_SOCK", "x")),
-        *(("DATABASE_URL", "postgresql://me:pw@db/x"), ("github_token", "x"), ("NPM_AUTH", "x"), ("TOKEN", "x")),
+        *(
+            ("DATABASE_URL", "postgresql://me:pw@db/x"),
+            ("INDEX", "https://t0ken@host/simple"),
+            ("github_token", "x"),
+            ("NPM_AUTH", "x"),
+            ("TOKEN", "x"),
+        ),
     ],
 )
 def test_what_opens_a_door_is_dropped(name: str, value: str) -> None:

@@ -1,0 +1,41 @@
+"""A job document: what no shell, file system or process can take is refused at the door."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bot.core.jobs import Job
+from tests.core.builders import make_job
+
+
+@pytest.mark.parametrize("name", ["", "A B", "A=B", "1A", "A-B", "a\nb"])
+@pytest.mark.parametrize("place", [("wrapper",), ("process",), ("site", "wrapper"), ("site", "process")])
+def test_a_variable_has_a_name_that_a_shell_can_set(place: tuple[str, ...], name: str) -> None:
+    document = json.loads(make_job().model_dump_json())
+    target = document
+    for key in place:
+        target = target[key]
+    target[name] = "x"
+    with pytest.raises(ValidationError, match="should match pattern"):
+        Job.model_validate(document)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda job: job.update(script="a\0b"),
+        lambda job: job.update(overrides=["a=\0"]),
+        lambda job: job["process"].update(A="\0"),
+        lambda job: job["bridge"].update(path="/\0"),
+        lambda job: job["data"].update(train_files="\0"),
+    ],
+)
+def test_no_text_holds_a_nul(spoil: Callable[[dict[str, Any]], None]) -> None:
+    document = json.loads(make_job().model_dump_json())
+    assert Job.model_validate(document) == make_job()
+    spoil(document)
+    with pytest.raises(ValidationError, match="NUL"):
+        Job.model_validate(document)
