@@ -1,6 +1,6 @@
 """Leaves out the tests whose need is absent on this machine, and says at the end how many and why.
 
-With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU and online ones, which are opt-in.
+With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU, labelled and online ones, which are opt-in.
 """
 
 import importlib.util
@@ -40,6 +40,11 @@ def _online() -> str:
     return "" if os.environ.get("WITH_ONLINE") == "1" else "opt in with WITH_ONLINE=1"
 
 
+def _labelled() -> str:
+    named = all(os.environ.get(name) for name in ("LABELS", "BRIDGE_REPO", "VERL_REPO"))
+    return "" if named else "opt in with LABELS=FILE BRIDGE_REPO=DIR VERL_REPO=DIR"
+
+
 # Fixtures are data, the Python files among them too.
 collect_ignore = ["fixtures"]
 
@@ -47,13 +52,14 @@ collect_ignore = ["fixtures"]
 NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
+    "labelled": _labelled,
     "node": _program("node"),
     "online": _online,
     "postgres": _postgres,
     "ray": _ray,
     "slurm": _program("slurmctld"),
 }
-OPT_IN = frozenset({"gpu", "online"})
+OPT_IN = frozenset({"gpu", "labelled", "online"})
 
 LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
 REASONS = pytest.StashKey[dict[str, str]]()

@@ -1,0 +1,134 @@
+"""The planning verbs as a user types them, on git repositories of our own making; and, opt-in, on the real ones."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GIT = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
+}
+MAPPING = "src/megatron/bridge/models/conversion/auto_bridge.py"
+BRIDGE = {
+    "src/megatron/bridge/__init__.py": "from megatron.bridge.models.conversion.auto_bridge import AutoBridge\n",
+    MAPPING: "class AutoBridge:\n    @classmethod\n    def from_hf_pretrained(cls, path):\n        return cls()\n\n"
+    "    def export_hf_weights(self, model):\n        return []\n\n    def push(self):\n        return 0\n",
+}
+VERL = {
+    "verl/models/engine.py": "from megatron.bridge import AutoBridge\n\nbridge = AutoBridge.from_hf_pretrained('x')\n"
+    "bridge.export_hf_weights(model=1)\n"
+}
+
+
+def repository(path: Path, files: dict[str, str]) -> str:
+    """Write and commit files; returns the commit."""
+    for name, text in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(text)
+    for command in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "c")):
+        subprocess.run(["git", *command], cwd=path, env=GIT, check=True, capture_output=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=path, env=GIT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def verl_e2e(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bot", *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, check=False)
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> tuple[Path, Path, str, str]:
+    """Bridge and verl, and a change of Bridge: base and head."""
+    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
+    repository(verl, VERL)
+    base = repository(bridge, BRIDGE)
+    changed = BRIDGE[MAPPING].replace("return []", "return [model]").replace("return 0", "return 1")
+    return bridge, verl, base, repository(bridge, {MAPPING: changed})
+
+
+def test_a_plan_with_verl_shows_the_chain_and_a_second_one_uses_the_cache(
+    trees: tuple[Path, Path, str, str], tmp_path: Path
+) -> None:
+    bridge, verl, base, head = trees
+    arguments = ("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl, "--cache", tmp_path / "c")
+    first, second = verl_e2e(*arguments, "--json"), verl_e2e(*arguments, "--json")
+    plan = json.loads(first.stdout)
+    assert plan == json.loads(second.stdout)
+    assert plan["levels"] == [0, 1]
+    assert {reason["symbol"] for reason in plan["reasons"]} == {"AutoBridge.export_hf_weights"}
+    assert plan["reasons"][0]["via"][0] == "verl/models/engine.py:4 uses .export_hf_weights (uncertain)"
+    assert "Reach starts from verl" in first.stderr
+    assert list((tmp_path / "c").iterdir())
+
+
+def test_a_plan_without_verl_says_so_and_a_plain_folder_serves(trees: tuple[Path, Path, str, str]) -> None:
+    bridge, verl, base, head = trees
+    plain = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head)
+    assert "no verl checkout was given" in plain.stdout
+    (verl / ".git").rename(verl.parent / "elsewhere")
+    unpacked = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
+    assert "AutoBridge.export_hf_weights, from verl/models/engine.py:4" in unpacked.stdout
+
+
+def test_a_broken_contract_is_told_with_verls_line(trees: tuple[Path, Path, str, str]) -> None:
+    bridge, verl, base, _ = trees
+    head = repository(bridge, {MAPPING: BRIDGE[MAPPING].replace("(self, model)", "(self, models)")})
+    done = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
+    assert "break: verl/models/engine.py:4" in done.stdout
+    assert "no parameter 'model'" in done.stdout
+
+
+def test_explain_lint_schema_and_imports(trees: tuple[Path, Path, str, str]) -> None:
+    bridge, verl, _, _ = trees
+    shown = verl_e2e("explain", f"{MAPPING}:AutoBridge.push", MAPPING, "--repo", bridge, "--verl", verl)
+    assert "AutoBridge.push: asks for nothing, verl does not reach it" in shown.stdout
+    assert "AutoBridge.export_hf_weights: level 0, 1" in shown.stdout
+    findings = json.loads(verl_e2e("policy", "check", "--repo", bridge, "--verl", verl, "--json").stdout)
+    assert any("multi-LoRA: its paths meet no file" in finding for finding in findings)
+    assert "reach" in json.loads(verl_e2e("policy", "schema").stdout)["properties"]
+    listed = json.loads(verl_e2e("policy", "imports", "--verl", verl).stdout)
+    assert {(one["module"], one["attribute"]) for one in listed["entries"]} >= {("megatron.bridge", "AutoBridge")}
+
+
+def test_backtest_of_labels_and_of_history(trees: tuple[Path, Path, str, str], tmp_path: Path) -> None:
+    bridge, verl, base, head = trees
+    rows = [
+        {"pr": 1, "title": "right", "base": base, "head": head, "required": [0], "optional": [1], "why": ["note"]},
+        {"pr": 2, "title": "lost", "base": "0" * 40, "head": head, "required": [0], "optional": []},
+    ]
+    (tmp_path / "labels.json").write_text(json.dumps(rows))
+    done = verl_e2e("backtest", tmp_path / "labels.json", "--repo", bridge, "--verl", verl, "--json")
+    report = json.loads(done.stdout)
+    assert (report["recall"], report["precision"], report["exact"]) == (0.5, 1.0, 0.5)
+    assert "is not in" in report["prs"][1]["problem"]
+    replayed = json.loads(verl_e2e("backtest", "--history", 9, "--repo", bridge, "--verl", verl, "--json").stdout)
+    assert (replayed["commits"], replayed["runs"]["0"]) == (1, 1)
+    assert verl_e2e("backtest", "--repo", bridge).returncode == 2
+    (tmp_path / "labels.json").write_text('[{"pr": 1, "base": "x"}]')
+    wrong = verl_e2e("backtest", tmp_path / "labels.json", "--repo", bridge)
+    assert (wrong.returncode, "0.base" in wrong.stderr, "Traceback" in wrong.stderr) == (2, True, False)
+
+
+@pytest.mark.labelled
+def test_the_figures_and_the_speed_on_the_real_repositories(tmp_path: Path) -> None:
+    labels, bridge, verl = (os.environ[name] for name in ("LABELS", "BRIDGE_REPO", "VERL_REPO"))
+    started = time.monotonic()
+    done = verl_e2e("backtest", labels, "--repo", bridge, "--verl", verl, "--cache", tmp_path, "--json")
+    assert time.monotonic() - started <= 90
+    report = json.loads(done.stdout)
+    assert report["recall"] >= 0.97
+    assert report["precision"] >= 0.90
+    assert report["safe"] >= 0.96
+    assert report["exact"] >= 0.85
