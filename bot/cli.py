@@ -243,11 +243,17 @@ def _cache_folder(given: Path | None) -> Path | None:
 
 
 def _plan_order(
-    repo: Path, *, verl: Path | None, verl_ref: str | None, policy: Path | None, cache: Path | None
+    repo: Path,
+    *,
+    verl: Path | None,
+    verl_ref: str | None,
+    policy: Path | None,
+    cache: Path | None,
+    megatron_lm: Path | None = None,
 ) -> "PlanOrder":
     from bot.wiring import PlanOrder
 
-    return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache))
+    return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
 
 
 _VERL = click.option("--verl", type=_FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
@@ -261,6 +267,7 @@ _CACHE = click.option("--cache", type=_FOLDER, help="Where what was read is kept
 @click.option("--head", required=True, metavar="SHA", help="The commit to plan.")
 @_VERL
 @_VERL_REF
+@click.option("--megatron-lm", type=_FOLDER, help="A Megatron-LM repository: list what a bump of it changes.")
 @_POLICY
 @_CACHE
 @_JSON

@@ -32,7 +32,7 @@ from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
-from bot.handlers.planning import Planned, Planner, uses_at
+from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
 from bot.ports import UnreadableLogError
 
 DEMO_JOB = "0-lora-ddp"
@@ -102,13 +102,17 @@ class PlanOrder:
     verl_ref: str | None = None
     policy: Path | None = None
     cache: Path | None = None
+    megatron_lm: Path | None = None
 
 
 def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
     policy = _policy(repository, base, order.policy)
-    return _planner(repository, order, policy).plan(base, head, policy)
+    planned = _planner(repository, order, policy).plan(base, head, policy)
+    if order.megatron_lm is None:
+        return planned
+    return with_bumps(planned, GitRepository(order.megatron_lm))
 
 
 def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:

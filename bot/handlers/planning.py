@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bot.core.change import Change, ChangedPath
+from bot.core.change import Change, ChangedPath, SubmoduleBump, on_one_line
 from bot.core.contract import Finding, check_contract
 from bot.core.explain import Explanation, explanations
 from bot.core.levels import Level
@@ -22,6 +22,8 @@ from bot.core.rules import Policy, ReachPolicy, classify
 from bot.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone"
+_SHOWN_BUMPED = 20
+_IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
 _REQUIREMENTS = "pyproject.toml"
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
@@ -229,3 +231,23 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
     if not changed_alone:
         return paths
     return {path: inside for path, inside in paths.items() if inside.effects or inside.because == NO_EFFECT}
+
+
+def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
+    """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
+    remarks = [_bump(one.path, one.submodule, submodule) for one in planned.change.paths if one.submodule is not None]
+    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+
+
+def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
+    if bump.old is None or bump.new is None:
+        return f"{path} {'appears' if bump.old is None else 'goes'}."
+    try:
+        names = submodule.change(bump.old, bump.new).names()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here lacks one of them."
+    first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
+    shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
+    return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}, {len(names)} paths: {shown}."

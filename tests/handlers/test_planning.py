@@ -1,14 +1,16 @@
 """Planning with sources: a small Bridge of our own making, called by a small verl."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bot.config import load_policy
+from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
 from bot.core.contract import Kind
-from bot.handlers.planning import Planned, Planner, uses_at
+from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files
 
 POLICY = load_policy(
@@ -271,3 +273,12 @@ def test_lint_names_rules_that_can_never_match_and_paths_that_nothing_judges() -
     assert "parallel: its words stand nowhere in the sources" in findings
     assert "README.md" not in findings
     assert "src/lib/maker.py" not in findings
+
+
+def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
+    bumped = ChangedPath("3rdparty/core", PathStatus.MODIFIED, submodule=SubmoduleBump("old", "new"))
+    made = planned({})
+    made = replace(made, change=replace(made.change, paths=(bumped,)))
+    inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
+    told = with_bumps(made, inner).plan.remarks[-1]
+    assert told == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
