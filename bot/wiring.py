@@ -26,13 +26,14 @@ from bot.core.explain import Explanation
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job, Repository
 from bot.core.levels import Level
+from bot.core.policy_lint import lint_features
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.record import CheckNotes, Record
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
-from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
+from bot.handlers.planning import Planned, Planner, uses_at, with_bumps, with_verl_files
 from bot.ports import UnreadableLogError
 
 DEMO_JOB = "0-lora-ddp"
@@ -110,6 +111,8 @@ def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
     repository = GitRepository(order.repo)
     policy = _policy(repository, base, order.policy)
     planned = _planner(repository, order, policy).plan(base, head, policy)
+    if order.verl is not None:
+        planned = with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
     if order.megatron_lm is None:
         return planned
     return with_bumps(planned, GitRepository(order.megatron_lm))
@@ -126,10 +129,13 @@ def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Ex
 
 
 def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:
-    """What of the policy says nothing about a revision."""
+    """What of the policy says nothing about a revision, and with verl which files of it the policy lacks there."""
     repository = GitRepository(order.repo)
     policy = _policy(repository, revision, order.policy)
-    return _planner(repository, order, policy).lint(repository.resolve(revision), policy)
+    findings = _planner(repository, order, policy).lint(repository.resolve(revision), policy)
+    if order.verl is None:
+        return findings
+    return (*findings, *lint_features(policy, *_verl_files(order.verl, order.verl_ref)))
 
 
 def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
@@ -193,6 +199,17 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     if not sources:
         raise UsageError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
     return uses_of(sources, reach.package, f"the folder {folder.name}, which is no git checkout")
+
+
+def _verl_files(verl: Path, verl_ref: str | None) -> tuple[frozenset[str], str]:
+    """Every file of verl at a revision (HEAD), or of an unpacked copy, and how to name it."""
+    try:
+        repository = GitRepository(verl)
+    except NotARepositoryError:
+        found = (path for path in verl.rglob("*") if path.is_file())
+        return frozenset(path.relative_to(verl).as_posix() for path in found), f"the folder {verl.name}"
+    commit = repository.resolve(verl_ref or "HEAD")
+    return frozenset(repository.tree(commit)), f"verl {commit[:12]}"
 
 
 def _policy(repository: GitRepository, base: str, file: Path | None) -> Policy:

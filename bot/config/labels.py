@@ -31,6 +31,8 @@ class _Label(BaseModel):
     head: Sha
     required: tuple[_LevelNumber, ...]
     optional: tuple[_LevelNumber, ...] = ()
+    features: frozenset[str] | None = None
+    families: frozenset[str] | None = None
 
 
 def load_labels(text: str | bytes, source: str) -> tuple[Case, ...]:
@@ -45,7 +47,17 @@ def load_labels(text: str | bytes, source: str) -> tuple[Case, ...]:
             [Problem(source, 0, ".".join(map(str, detail["loc"])), detail["msg"]) for detail in details]
         ) from None
     return tuple(
-        Case(one.pr, one.title, one.base, one.head, _levels(one.required), _levels(one.optional)) for one in labels
+        Case(
+            one.pr,
+            one.title,
+            one.base,
+            one.head,
+            _levels(one.required),
+            _levels(one.optional),
+            one.features,
+            one.families,
+        )
+        for one in labels
     )
 
 

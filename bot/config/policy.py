@@ -11,11 +11,12 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 from bot.config.problems import closest
 from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
-from bot.core.jobs import Checkpoint, Document, Patch, Sha
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Patch, Sha, Variable
 from bot.core.levels import VARIANTS, Level
 from bot.core.rules import (
     Exemption,
     Family,
+    Feature,
     Image,
     PathPatterns,
     Policy,
@@ -46,6 +47,12 @@ def _variant(name: str) -> str:
     if name not in known:
         raise ValueError(f"{name!r} is no variant; {closest(name, known)}")
     return name
+
+
+def _inside(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError(f"{path!r} leads out of verl; write a path relative to its top folder")
+    return path
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -118,6 +125,17 @@ class _Family(Document):
     checkpoint: Checkpoint | None = None
 
 
+class _Feature(Document):
+    feature: Text
+    because: Text
+    script: Annotated[Text, AfterValidator(_inside)] | None = WRAPPER_SCRIPT
+    wrapper: dict[Variable, str] = Field(default_factory=dict)
+    overrides: tuple[Text, ...] = ()
+    checkpoint: Checkpoint | None = None
+    active_when: dict[Text, bool | int | float | str | None] = Field(default_factory=dict)
+    shown_by: tuple[Annotated[Text, AfterValidator(_inside)], ...] = ()
+
+
 class _Limits(Document):
     default: Seconds = 1800
     levels: dict[LevelName, Seconds] = Field(default_factory=dict)
@@ -135,6 +153,7 @@ class PolicyFile(Document):
     reach: _Reach | None = None
     unknown: _Unknown = _Unknown()
     families: tuple[_Family, ...] = ()
+    features: tuple[_Feature, ...] = ()
     patches: tuple[Patch, ...] = ()
     require_bridge_checks: bool = True
     bridge_tests: tuple[Text, ...] = ()
@@ -189,6 +208,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         ),
         family_jobs=file.family_jobs,
         reach=_reach(file.reach) if file.reach else None,
+        features=tuple(_feature(entry) for entry in file.features),
     )
 
 
@@ -230,6 +250,19 @@ def _rule(entry: _Rule) -> Rule:
 
 def _family(entry: _Family) -> Family:
     return Family(entry.family, _compile(entry.paths), entry.features, entry.checkpoint)
+
+
+def _feature(entry: _Feature) -> Feature:
+    return Feature(
+        name=entry.feature,
+        because=entry.because,
+        script=entry.script,
+        wrapper=entry.wrapper,
+        overrides=entry.overrides,
+        checkpoint=entry.checkpoint,
+        active_when=entry.active_when,
+        shown_by=entry.shown_by,
+    )
 
 
 def _compile(lines: tuple[str, ...]) -> PathPatterns:

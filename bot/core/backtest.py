@@ -9,7 +9,10 @@ from bot.core.plan import Plan, Reason
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One labelled pull request. Levels in neither `required` nor `optional` are not wanted."""
+    """One labelled pull request. Levels in neither `required` nor `optional` are not wanted.
+
+    `features` and `families` are None where the label does not speak of them.
+    """
 
     pr: int
     title: str
@@ -17,6 +20,8 @@ class Case:
     head: str
     required: frozenset[Level]
     optional: frozenset[Level]
+    features: frozenset[str] | None = None
+    families: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,26 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     )
 
 
+def tag_figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, float]]:
+    """Recall and precision of feature tags (without those of a family) and of families; for information only."""
+    planned = [(one.case, one.plan) for one in outcomes if one.plan]
+    features = [(_plain(case.features), _plain(made.features)) for case, made in planned if case.features is not None]
+    families = [(case.families, frozenset(made.families)) for case, made in planned if case.families is not None]
+    return {"features": _shares(features), "families": _shares(families)}
+
+
+def _plain(tags: Iterable[str]) -> frozenset[str]:
+    return frozenset(tag for tag in tags if not tag.startswith("model:"))
+
+
+def _shares(pairs: Sequence[tuple[frozenset[str], frozenset[str]]]) -> dict[str, float]:
+    met = sum(len(wanted & found) for wanted, found in pairs)
+    return {
+        "recall": _share(met, sum(len(wanted) for wanted, _ in pairs)),
+        "precision": _share(met, sum(len(found) for _, found in pairs)),
+    }
+
+
 def cost_table() -> dict[str, int]:
     """The GPU minutes that each variant is counted with: estimates of the levels' table."""
     return {variant.job_id: variant.gpu_minutes for level in Level for variant in variants_of(level)}
@@ -98,6 +123,7 @@ def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "gpu_minutes_per_pr": measured.gpu_minutes,
         "gpu_minutes_everything": everything_minutes(),
         "cost_table": cost_table(),
+        "tags": tag_figures(outcomes),
         "prs": [_outcome_json(one) for one in outcomes],
     }
 
@@ -176,6 +202,8 @@ def _outcome_json(one: Outcome) -> dict[str, object]:
             {"level": int(level), "reasons": [_reason_json(reason) for reason in _reasons(one, level)]}
             for level in sorted(one.wasted)
         ],
+        "features": list(one.plan.features) if one.plan else [],
+        "families": list(one.plan.families) if one.plan else [],
         "gpu_minutes": one.plan.gpu_minutes if one.plan else 0,
         "problem": one.problem,
     }

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from bot.core.expected import expected_config
-from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from bot.core.expected import Value, expected_config, expected_of_overrides
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import BASE_WRAPPER, Level
-from bot.core.plan import JobOutline
+from bot.core.outline import JobOutline
 from bot.core.rules import Policy
 
 _NO_REWARD_MODEL = "reward.reward_model.enable=False"
@@ -62,20 +62,18 @@ def build_job(
     require_bridge_checks: bool = False,
     reward_model: bool = False,
 ) -> Job:
-    """The complete job: the level's base, then the site, then the variant, each over the one before.
+    """The complete job: the level's base, then the site, the variant and the features, each over the one before.
 
-    `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
+    A script that is not the wrapper gets the variables of its feature alone: those of the wrapper mean nothing to
+    it. `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
     """
+    if outline.blocked:
+        raise BuildError(f"job {outline.id} cannot run: {outline.blocked}")
     variant = outline.variant
-    wrapper = {
-        **BASE_WRAPPER,
-        **site.wrapper,
-        **variant.wrapper,
-        "NUM_GPUS": str(variant.gpu_count),
-        "TOTAL_TRAIN_STEPS": str(variant.steps),
-    }
-    overrides = _overrides(site, variant.overrides, reward_model=reward_model)
-    phases = 2 if variant.level is Level.SAVE_RESUME else 1
+    site = site if outline.script == WRAPPER_SCRIPT else site.model_copy(update={"wrapper": {}})
+    wrapper = _wrapper(outline, site)
+    of_features = (item for one in outline.features for item in one.overrides)
+    overrides = _overrides(site, (*variant.overrides, *of_features), reward_model=reward_model)
     return Job(
         id=outline.id,
         level=variant.level,
@@ -83,6 +81,7 @@ def build_job(
         bridge=sources.bridge,
         megatron_lm=sources.megatron_lm,
         verl=sources.verl,
+        script=outline.script,
         gpu_count=variant.gpu_count,
         steps=variant.steps,
         wrapper=wrapper,
@@ -94,10 +93,25 @@ def build_job(
         patches=patches,
         bridge_tests=policy.bridge_tests,
         require_bridge_checks=require_bridge_checks,
-        expected=expected_config(wrapper, overrides, phases=phases),
+        expected=_expected(outline, wrapper, overrides),
         time_limit_s=policy.time_limits.of(variant.level),
         site=site,
     )
+
+
+def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:
+    of_features = {name: value for one in outline.features for name, value in one.wrapper.items()}
+    if outline.script != WRAPPER_SCRIPT:
+        return of_features
+    counts = {"NUM_GPUS": str(outline.variant.gpu_count), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
+    return {**BASE_WRAPPER, **site.wrapper, **outline.variant.wrapper, **of_features, **counts}
+
+
+def _expected(outline: JobOutline, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:
+    phases = 2 if outline.variant.level is Level.SAVE_RESUME else 1
+    if outline.script == WRAPPER_SCRIPT:
+        return {**expected_config(wrapper, overrides, phases=phases), **outline.active_when}
+    return {**expected_of_overrides(overrides), **outline.active_when}
 
 
 def _overrides(site: SiteProfile, of_variant: tuple[str, ...], *, reward_model: bool) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from typing import Any
 
 from bot.core.case import ABSENT, Case
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.expected import Value, expected_config
+from bot.core.expected import Value, expected_config, expected_of_overrides
 from bot.core.facts import ResolvedConfig
-from bot.core.jobs import Job
+from bot.core.jobs import WRAPPER_SCRIPT, Job
 from bot.core.levels import Level, variant_named
 from bot.core.resolved_config import lookup
 
@@ -69,7 +69,9 @@ def requested(job: Job) -> tuple[tuple[str, Value], ...]:
         wrapper |= {name: value for name, value in variant.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
         overrides += [item for item in variant.overrides if item not in overrides]
     phases = 2 if job.level is Level.SAVE_RESUME else 1
-    derived = expected_config(wrapper, overrides, phases=phases)
+    derived = expected_of_overrides(overrides)
+    if job.script == WRAPPER_SCRIPT:
+        derived = expected_config(wrapper, overrides, phases=phases)
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
     unique = {(key, type(value), value): (key, value) for key, value in rows}

@@ -74,11 +74,13 @@ def expected_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, pha
     for name, keys in _KEYS.items():
         if name in asked and not (phases > 1 and name in {"TOTAL_TRAIN_STEPS", "RESUME_MODE"}):
             expected.update(dict.fromkeys(keys, parsed(asked[name])))
-    for override in overrides:
-        match = _OVERRIDE.fullmatch(override)
-        if match is not None:
-            expected[match["key"]] = parsed(match["value"])
-    return dict(sorted(expected.items()))
+    return dict(sorted({**expected, **expected_of_overrides(overrides)}.items()))
+
+
+def expected_of_overrides(overrides: Iterable[str]) -> dict[str, Value]:
+    """What overrides alone decide, as for a script whose variables and defaults are not known here."""
+    found = (_OVERRIDE.fullmatch(override) for override in overrides)
+    return {match["key"]: parsed(match["value"]) for match in found if match is not None}
 
 
 def parsed(text: str) -> Value:

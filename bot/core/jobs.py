@@ -13,6 +13,9 @@ Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
+# verl's maintained wrapper, which every level drives unless a feature needs another script.
+WRAPPER_SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
+
 
 class Document(BaseModel):
     """A strict, frozen document: an unknown key is an error."""
@@ -148,7 +151,7 @@ class Job(Document):
     bridge: Repository
     megatron_lm: Repository | None = None
     verl: Repository
-    script: str = "tests/special_e2e/run_ppo_trainer_megatron.sh"
+    script: str = WRAPPER_SCRIPT
     gpu_count: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
     wrapper: dict[Variable, str]

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from bot.core.change import Change, readable
-from bot.core.jobs import Checkpoint
+from bot.core.feature_jobs import feature_jobs, rules_of
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
 from bot.core.levels import VARIANTS, Level, Variant, variants_of
+from bot.core.outline import JobOutline as JobOutline
 from bot.core.reach.effects import Effects
-from bot.core.rules import Classified, Family, Policy, Rule, SymbolRule, classify
+from bot.core.rules import Classified, Policy, Rule, SymbolRule, classify
 
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
@@ -36,27 +38,6 @@ class NotRequired:
 
     level: Level
     because: str
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutline:
-    """A job before any machine is known.
-
-    `gpu_minutes` is an estimate (GPUs times minutes). `requires` are ids of jobs that must pass first.
-    `family` is set for one family's job of level 4. Without a `checkpoint` the job cannot run: the policy
-    names none that exercises the family.
-    """
-
-    variant: Variant
-    requires: tuple[str, ...]
-    checkpoint: Checkpoint | None
-    family: str = ""
-
-    @property
-    def id(self) -> str:
-        """`<level>-<variant>`, then the family when one level has a job for each family."""
-        suffix = "".join(c if c.isalnum() else "-" for c in self.family.lower())
-        return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +186,8 @@ def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, .
     return (ANY_FAMILY, *names) if any(not path.families for path in paths) else names
 
 
-def _all_rules(path: Classified) -> tuple[Rule | SymbolRule, ...]:
-    return (*path.rules, *(rule for one in path.effects or () for rule in one.rules))
-
-
 def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
-    of_rules = {tag for path in paths for rule in _all_rules(path) for tag in rule.features}
+    of_rules = {tag for path in paths for rule in rules_of(path) for tag in rule.features}
     families = {family for path in paths for family in path.families}
     of_families = {tag for family in families for tag in (*family.features, f"model:{family.name}")}
     return tuple(sorted(of_rules | of_families))
@@ -218,12 +195,12 @@ def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
 
 def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
     features = _features(paths)
-    named = {variant.job_id for path in paths for rule in _all_rules(path) for variant in _named_variants(rule)}
+    named = {variant.job_id for path in paths for rule in rules_of(path) for variant in _named_variants(rule)}
     smoke = variants_of(Level.SMOKE)[0]
     found: list[JobOutline] = []
     for level in levels:
         if level is Level.FEATURE:
-            found.extend(_feature_jobs(paths, policy, smoke))
+            found.extend(_feature_jobs(paths, policy)[: policy.family_jobs])
             continue
         default = variants_of(level)[0]
         for variant in variants_of(level):
@@ -244,10 +221,8 @@ def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy)
     return policy.checkpoint
 
 
-def _feature_jobs(paths: tuple[Classified, ...], policy: Policy, smoke: Variant) -> Iterable[JobOutline]:
-    variant = variants_of(Level.FEATURE)[0]
-    for family in _feature_families(_asking(paths, policy) or paths, policy)[: policy.family_jobs]:
-        yield JobOutline(variant, (smoke.job_id,), family.checkpoint if family else None, family.name if family else "")
+def _feature_jobs(paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
+    return feature_jobs(_asking(paths, policy) or paths, policy)
 
 
 def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, ...]:
@@ -256,22 +231,11 @@ def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, 
 
 def _beyond_the_bound(paths: tuple[Classified, ...], policy: Policy) -> Iterable[Reason]:
     """The families that the bound on level 4 leaves without a job of their own: said, never silent."""
-    left = _feature_families(_asking(paths, policy), policy)[policy.family_jobs :]
+    asking = _asking(paths, policy)
+    left = feature_jobs(asking, policy)[policy.family_jobs :] if asking else ()
     if left:
-        names = ", ".join(family.name for family in left if family)
+        names = ", ".join(job.family or job.id for job in left)
         yield Reason(Level.FEATURE, None, f"no job of their own, for family_jobs is {policy.family_jobs}: {names}")
-
-
-def _feature_families(asking: tuple[Classified, ...], policy: Policy) -> tuple[Family | None, ...]:
-    """The families whose feature runs are wanted: those touched, else the first that shows a rule's feature."""
-    touched = tuple(family for family in policy.families if any(family in path.families for path in asking))
-    if touched:
-        return touched
-    tags = {
-        tag for path in asking for rule in _all_rules(path) if Level.FEATURE in rule.levels for tag in rule.features
-    }
-    able = tuple(one for one in policy.families if one.checkpoint and tags & {*one.features})
-    return able[:1] or (None,)
 
 
 _UNTOUCHED = {
@@ -299,6 +263,7 @@ def _nothing_because(exempted: tuple[Exempted, ...]) -> str:
 
 
 def _job_json(job: JobOutline) -> dict[str, object]:
+    script = {} if job.script == WRAPPER_SCRIPT else {"script": job.script}
     return {
         "id": job.id,
         "level": int(job.variant.level),
@@ -307,6 +272,10 @@ def _job_json(job: JobOutline) -> dict[str, object]:
         "gpu_minutes": job.variant.gpu_minutes,
         "requires": list(job.requires),
         "checkpoint": job.checkpoint.model_dump(exclude_defaults=True) if job.checkpoint else None,
+        "features": [one.name for one in job.features],
+        "not_shown": [one.name for one in job.not_shown],
+        **script,
+        **({"blocked": job.blocked} if job.blocked else {}),
     }
 
 

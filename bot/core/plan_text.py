@@ -4,8 +4,10 @@ from collections.abc import Iterable
 
 from bot.core.change import on_one_line
 from bot.core.contract import Finding, Kind
+from bot.core.jobs import WRAPPER_SCRIPT
 from bot.core.levels import Level
 from bot.core.plan import JobOutline, Plan, Reason
+from bot.core.rules import Feature
 
 SHOWN_PATHS = 3
 
@@ -64,9 +66,22 @@ def _places(reason: Reason) -> Iterable[str]:
 def _job_line(job: JobOutline) -> str:
     variant = job.variant
     model = job.checkpoint.model_id if job.checkpoint else "no checkpoint known: name one in the policy's families"
+    model = f"cannot run, {job.blocked}" if job.blocked else model
     cost = f"{_count(variant.gpu_count, 'GPU')}, about {variant.gpu_minutes} GPU minutes"
     after = f", after {', '.join(job.requires)}" if job.requires else ""
-    return f"job {job.id}: {cost}, {model}{after}"
+    return f"job {job.id}: {cost}, {model}{after}{_shown(job)}"
+
+
+def _shown(job: JobOutline) -> str:
+    """The features that the job switches on, by which script, and those of them that verl has no script for."""
+    script = "" if job.script == WRAPPER_SCRIPT else f", by {job.script}"
+    shown = f", shows {_names(job.features)}" if job.features else ""
+    absent = f", no script of verl shows {_names(job.not_shown)}" if job.not_shown and not job.blocked else ""
+    return script + shown + absent
+
+
+def _names(features: Iterable[Feature]) -> str:
+    return ", ".join(one.name for one in features)
 
 
 def _not_required_lines(plan: Plan) -> Iterable[str]:

@@ -1,9 +1,11 @@
-"""What of a policy says nothing about a tree: rules that meet no file, and source files that no rule judges."""
+"""What of a policy says nothing about a tree: idle rules, unjudged source files, and files that verl lacks."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from bot.core.rules import PathPatterns, Policy, SymbolRule
+from bot.core.jobs import Checkpoint
+from bot.core.outline import JobOutline
+from bot.core.rules import Feature, PathPatterns, Policy, SymbolRule
 
 Symbols = Mapping[str, Collection[str]]
 
@@ -19,6 +21,40 @@ def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words:
         *_idle_symbol_rules(policy, symbols, words),
         *_unjudged(policy, paths, symbols),
     )
+
+
+def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
+    """One sentence for each file that the policy takes from verl and that is not there.
+
+    `verl_paths` are all files of verl at a commit, which `verl` names.
+    """
+    named = [(f"feature {one.name}: {kind}", path) for one in policy.features for kind, path in _files_of(one)]
+    named += [(f"family {one.name}: dummy_config", path) for one in policy.families for path in _dummy(one.checkpoint)]
+    named += [("checkpoint: dummy_config", path) for path in _dummy(policy.checkpoint)]
+    return tuple(f"{policy.source}: {what}: {verl} has no {path}" for what, path in named if path not in verl_paths)
+
+
+def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
+    """One sentence for each script or dummy config that planned jobs need and verl lacks: they would be Blocked."""
+    lacking: dict[str, list[str]] = {}
+    for job in jobs:
+        for path in (job.script, *_dummy(job.checkpoint)):
+            if not job.blocked and path not in verl_paths:
+                lacking.setdefault(path, []).append(job.id)
+    return tuple(f"{verl} has no {path}, so these jobs cannot run: {', '.join(ids)}." for path, ids in lacking.items())
+
+
+def _files_of(feature: Feature) -> Iterator[tuple[str, str]]:
+    if feature.script:
+        yield "script", feature.script
+    yield from (("dummy_config", path) for path in _dummy(feature.checkpoint))
+    yield from (("shown_by", path) for path in feature.shown_by)
+
+
+def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
+    """The dummy config, where it is a file of verl: an absolute path is the site's own."""
+    path = checkpoint.dummy_config if checkpoint else None
+    return (path,) if path and not path.startswith("/") else ()
 
 
 def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:

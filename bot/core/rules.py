@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bot.core.jobs import Checkpoint, Patch
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Patch
 from bot.core.levels import Level
 from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
 
@@ -99,6 +99,26 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
+class Feature:
+    """What switches a feature of level 4 on at the pinned verl commit.
+
+    `script` is the script of verl to run, None when no maintained one shows the feature; `because` says why it is
+    this one, or none. `wrapper` are the script's variables and `overrides` Hydra overrides; `checkpoint` is used
+    where no family brings one. `active_when` maps dotted keys of the resolved configuration to the values that prove
+    the feature active; empty when the configuration does not tell. `shown_by` are verl's own files that run it so.
+    """
+
+    name: str
+    because: str
+    script: str | None = WRAPPER_SCRIPT
+    wrapper: Mapping[str, str] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+    checkpoint: Checkpoint | None = None
+    active_when: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
+    shown_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Seconds that the wrapper may take, by level; `default_s` for a level not named."""
 
@@ -145,6 +165,7 @@ class Policy:
     time_limits: TimeLimits = TimeLimits(1800)
     family_jobs: int = 4
     reach: ReachPolicy | None = None
+    features: tuple[Feature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bot.core.change import Change, ChangedPath, SubmoduleBump, on_one_line
@@ -9,7 +9,7 @@ from bot.core.contract import Finding, check_contract
 from bot.core.explain import Explanation, explanations
 from bot.core.levels import Level
 from bot.core.plan import Plan, plan
-from bot.core.policy_lint import lint_policy
+from bot.core.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements
 from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
@@ -236,6 +236,12 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
     """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
     remarks = [_bump(one.path, one.submodule, submodule) for one in planned.change.paths if one.submodule is not None]
+    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+
+
+def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
+    """The plan with a sentence for each job whose script `verl` lacks; `paths` are all its files."""
+    remarks = lint_jobs(planned.plan.jobs, paths, verl)
     return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
 
 
