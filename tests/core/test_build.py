@@ -8,10 +8,12 @@ import pytest
 
 from bot.config import load_profile, packaged_policy
 from bot.core.build import BuildError, Sources, build_job, select_patches
+from bot.core.config_proof import requested
 from bot.core.expected import expected_config, parsed
-from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
 from bot.core.levels import VARIANTS, Level, Variant, variant_named
-from bot.core.plan import JobOutline
+from bot.core.outline import JobOutline
+from bot.core.rules import Feature
 
 POLICY = packaged_policy()
 RESOLVED = Path(__file__).parent.parent / "fixtures" / "build" / "level0-config.json"
@@ -191,6 +193,42 @@ def test_only_plain_overrides_are_expected_back() -> None:
     plain = expected_config({}, ["++a.b=3", "c=[1,2]", "d={e: 1}", "~f", "g='x y'", "h=${i}"])
     assert plain["a.b"] == 3
     assert not {"c", "d", "f", "g", "h"} & plain.keys()
+
+
+def feature_job(*features: Feature, site: SiteProfile = HOPPER, blocked: str = "") -> Job:
+    variant = variant_named("4-feature")
+    assert variant is not None
+    outline = JobOutline(variant, (), POLICY.checkpoint, features=features, blocked=blocked)
+    return build_job(outline, policy=POLICY, site=site, sources=SOURCES)
+
+
+def test_features_set_their_variables_and_must_show_in_the_configuration() -> None:
+    job = feature_job(*(one for one in POLICY.features if one.name in {"mtp", "packed_seq", "fp8"}))
+    assert job.script == WRAPPER_SCRIPT
+    assert job.wrapper["USE_REMOVE_PADDING"] == "True"
+    assert job.wrapper["COMMON_TP"] == "1"
+    assert job.wrapper["MAX_PROMPT_LENGTH"] == "256"
+    assert "actor_rollout_ref.model.mtp.enable=True" in job.overrides
+    shown = dict(requested(job))
+    assert shown["actor_rollout_ref.model.mtp.enable"] is True
+    assert shown["actor_rollout_ref.model.use_remove_padding"] is True
+    assert shown["actor_rollout_ref.rollout.quantization"] == "fp8"
+    assert shown["algorithm.adv_estimator"] == "grpo"
+
+
+def test_another_script_gets_only_what_its_feature_names() -> None:
+    other = Feature("x", "", "examples/x.sh", {"ACTOR_TP": "2"}, ("model.x=True",), active_when={"model.y": 3})
+    job = feature_job(other)
+    assert (job.script, job.wrapper, job.site.wrapper) == ("examples/x.sh", {"ACTOR_TP": "2"}, {})
+    assert (job.expected["model.x"], job.expected["model.y"]) == (True, 3)
+    shown = dict(requested(job))
+    assert "algorithm.adv_estimator" not in shown
+    assert shown["model.y"] == 3
+
+
+def test_a_blocked_outline_is_no_job() -> None:
+    with pytest.raises(BuildError, match="job 4-feature cannot run: no script of verl shows it"):
+        feature_job(blocked="no script of verl shows it")
 
 
 def patch(before: str, after: str) -> Patch:

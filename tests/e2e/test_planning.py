@@ -77,6 +77,9 @@ def test_a_plan_without_verl_says_so_and_a_plain_folder_serves(trees: tuple[Path
     bridge, verl, base, head = trees
     plain = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head)
     assert "no verl checkout was given" in plain.stdout
+    lacking = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
+    assert "has no tests/special_e2e/run_ppo_trainer_megatron.sh, so these jobs cannot run: 0-" in lacking.stdout
+    assert "cannot run" not in plain.stdout
     (verl / ".git").rename(verl.parent / "elsewhere")
     unpacked = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
     assert "AutoBridge.export_hf_weights, from verl/models/engine.py:4" in unpacked.stdout
@@ -97,6 +100,9 @@ def test_explain_lint_schema_and_imports(trees: tuple[Path, Path, str, str]) -> 
     assert "AutoBridge.export_hf_weights: level 0, 1" in shown.stdout
     findings = json.loads(verl_e2e("policy", "check", "--repo", bridge, "--verl", verl, "--json").stdout)
     assert any("multi-LoRA: its paths meet no file" in finding for finding in findings)
+    assert any("feature moe: script: verl" in finding and "has no tests/" in finding for finding in findings)
+    alone = json.loads(verl_e2e("policy", "check", "--repo", bridge, "--json").stdout)
+    assert not any("feature moe" in finding for finding in alone)
     assert "reach" in json.loads(verl_e2e("policy", "schema").stdout)["properties"]
     listed = json.loads(verl_e2e("policy", "imports", "--verl", verl).stdout)
     assert {(one["module"], one["attribute"]) for one in listed["entries"]} >= {("megatron.bridge", "AutoBridge")}
