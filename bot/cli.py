@@ -370,7 +370,7 @@ def schema() -> int:
 @_CACHE
 @_JSON
 def check_policy(repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
-    """Tell which rules of the policy can never match, and which source files nothing judges.
+    """Tell which rules of the policy can never match, which source files nothing judges, and what verl lacks.
 
     Example: verl-e2e policy check --repo Megatron-Bridge --policy .github/verl-e2e.yml
     """

@@ -134,6 +134,7 @@ class _Feature(Document):
     checkpoint: Checkpoint | None = None
     active_when: dict[Text, bool | int | float | str | None] = Field(default_factory=dict)
     shown_by: tuple[Annotated[Text, AfterValidator(_inside)], ...] = ()
+    limitation: str = ""
 
 
 class _Limits(Document):
@@ -262,6 +263,7 @@ def _feature(entry: _Feature) -> Feature:
         checkpoint=entry.checkpoint,
         active_when=entry.active_when,
         shown_by=entry.shown_by,
+        limitation=entry.limitation,
     )
 
 

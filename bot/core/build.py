@@ -70,7 +70,7 @@ def build_job(
     if outline.blocked:
         raise BuildError(f"job {outline.id} cannot run: {outline.blocked}")
     variant = outline.variant
-    site = site if outline.script == WRAPPER_SCRIPT else site.model_copy(update={"wrapper": {}})
+    site = _site(outline, site)
     wrapper = _wrapper(outline, site)
     of_features = (item for one in outline.features for item in one.overrides)
     overrides = _overrides(site, (*variant.overrides, *of_features), reward_model=reward_model)
@@ -97,6 +97,13 @@ def build_job(
         time_limit_s=policy.time_limits.of(variant.level),
         site=site,
     )
+
+
+def _site(outline: JobOutline, site: SiteProfile) -> SiteProfile:
+    """The site without variables that another script would not know, and with what the features leave open."""
+    known = site.wrapper if outline.script == WRAPPER_SCRIPT else {}
+    limitations = tuple(dict.fromkeys((*site.limitations, *outline.limitations)))
+    return site.model_copy(update={"wrapper": known, "limitations": limitations})
 
 
 def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:

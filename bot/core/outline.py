@@ -42,3 +42,13 @@ class JobOutline:
     def active_when(self) -> dict[str, bool | int | float | str | None]:
         """What the run's own configuration must show for the features, by dotted key."""
         return {key: value for one in self.features for key, value in one.active_when.items()}
+
+    @property
+    def limitations(self) -> tuple[str, ...]:
+        """What a run of the job leaves open about its features, a sentence each."""
+        unproven = (one.name for one in self.features if not one.active_when)
+        return (
+            *(f"{one.name}: {one.limitation}" for one in self.features if one.limitation),
+            *(f"the run's configuration does not tell whether {name} was active" for name in unproven),
+            *(f"no script of verl shows {one.name}: {one.because}" for one in self.not_shown),
+        )

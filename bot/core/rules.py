@@ -106,6 +106,7 @@ class Feature:
     this one, or none. `wrapper` are the script's variables and `overrides` Hydra overrides; `checkpoint` is used
     where no family brings one. `active_when` maps dotted keys of the resolved configuration to the values that prove
     the feature active; empty when the configuration does not tell. `shown_by` are verl's own files that run it so.
+    `limitation` is what a run leaves open, for the card.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Feature:
     checkpoint: Checkpoint | None = None
     active_when: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
     shown_by: tuple[str, ...] = ()
+    limitation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,20 @@ def test_another_script_gets_only_what_its_feature_names() -> None:
     assert shown["model.y"] == 3
 
 
+def test_the_card_is_told_what_the_features_leave_open() -> None:
+    moe, audio, fp8 = (next(one for one in POLICY.features if one.name == name) for name in ("moe", "audio", "fp8"))
+    variant = variant_named("4-feature")
+    assert variant is not None
+    outline = JobOutline(variant, (), POLICY.checkpoint, features=(moe, fp8), not_shown=(audio,))
+    told = build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES).site.limitations
+    assert told[: len(HOPPER.limitations)] == HOPPER.limitations
+    assert told[len(HOPPER.limitations) :] == (
+        f"fp8: {fp8.limitation}",
+        "the run's configuration does not tell whether moe was active",
+        f"no script of verl shows audio: {audio.because}",
+    )
+
+
 def test_a_blocked_outline_is_no_job() -> None:
     with pytest.raises(BuildError, match="job 4-feature cannot run: no script of verl shows it"):
         feature_job(blocked="no script of verl shows it")
