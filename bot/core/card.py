@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.core import wording
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.deliverables import of_job_not_run, of_nothing_required
+from bot.core.deliverables import of_job_not_run, of_nothing_required, with_contract
 from bot.core.evidence import Evidence
 from bot.core.inert import markdown, one_line
 from bot.core.outcome import Deliverable, Result, Verdict
@@ -30,23 +30,29 @@ class NotRun:
 class Card:
     """What a card shows: verdicts in plan order, planned jobs that did not run, and remarks on the whole.
 
-    `remarks` are extra limitations (a recording, a narrowed run), `plan` the text of the plan or empty.
+    `remarks` are extra limitations (a recording, a narrowed run), `plan` the text of the plan or empty. `contract`
+    are uses in verl that stand at the base and break at the head, read on a CPU: they fail the Bridge-side checks.
     """
 
     verdicts: tuple[Verdict, ...]
     not_run: tuple[NotRun, ...] = ()
     remarks: tuple[str, ...] = ()
     plan: str = ""
+    contract: tuple[str, ...] = ()
 
 
 def result_of(card: Card) -> Result:
-    """Fail outranks Blocked outranks Pass; a planned job that did not run is Blocked."""
+    """Fail outranks Blocked outranks Pass; a planned job that did not run is Blocked, a broken contract Fail."""
+    if card.contract:
+        return Result.FAIL
     results = [verdict.result for verdict in card.verdicts] + [Result.BLOCKED] * len(card.not_run)
     return max(results, key=_RANK.__getitem__, default=Result.PASS)
 
 
 def sentence_of(card: Card) -> str:
-    """The one sentence after the result: of the job that decides it."""
+    """The one sentence after the result: of the job that decides it, or of the broken contract."""
+    if card.contract:
+        return wording.contract_broken(card.contract)
     result = result_of(card)
     deciding = [verdict for verdict in card.verdicts if verdict.result is result]
     if result is Result.PASS:
@@ -93,7 +99,8 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
     """One group of deliverables for each job, run or not."""
     groups = [(verdict.job_id, verdict.deliverables) for verdict in card.verdicts]
     groups += [(job.job_id, of_job_not_run(job.reason)) for job in card.not_run]
-    return tuple(groups) or (("none", of_nothing_required(wording.NOTHING_REQUIRED)),)
+    shown = groups or [("none", of_nothing_required(wording.NOTHING_REQUIRED))]
+    return tuple((job_id, with_contract(rows, card.contract)) for job_id, rows in shown)
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
@@ -105,7 +112,8 @@ def _evidence_rows(card: Card) -> Iterable[str]:
         yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
         if not verdict.key_lines:
             yield "- Key lines: none"
-    if not card.verdicts:
+    yield from (f"- Key lines: {one_line(broken, MAX_EXCERPT)}" for broken in card.contract)
+    if not card.verdicts and not card.contract:
         yield "- none, nothing was run"
 
 

@@ -46,6 +46,14 @@ def of_nothing_required(reason: str) -> tuple[Deliverable, ...]:
     return tuple(Deliverable(name, Outcome.NOT_REQUESTED, reason) for name in names)
 
 
+def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tuple[Deliverable, ...]:
+    """The deliverables with failed Bridge-side checks where the head breaks what verl uses."""
+    if not broken:
+        return rows
+    failed = Deliverable(wording.BRIDGE_CHECKS, Outcome.FAIL, wording.contract_broken(broken))
+    return tuple(failed if row.name == wording.BRIDGE_CHECKS else row for row in rows)
+
+
 def _bridge_checks(case: Case, by: Mapping[Criterion, Evidence]) -> Deliverable:
     item = by[Criterion.BRIDGE_TESTS]
     outcome = {

@@ -32,6 +32,7 @@ def card_json(card: Card) -> str:
         ],
         "not_run": [asdict(job) for job in card.not_run],
         "remarks": list(card.remarks),
+        "contract": list(card.contract),
         "limitations": list(limitations_of(card)),
         "followups": list(followups_of(card)),
         "plan": card.plan,

@@ -185,11 +185,13 @@ class Record(Document):
 class CheckNotes(Document):
     """`check.json`: what a check knows beside its run folders.
 
-    `not_run` maps a planned job to the reason why it did not run, `remarks` are sentences for the card's limitations.
+    `not_run` maps a planned job to the reason why it did not run, `remarks` are sentences for the card's limitations,
+    `contract` the uses in verl that the change breaks.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    contract: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

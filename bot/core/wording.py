@@ -232,3 +232,9 @@ def mend(summary: str, mending: str) -> str:
 def missing_evidence(items: Iterable[str]) -> str:
     """Everything that a Pass would need and that is not there."""
     return f"evidence is missing: {'; '.join(_plain(item) for item in items)}"
+
+
+def contract_broken(broken: tuple[str, ...]) -> str:
+    """Uses in verl that the change breaks; they stand at the base, so the change is to blame."""
+    more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    return f"verl's use of Bridge breaks at the head and stands at the base: {_plain(broken[0])}{more}"

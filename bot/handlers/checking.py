@@ -21,6 +21,7 @@ from bot.ports import ChangeSource, Dispatcher, RunFolders
 
 # The levels whose own evidence this version produces and judges; the others are planned and shown as not run.
 RUNNABLE = frozenset({Level.SMOKE})
+BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
 
 Say = Callable[[str], None]
 
@@ -66,7 +67,8 @@ class Rooms:
 def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes plan, notes and card.
 
-    A job that policy or site cannot complete is not run, and the card says what it lacks.
+    A job that policy or site cannot complete is not run, and the card says what it lacks. A change that breaks
+    what verl uses of Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, rooms)
     request.out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +78,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     not_run: list[NotRun] = []
     patches, remarks = _patches(request, rooms)
     for outline in planned.jobs:
-        reason = why_not_run(outline, verdicts)
+        reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         if reason:
             not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), reason))
             say(f"{outline.id}: not run, {reason}")
@@ -89,8 +91,8 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
         verdicts.append(_run(job, request, rooms))
     reasons = {job.job_id: job.reason for job in not_run}
-    notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *contract, *remarks))
-    card = make_card(tuple(verdicts), tuple(not_run), notes.remarks)
+    notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *remarks), contract=contract)
+    card = make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract)
     files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     rooms.folders.write(request.out, files)
@@ -103,7 +105,7 @@ def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]
         return plan(rooms.changes.change(request.base, request.head), request.policy, request.asked), ()
     found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
     broken = (one for one in found.contract if one.kind is Kind.BREAK)
-    return found.plan, tuple(f"Contract with verl broken: {one}." for one in broken)
+    return found.plan, tuple(str(one) for one in broken)
 
 
 def card_of(folders: RunFolders, folder: Path) -> Card:
@@ -114,7 +116,7 @@ def card_of(folders: RunFolders, folder: Path) -> Card:
     notes = folders.notes(folder)
     reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
     not_run = tuple(NotRun(name, _coverage(name, level), reasons[name]) for name, level in missing)
-    return make_card(verdicts, not_run, notes.remarks)
+    return make_card(verdicts, not_run, notes.remarks, notes.contract)
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:

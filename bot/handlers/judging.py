@@ -38,6 +38,11 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
         )
 
 
-def make_card(verdicts: tuple[Verdict, ...], not_run: tuple[NotRun, ...] = (), remarks: tuple[str, ...] = ()) -> Card:
+def make_card(
+    verdicts: tuple[Verdict, ...],
+    not_run: tuple[NotRun, ...] = (),
+    remarks: tuple[str, ...] = (),
+    contract: tuple[str, ...] = (),
+) -> Card:
     """One card of all verdicts, in level order."""
-    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, remarks)
+    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, remarks, contract=contract)

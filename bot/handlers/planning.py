@@ -25,7 +25,8 @@ ABSENT = "its content is not in this repository, as in a partial clone"
 _SHOWN_BUMPED = 20
 _IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
-_REQUIREMENTS = "pyproject.toml"
+_REQUIREMENTS = ("pyproject.toml", "uv.lock")
+_SAME_REQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -179,15 +180,14 @@ class Planner:
         return Effects(_doubted(paths, trees), {**absent, **found.unread}, self._remarks(trees))
 
     def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
-        if not reach.dependencies or _REQUIREMENTS not in change.names():
-            return {}
-        old = self._repository.read_blob(change.merge_base or change.base, _REQUIREMENTS)
-        new = self._repository.read_blob(change.head, _REQUIREMENTS)
-        changed = changed_requirements(old, new, reach.dependencies)
-        if changed is None or changed:
-            return {}
-        detail = "no requirement that verl's run imports differs"
-        return {_REQUIREMENTS: Inside((), NO_EFFECT, detail)}
+        names = [name for name in _REQUIREMENTS if reach.dependencies and name in change.names()]
+        return {name: _SAME_REQUIREMENTS for name in names if self._same(name, change, reach)}
+
+    def _same(self, name: str, change: Change, reach: ReachPolicy) -> bool:
+        """Whether the file is known to keep every requirement that a run of verl imports."""
+        old = self._repository.read_blob(change.merge_base or change.base, name)
+        new = self._repository.read_blob(change.head, name)
+        return changed_requirements(old, new, reach.dependencies) == ()
 
     def _remarks(self, trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
         remarks = [f"Reach starts from {self._uses.source}."]

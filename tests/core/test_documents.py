@@ -44,6 +44,7 @@ def test_a_card_is_one_document_of_everything() -> None:
         "limitations",
         "followups",
         "plan",
+        "contract",
     }
     assert (document["result"], document["sentence"]) == ("Fail", FAILED.sentence)
     job = document["jobs"][0]

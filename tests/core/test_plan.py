@@ -64,7 +64,7 @@ def levels(*paths: str) -> list[int]:
         ("scripts/training/run_recipe.py", []),
         (".github/workflows/cicd-main.yml", []),
         ("docker/Dockerfile.ci", []),
-        ("uv.lock", []),
+        ("uv.lock", [0]),
         ("3rdparty/Megatron-LM", [0]),
         (".gitmodules", [0]),
         ("pyproject.toml", [0]),

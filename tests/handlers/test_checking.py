@@ -1,24 +1,33 @@
 """`check`: what it runs, what it leaves out and says so, and that an unrun level never lets a card pass."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from bot.config.policy import packaged_policy
 from bot.config.profiles import load_profile
-from bot.core.card import Card, result_of, sentence_of
+from bot.core.card import Card, render_text, result_of, sentence_of
 from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.contract import Finding, Kind
 from bot.core.facts import LogFacts
 from bot.core.levels import Level
-from bot.core.record import PLAN_FILE, Check, Environment, Finding, Record
+from bot.core.plan import plan
+from bot.core.record import PLAN_FILE, Check, Environment, Record
+from bot.core.record import Finding as PreflightFinding
+from bot.core.rules import Policy
 from bot.core.verdict import Result
 from bot.handlers.checking import CheckRequest, Rooms, card_of, check_change
+from bot.handlers.planning import Planned, Planner
 from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
-NO_GPU = Finding(check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", mend="run on a GPU host")
+NO_GPU = PreflightFinding(
+    check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", mend="run on a GPU host"
+)
 
 
 def _request(**changes: object) -> CheckRequest:
@@ -110,6 +119,35 @@ def test_the_card_of_a_check_folder_is_the_card_of_the_check(tmp_path: Path, blo
     again = card_of(folders, out)
     assert sorted(again.not_run, key=str) == sorted(card.not_run, key=str)
     assert (again.verdicts, again.remarks) == (card.verdicts, card.remarks)
+
+
+class _BreakingPlanner:
+    """Plans by paths, and has read that the head drops a function that verl imports."""
+
+    def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
+        change = Change(base, head, base, (ChangedPath("src/megatron/bridge/peft/utils.py", PathStatus.MODIFIED),))
+        gone = "verl imports it, and the head has it no more"
+        skew = Finding(Kind.SKEW, "a.b", "missing on both sides", "verl/x.py", 1)
+        broken = Finding(Kind.BREAK, "megatron.bridge.peft.utils.create_peft", gone, "verl/utils/peft.py", 28)
+        return Planned(change, plan(change, policy, asked), None, (broken, skew))
+
+
+def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: Path, blocked: Record) -> None:
+    folders = FakeFolders()
+    source = FakeChanges(Change(BASE, HEAD, BASE, ()))
+    dispatcher = ScriptedDispatcher(folders, blocked, None)
+    blobs = {"bridge": source, "verl": source}
+    rooms = Rooms(source, dispatcher, folders, blobs, cast(Planner, _BreakingPlanner()))
+    card = check_change(_request(out=tmp_path / "out"), rooms, lambda _: None)
+    assert (result_of(card), dispatcher.jobs) == (Result.FAIL, [])
+    text = render_text(card)
+    assert text.startswith(
+        "Result: Fail - verl's use of Bridge breaks at the head and stands at the base: verl/utils/peft.py:28"
+    )
+    assert "- Bridge-side checks: Fail - verl's use" in text
+    assert "a.b" not in text
+    folders.plans[tmp_path / "out"] = {"0-lora-ddp": Level.SMOKE}
+    assert result_of(card_of(folders, tmp_path / "out")) is Result.FAIL
 
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:

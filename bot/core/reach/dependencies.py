@@ -1,4 +1,4 @@
-"""Which requirements a change of `pyproject.toml` alters, of those that a run of the other program imports."""
+"""Which requirements a change of `pyproject.toml` or `uv.lock` alters, of those that a run of verl imports."""
 
 import re
 import tomllib
@@ -9,7 +9,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable[str]) -> tuple[str, ...] | None:
-    """The watched requirements whose text differs, or whose source or override does; None when a side is no TOML."""
+    """The watched requirements that differ; None when a side is no TOML.
+
+    In a project file their text, source or override counts, in a lock file the locked version and its source.
+    """
     try:
         before, after = _requirements(old), _requirements(new)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, TypeError):
@@ -20,6 +23,8 @@ def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable
 
 def _requirements(text: bytes | None) -> dict[str, set[str]]:
     document: dict[str, Any] = tomllib.loads(text.decode("utf-8")) if text else {}
+    if "package" in document:
+        return _locked(document["package"])
     uv = document.get("tool", {}).get("uv", {})
     listed = [*document.get("project", {}).get("dependencies", [])]
     listed += [*uv.get("override-dependencies", []), *uv.get("constraint-dependencies", [])]
@@ -30,6 +35,14 @@ def _requirements(text: bytes | None) -> dict[str, set[str]]:
             found.setdefault(_key(match[0]), set()).add(requirement)
     for name, source in uv.get("sources", {}).items():
         found.setdefault(_key(name), set()).add(repr(source))
+    return found
+
+
+def _locked(packages: list[dict[str, Any]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for package in packages:
+        pinned = f"{package.get('version')} {package.get('source')}"
+        found.setdefault(_key(package.get("name", "")), set()).add(pinned)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from dataclasses import replace
 
 from bot.core.reach.summary import BODY, Import, Summary, Symbol, parse
 from bot.core.reach.syntax import (
@@ -49,7 +50,7 @@ class _Reader:
         self._module_level(tree.body, body, guarded=False, typing=False)
         self.symbols.append(Symbol(BODY, "module", 1, tuple(body.refs)))
         lazy = tuple(lazy_names(tree)) if any(one.name == "__getattr__" for one in self.symbols) else ()
-        return Summary(tuple(self.symbols), tuple(self.imports), lazy=lazy)
+        return Summary(_united(self.symbols), tuple(self.imports), lazy=lazy)
 
     def _module_level(self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool) -> None:
         for node in statements:
@@ -253,6 +254,29 @@ class _Reader:
                 name = alias.asname or alias.name
                 found = Import(name, node.module or "", node.level, alias.name, node.lineno, scope, guarded, typing)
                 self.imports.append(found)
+
+
+def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
+    """One symbol for each name: any of its definitions may be the one that counts.
+
+    A name is defined again by a fallback, by a property's setter, or by a decoration that is written as a call,
+    `Name = register(...)(Name)`; none of them hides what the definition before it does.
+    """
+    found: dict[str, Symbol] = {}
+    for one in symbols:
+        before = found.get(one.name)
+        found[one.name] = one if before is None else _both(before, one)
+    return tuple(found.values())
+
+
+def _both(before: Symbol, after: Symbol) -> Symbol:
+    main = before if after.kind == "variable" else after
+    return replace(
+        main,
+        refs=tuple(dict.fromkeys((*before.refs, *after.refs))),
+        bases=tuple(dict.fromkeys((*before.bases, *after.bases))),
+        decorated=before.decorated or after.decorated or (before.kind == "class" and before.name in after.refs),
+    )
 
 
 def _note_type(node: ast.AST, scope: _Scope) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 BODY = ""
 # Raise it whenever a summary of the same text would read differently: stored ones are then made anew.
-SUMMARY_VERSION = 1
+SUMMARY_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,3 +39,34 @@ def test_a_side_that_cannot_be_read_is_unknown(text: bytes) -> None:
 
 def test_a_file_that_comes_or_goes_changes_all_it_names() -> None:
     assert changed_requirements(None, BASE.encode(), WATCHED) == tuple(sorted(WATCHED))
+
+
+LOCK = """
+[[package]]
+name = "torch"
+version = "2.7.0"
+source = {registry = "somewhere"}
+[[package]]
+name = "transformer-engine"
+source = {git = "here?rev=1"}
+[[package]]
+name = "sphinx"
+version = "8"
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    (
+        ('"8"', '"9"', ()),
+        ("2.7.0", "2.7.1", ("torch",)),
+        ("rev=1", "rev=2", ("transformer-engine",)),
+    ),
+)
+def test_a_lock_file_counts_by_what_it_pins(old: str, new: str, expected: tuple[str, ...]) -> None:
+    assert changed_requirements(LOCK.encode(), LOCK.replace(old, new).encode(), WATCHED) == expected
+
+
+@pytest.mark.parametrize("text", (b"package = 3", b"[[package]]\nname = 3"))
+def test_a_lock_file_of_another_shape_is_unknown(text: bytes) -> None:
+    assert changed_requirements(LOCK.encode(), text, WATCHED) is None

@@ -96,6 +96,51 @@ def test_a_registered_class_is_alive_from_its_import_on() -> None:
     assert runs(found, "p.families", "Unregistered.mapping") == [False]
 
 
+@pytest.mark.parametrize(
+    "again",
+    (
+        "Own = register(kind=1)(Own)\n",
+        "if HAVE:\n    try:\n        Own = register(kind=1)(Own)\n    except Exception:\n        pass\n",
+        "Own = register(Own)\n",
+    ),
+    ids=("a decoration written as a call", "under a condition", "without arguments"),
+)
+def test_a_class_that_is_registered_by_a_later_statement_is_alive_and_keeps_its_methods(again: str) -> None:
+    files = {
+        "src/p/__init__.py": "import p.family\ndef go(thing):\n    thing.work()\n",
+        "src/p/family.py": "class Own:\n    def work(self):\n        used()\ndef used(): pass\n" + again,
+    }
+    assert runs(reach(files, ("p", "go")), "p.family", "Own.work", "used") == [True, True]
+
+
+def test_no_definition_of_a_name_hides_what_another_does() -> None:
+    text = """
+        try:
+            import fast
+            def f():
+                quick()
+        except ImportError:
+            def f():
+                slow()
+        class A:
+            @property
+            def size(self):
+                return got()
+            @size.setter
+            def size(self, value):
+                put()
+        def quick(): pass
+        def slow(): pass
+        def got(): pass
+        def put(): pass
+        def go():
+            f()
+            A().size
+    """
+    files = {"src/p/__init__.py": "", "src/p/a.py": text}
+    assert runs(reach(files, ("p.a", "go")), "p.a", "quick", "slow", "got", "put") == [True] * 4
+
+
 def test_a_mixin_dispatches_to_the_class_that_uses_it_and_super_goes_up() -> None:
     files = {
         "src/p/__init__.py": "",

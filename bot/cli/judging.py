@@ -1,0 +1,87 @@
+"""The verbs that say what a run or a log shows: judge, triage, card."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from bot.cli.command import FOLDER, JSON_OPTION, exit_code, print_card
+
+if TYPE_CHECKING:
+    from bot.core.card import NotRun
+    from bot.core.verdict import Verdict
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+@JSON_OPTION
+def judge(folder: Path, *, as_json: bool) -> int:
+    """Judge a run folder: verdict with evidence, written beside the log.
+
+    Example: verl-e2e judge out/jobs/0-lora-ddp
+    """
+    from bot import wiring
+    from bot.handlers import judging
+    from bot.handlers.checking import card_of
+
+    folders = wiring.run_folders()
+    judging.write_judgement(folders, folder, judging.judge_folders(folders, folder))
+    shown = card_of(folders, folder)
+    if as_json:
+        print_card(shown, as_json=True)
+    else:
+        click.echo("\n".join([*map(_verdict_text, shown.verdicts), *map(_not_run_text, shown.not_run)]))
+    return exit_code(shown)
+
+
+def _verdict_text(verdict: "Verdict") -> str:
+    rows = [f"{verdict.job_id}: {verdict.result} - {verdict.sentence}"]
+    for item in verdict.evidence:
+        where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
+        rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
+    return "\n".join(rows)
+
+
+def _not_run_text(job: "NotRun") -> str:
+    return f"{job.job_id}: Skipped - {job.reason}"
+
+
+@click.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.option("--json", "as_json", is_flag=True, help="Accepted for symmetry: the output is JSON lines anyway.")
+def triage(logs: tuple[str, ...], *, as_json: bool) -> int:  # noqa: ARG001  (every verb takes --json)
+    """Say of each bare log where it ended and why, one JSON line each; `-` reads standard input.
+
+    Plain, .gz, .xz and .zst are read alike. `pass` means only that the requested steps completed with no
+    unexplained error: it is never a verdict.
+
+    Example: verl-e2e triage run1.log run2.log.zst
+    """
+    from bot import wiring
+    from bot.core.documents import triage_line
+    from bot.core.triage import triage as triage_facts
+
+    for name in logs:
+        click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
+    return 0
+
+
+@click.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
+@JSON_OPTION
+def card(folder: Path, form: str, *, as_json: bool) -> int:
+    """Show the card of a run folder, or of a whole `check` folder, judged afresh.
+
+    Example: verl-e2e card out --format markdown
+    """
+    from bot import wiring
+    from bot.core.card import render_markdown
+    from bot.handlers.checking import card_of
+
+    shown = card_of(wiring.run_folders(), folder)
+    if form == "markdown" and not as_json:
+        click.echo(render_markdown(shown), nl=False)
+    else:
+        print_card(shown, as_json=as_json)
+    return 0

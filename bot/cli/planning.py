@@ -1,0 +1,175 @@
+"""The verbs that say what a change needs: plan, explain, backtest, policy."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bot.cli.command import BASE_OPTION, FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, json_text
+
+if TYPE_CHECKING:
+    from bot.wiring import PlanOrder
+
+_VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
+_VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read, instead of the checkout's HEAD.")
+_CACHE = click.option("--cache", type=FOLDER, help="Where what was read is kept; default: the user's cache folder.")
+
+
+def _cache_folder(given: Path | None) -> Path | None:
+    """Where summaries of source files are kept between runs; None when this machine names no such place."""
+    if given is not None:
+        return given
+    named = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("HOME")
+    if named:
+        return Path(named) / "verl-e2e"
+    return Path(home) / ".cache" / "verl-e2e" if home else None
+
+
+def _plan_order(
+    repo: Path,
+    *,
+    verl: Path | None,
+    verl_ref: str | None,
+    policy: Path | None,
+    cache: Path | None,
+    megatron_lm: Path | None = None,
+) -> "PlanOrder":
+    from bot.wiring import PlanOrder
+
+    return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
+
+
+@click.command()
+@REPO_OPTION
+@BASE_OPTION
+@click.option("--head", required=True, metavar="SHA", help="The commit to plan.")
+@_VERL
+@_VERL_REF
+@click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository: list what a bump of it changes.")
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def plan(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+    """Say which levels a change needs, and why, from git objects alone.
+
+    Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --verl verl --json
+    """
+    from bot import wiring
+    from bot.core.plan_text import render_contract, render_plan_text
+
+    planned = wiring.plan_change(_plan_order(repo, **options), base, head)
+    contract = render_contract(planned.contract)
+    if as_json:
+        click.echo(json_text(planned.plan.to_json()))
+        click.echo("\n".join([*planned.plan.remarks, contract]).rstrip(), err=True)
+    else:
+        click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
+    return 0
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="PATH[:SYMBOL]...")
+@REPO_OPTION
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to look at.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+    """Show how verl reaches a file or a symbol, and which levels a change of it would ask for.
+
+    Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
+    """
+    from bot import wiring
+    from bot.core.explain import explanation_json, render_explanation
+
+    found = wiring.explain(_plan_order(repo, **options), head, targets)
+    if as_json:
+        click.echo(json_text([explanation_json(one) for one in found]))
+    else:
+        click.echo("\n".join(map(render_explanation, found)))
+    return 0
+
+
+@click.command()
+@click.argument("labels", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[LABELS.json]")
+@REPO_OPTION
+@click.option("--history", type=click.IntRange(min=1), metavar="N", help="Replay the last N commits, without labels.")
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="Where the history ends.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any) -> int:
+    """Plan labelled changes, or a stretch of history, and show what is missed, what is wasted and what it costs.
+
+    Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
+    """
+    from bot import wiring
+    from bot.core.backtest import backtest_json, render_backtest, render_usage, usage_json
+
+    if (labels is None) == (history is None):
+        raise click.UsageError("give either a file of labels or --history N")
+    order = _plan_order(repo, **options)
+    if labels is not None:
+        outcomes = wiring.backtest(order, labels)
+        click.echo(json_text(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
+        return 0
+    counted = wiring.replay(order, history or 0, head)
+    click.echo(json_text(usage_json(counted)) if as_json else render_usage(counted), nl=as_json)
+    return 0
+
+
+@click.group(cls=Verbs)
+def policy() -> None:
+    """Work on the policy file."""
+
+
+@policy.command()
+def schema() -> int:
+    """Print the JSON schema of the policy file.
+
+    Example: verl-e2e policy schema > verl-e2e.schema.json
+    """
+    from bot.config.policy import policy_schema
+
+    click.echo(json_text(policy_schema()))
+    return 0
+
+
+@policy.command("check")
+@REPO_OPTION
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to hold it against.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def check_policy(repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+    """Tell which rules of the policy can never match, which source files nothing judges, and what verl lacks.
+
+    Example: verl-e2e policy check --repo Megatron-Bridge --policy .github/verl-e2e.yml
+    """
+    from bot import wiring
+
+    findings = wiring.lint_policy(_plan_order(repo, **options), head)
+    click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to mend")
+    return 0
+
+
+@policy.command()
+@click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
+@_VERL_REF
+def imports(verl: Path, verl_ref: str | None) -> int:
+    """Print what verl uses of Megatron-Bridge, in the form of the packaged list.
+
+    Example: verl-e2e policy imports --verl verl --verl-ref SHA > bot/policy/verl-imports.json
+    """
+    from bot import wiring
+
+    click.echo(wiring.verl_uses(verl, verl_ref), nl=False)
+    return 0

@@ -1,0 +1,99 @@
+"""The verbs that run: run, check, demo."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bot.cli.command import (
+    BASE_OPTION,
+    EXIT_INTERRUPTED,
+    FOLDER,
+    JSON_OPTION,
+    POLICY_OPTION,
+    REPO_OPTION,
+    WORK_OPTION,
+    exit_code,
+    print_card,
+)
+
+
+@click.command()
+@click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
+@click.option("--out", required=True, type=FOLDER, help="The run folder to make.")
+@WORK_OPTION
+@click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
+@JSON_OPTION
+def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json: bool) -> int:
+    """Run one job on this GPU host, leave its run folder, judge it and show its card.
+
+    Example: verl-e2e run --job job.json --out out
+    """
+    from bot import wiring
+    from bot.handlers import judging
+    from runners.run import dry_run as commands
+    from runners.run import run_job
+
+    job = wiring.read_job(job_file)
+    environ = dict(os.environ)
+    if dry_run:
+        click.echo(commands(job, out, environ=environ, work=work), nl=False)
+        return 0
+    interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr)
+    folders = wiring.run_folders()
+    verdicts = judging.judge_folders(folders, out)
+    judging.write_judgement(folders, out, verdicts)
+    shown = judging.make_card(verdicts)
+    print_card(shown, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupted else exit_code(shown)
+
+
+@click.command()
+@REPO_OPTION
+@BASE_OPTION
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
+@click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
+@click.option("--verl-ref", metavar="REV", help="The verl commit to test with, instead of the policy's pin.")
+@click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commit.")
+@click.option("--out", required=True, type=FOLDER, help="The folder to make: plan, run folders, card.")
+@click.option("--site", default="default", show_default=True, help="A site profile: packaged name or YAML file.")
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile asks for.")
+@click.option("--level", "levels", multiple=True, type=click.IntRange(0, 5), help="Ask for a level beside the plan's.")
+@WORK_OPTION
+@POLICY_OPTION
+@JSON_OPTION
+def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+    """Plan a change, run what this machine can run, judge it and show the card.
+
+    Progress goes to stderr, the card to stdout. Without a GPU the result is Blocked, with each missing thing
+    and its mend, and the plan is complete all the same.
+
+    Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
+    """
+    from bot import wiring
+
+    order = wiring.CheckOrder(bridge=repo, base=base, head=head, **options)
+    shown = wiring.check(order, dict(os.environ), lambda sentence: click.echo(sentence, err=True))
+    print_card(shown, as_json=as_json)
+    return exit_code(shown)
+
+
+@click.command()
+@click.option("--out", type=FOLDER, help="Keep the demonstration's files in this new folder.")
+@JSON_OPTION
+def demo(out: Path | None, *, as_json: bool) -> int:
+    """Show the whole way: a real plan of a small change, and the judgement of a recorded GPU run.
+
+    Example: verl-e2e demo
+    """
+    from bot import wiring
+    from bot.core.plan_text import render_plan_text
+
+    shown = wiring.demonstration(out)
+    click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
+    click.echo(render_plan_text(shown.plan), err=True)
+    click.echo(f"{shown.card.remarks[0]}\n", err=True)
+    print_card(shown.card, as_json=as_json)
+    return 0
