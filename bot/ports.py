@@ -55,22 +55,6 @@ class Dispatcher(Protocol):
         """Run one job to its end, leave its run folder in `out`, and return the runner's exit code."""
         ...
 
-    def dry_run(self, job: Job, out: Path) -> str:
-        """The exact commands that `run` would start, without starting any."""
-        ...
-
-
-class Clock(Protocol):
-    """Time, so that nothing else reads it."""
-
-    def now_s(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        ...
-
 
 class UnreadableLogError(Exception):
     """A run folder's log is damaged; the text names the file and what is wrong with it."""

@@ -265,9 +265,7 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
         remarks=remarks,
     )
     blobs = {"bridge": bridge, "verl": verl}
-    reach = policy.reach
-    uses = packaged_uses() if reach is None else uses_at(verl, verl_commit, reach, f"verl {verl_commit[:12]}")
-    planner = Planner(bridge, uses, SummaryCache(order.work))
+    planner = _planner(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
     rooms = Rooms(bridge, LocalDispatcher(order.work), run_folders(), blobs, planner)
     return check_change(request, rooms, say)
 

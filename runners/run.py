@@ -76,9 +76,8 @@ def run_job(
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
-    at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other
-    runs off this host meanwhile. Raises FolderInUseError when `out` already
-    holds a run.
+    at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
+    meanwhile. Raises FolderInUseError when `out` already holds a run.
     """
     clock = SystemClock()
     nonce = secrets.token_hex(16)

@@ -169,12 +169,6 @@ class GitRepository:
         found = self._entry(self.resolve(revision), path)
         return found[2] if found is not None and found[0] == _SUBMODULE_MODE else None
 
-    def list_files(self, revision: str, under: str = "") -> tuple[str, ...]:
-        """The names of all files at a commit below a folder, submodules left out."""
-        arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
-        out = self._run(*arguments, *(["--", _literal(under)] if under else []))
-        return tuple(name for mode, _, _, name in _tree_entries(out) if mode != _SUBMODULE_MODE)
-
     def first_parents(self, head: str, count: int) -> tuple[tuple[str, str], ...]:
         """The last commits on the first-parent line up to `head`, newest first, each with its first parent."""
         out = self._run("rev-list", "--first-parent", "--parents", f"--max-count={count}", self.resolve(head))

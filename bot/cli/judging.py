@@ -25,8 +25,9 @@ def judge(folder: Path, *, as_json: bool) -> int:
     from bot.handlers.checking import card_of
 
     folders = wiring.run_folders()
-    judging.write_judgement(folders, folder, judging.judge_folders(folders, folder))
-    shown = card_of(folders, folder)
+    verdicts = judging.judge_folders(folders, folder)
+    judging.write_judgement(folders, folder, verdicts)
+    shown = card_of(folders, folder, verdicts)
     if as_json:
         print_card(shown, as_json=True)
     else:

@@ -79,14 +79,10 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     patches, remarks = _patches(request, rooms)
     for outline in planned.jobs:
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
-        if reason:
-            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), reason))
-            say(f"{outline.id}: not run, {reason}")
-            continue
-        try:
-            job = _job(outline, request, patches)
-        except BuildError as error:
-            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), str(error)))
+        job = reason or _job(outline, request, patches)
+        if isinstance(job, str):
+            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), job))
+            say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
         verdicts.append(_run(job, request, rooms))
@@ -108,9 +104,12 @@ def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]
     return found.plan, tuple(str(one) for one in broken)
 
 
-def card_of(folders: RunFolders, folder: Path) -> Card:
-    """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass."""
-    verdicts = judge_folders(folders, folder)
+def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
+    """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass.
+
+    `verdicts` are those of the folder, where they are known already: a log is large and need not be read twice.
+    """
+    verdicts = judge_folders(folders, folder) if verdicts is None else verdicts
     ran = {verdict.job_id for verdict in verdicts}
     missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
     notes = folders.notes(folder)
@@ -150,22 +149,26 @@ def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tu
     return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
 
 
-def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job:
+def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job | str:
+    """The complete job, or what policy or site lacks for it."""
     sources = Sources(
         bridge=Repository(path=str(request.bridge.resolve()), commit=request.head),
         verl=Repository(path=str(request.verl.resolve()), commit=request.verl_commit),
         megatron_lm=request.megatron_lm,
     )
-    return build_job(
-        outline,
-        policy=request.policy,
-        site=request.site,
-        sources=sources,
-        checkpoint=request.checkpoint,
-        data=request.data,
-        patches=patches,
-        require_bridge_checks=request.require_bridge_checks,
-    )
+    try:
+        return build_job(
+            outline,
+            policy=request.policy,
+            site=request.site,
+            sources=sources,
+            checkpoint=request.checkpoint,
+            data=request.data,
+            patches=patches,
+            require_bridge_checks=request.require_bridge_checks,
+        )
+    except BuildError as error:
+        return str(error)
 
 
 def _run(job: Job, request: CheckRequest, rooms: Rooms) -> Verdict:

@@ -126,7 +126,7 @@ def test_odd_names_come_back_exactly_and_can_be_read(checkout: Checkout, name: b
     (path,) = repository.change(base, head).paths
     assert os.fsencode(path.path) == name
     assert repository.read_blob(head, path.path) == b"content\n"
-    assert repository.list_files(head) == (path.path,)
+    assert tuple(repository.tree(head)) == (path.path,)
     readable(path.path).encode()
 
 
@@ -144,7 +144,7 @@ def test_a_submodule_bump_has_both_commits(checkout: Checkout) -> None:
     assert path.submodule == SubmoduleBump(old, new)
     assert repository.submodule_commit("HEAD", "3rdparty/core") == new
     assert repository.submodule_commit("HEAD", "3rdparty") is None
-    assert repository.list_files("HEAD") == ()
+    assert tuple(repository.tree("HEAD")) == ()
 
 
 def test_blobs_are_read_from_commits_never_from_the_work_tree(checkout: Checkout) -> None:
@@ -158,7 +158,7 @@ def test_blobs_are_read_from_commits_never_from_the_work_tree(checkout: Checkout
     assert repository.read_blob("HEAD", "src/a.py") == b"new\n"
     assert repository.digest("HEAD", "src/a.py") == hashlib.sha256(b"new\n").hexdigest()
     assert [repository.read_blob("HEAD", name) for name in ("src", "src/", "", "no.py", "*.py", "a\0b")] == [None] * 6
-    assert repository.list_files("HEAD", "src") == ("src/a.py",)
+    assert tuple(repository.tree("HEAD", "src")) == ("src/a.py",)
 
 
 def test_checkout_bare_directory_and_linked_worktree_read_alike(checkout: Checkout, tmp_path: Path) -> None:

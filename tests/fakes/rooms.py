@@ -57,9 +57,6 @@ class ScriptedDispatcher:
             self.folders.logs[out] = self.facts
         return 0
 
-    def dry_run(self, job: Job, out: Path) -> str:
-        return f"{job.id} in {out}\n"
-
 
 @dataclass(frozen=True)
 class FakeChanges:

@@ -77,11 +77,6 @@ class LocalDispatcher:
             raise RunnerError(f"{out}: the runner left no folder (exit code {code}); its own message stands above")
         return code
 
-    def dry_run(self, job: Job, out: Path) -> str:
-        """The exact commands that `run` would start."""
-        done = subprocess.run([*self._command(job, out), "--dry-run"], capture_output=True, text=True, check=True)
-        return done.stdout
-
     def _command(self, job: Job, out: Path) -> list[str]:
         out.parent.mkdir(parents=True, exist_ok=True)
         file = out.with_name(f"{out.name}.job.json")

@@ -78,12 +78,6 @@ class Sides:
     head_reach: Reach
 
 
-def sides(base: Program, head: Program, entries: Iterable[Entry]) -> Sides:
-    """Follow the entries through both trees."""
-    every = tuple(entries)
-    return Sides(base, head, Reach(base, every), Reach(head, every))
-
-
 def effects_of(pairs: Iterable[tuple[Version, Version]], both: Sides, roots: tuple[str, ...]) -> Effects:
     """Judge pairs of versions, old and new; the names of a renamed file may differ, and both are answered for."""
     paths: dict[str, Inside] = {}
