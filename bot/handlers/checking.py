@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.core.build import BuildError, Sources, build_job, select_patches
@@ -12,6 +12,7 @@ from bot.core.contract import Kind
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
 from bot.core.plan import JobOutline, Plan, plan
+from bot.core.plan_text import render_plan_text
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
 from bot.core.rules import Policy
 from bot.core.verdict import Result, Verdict
@@ -73,7 +74,9 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     planned, contract = _planned(request, rooms)
     request.out.mkdir(parents=True, exist_ok=True)
     rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    shown = render_plan_text(planned)
     say(_planned_sentence(planned))
+    say(shown)
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     patches, remarks = _patches(request, rooms)
@@ -88,7 +91,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
         verdicts.append(_run(job, request, rooms))
     reasons = {job.job_id: job.reason for job in not_run}
     notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *remarks), contract=contract)
-    card = make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract), plan=shown)
     files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     rooms.folders.write(request.out, files)

@@ -68,7 +68,7 @@ def test_nothing_required_is_a_pass_that_runs_nothing(tmp_path: Path, blocked: R
 
 
 def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(tmp_path: Path, blocked: Record) -> None:
-    card, dispatcher, _, said = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
+    card, dispatcher, folders, said = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
     assert dispatcher.jobs[0].id == "0-lora-ddp"
     assert result_of(card) is Result.BLOCKED
     assert NO_GPU.summary in card.verdicts[0].sentence
@@ -76,6 +76,8 @@ def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(t
     assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
     assert said[0].startswith("plan: levels 0, 1")
+    assert "Level 3, Megatron-FSDP: not required" in said[1]
+    assert "Level 3, Megatron-FSDP: not required" in folders.files[tmp_path / "out"]["card.md"]
 
 
 def test_a_level_asked_for_by_hand_runs_though_the_change_needs_none(tmp_path: Path, blocked: Record) -> None:
