@@ -8,6 +8,7 @@ from bot.core.evidence import Evidence
 from bot.core.facts import LogFacts, StepMetrics
 from bot.core.jobs import Job
 from bot.core.record import EndReason, Event, Record
+from bot.core.related import RelatedRun, Role
 from bot.core.resolved_config import lookup
 from bot.core.triage import Triage
 
@@ -42,6 +43,10 @@ class Case:
     def ended_by(self, reason: EndReason) -> Event | None:
         """The end with that reason, None when there is none."""
         return next((event for event in self.events("ended") if event.data.get("reason") == reason), None)
+
+    def related(self, role: Role) -> tuple[RelatedRun, ...]:
+        """The runs that stand beside this one in that role, in the order in which they ran."""
+        return tuple(run for run in self.record.related if run.role is role)
 
     @property
     def started(self) -> bool:

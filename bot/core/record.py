@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bot.core.jobs import Document, Job
+from bot.core.related import RelatedRun
 from bot.core.stages import Stage
 
 JOB_FILE = "job.json"
@@ -178,6 +179,7 @@ class Record(Document):
     events: tuple[Event, ...] = ()
     imports: tuple[ImportLine, ...] = ()
     tests: tuple[TestCase, ...] | None = None
+    related: tuple[RelatedRun, ...] = ()
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
 

@@ -8,7 +8,7 @@ from bot.core.deliverables import deliverables, of_unknown_job
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import LogFacts
 from bot.core.health import HEALTH
-from bot.core.levels import Level
+from bot.core.level_criteria import OF_LEVEL
 from bot.core.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.stages import Stage
@@ -53,20 +53,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
     """Every criterion that the job's level asks for, judged, in a fixed order."""
     rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
-    criterion = _LEVEL_CRITERION.get(case.job.level)
-    if criterion:
-        # Not judged yet, so never a Pass.
-        rows.append(Evidence(criterion, State.MISSING, wording.not_judged(case.job.level), JOB_FILE))
-    return tuple(rows)
-
-
-_LEVEL_CRITERION = {
-    Level.SAVE_RESUME: Criterion.RESUMED,
-    Level.PARALLELISM: Criterion.PARALLEL_SIZES,
-    Level.MEGATRON_FSDP: Criterion.FSDP_ACTIVE,
-    Level.FEATURE: Criterion.FEATURE_ACTIVE,
-    Level.LEARNING_SIGNAL: Criterion.LEARNING_SIGNAL,
-}
+    return (*rows, *(judge_one(case) for judge_one in OF_LEVEL.get(case.job.level, ())))
 
 
 def _sentence(case: Case, decision: Decision) -> str:

@@ -1,0 +1,70 @@
+"""Runs that stand beside a run: its twin, its merge base, its retry, and what each of them said.
+
+`related.json` in a run folder lists them. The runner never writes it: whoever ran the other jobs does, from
+their own run folders, so that the folder alone says whom a failure belongs to.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from bot.core.jobs import Digest, Document, Sha
+from bot.core.outcome import Result
+from bot.core.stages import Stage
+
+RELATED_FILE = "related.json"
+
+
+class Role(StrEnum):
+    """Why a run stands beside another one.
+
+    `uninterrupted` trains the same steps without save and resume; `without_save` is the same job with
+    SAVE_FREQ=-1; `merge_base` the same job on the merge base; `retry` the same job once more on the head;
+    `trivial_sizes` the same job with every parallel size 1.
+    """
+
+    UNINTERRUPTED = "uninterrupted"
+    WITHOUT_SAVE = "without_save"
+    MERGE_BASE = "merge_base"
+    RETRY = "retry"
+    TRIVIAL_SIZES = "trivial_sizes"
+
+
+class RelatedStep(Document):
+    """The metrics of one training step of a related run; values may be NaN or infinite."""
+
+    step: int
+    values: dict[str, float]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+
+
+class RelatedRun(Document):
+    """One run beside another: its job, its verdict, and the metrics of its steps.
+
+    `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
+    baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
+    Pass). `cached` is true when it was not run anew.
+    """
+
+    role: Role
+    job_id: str
+    job_digest: Digest
+    bridge_commit: Sha
+    folder: str
+    result: Result
+    stage: Stage | None = None
+    cause: str = ""
+    excerpt: str = ""
+    cached: bool = False
+    steps: tuple[RelatedStep, ...] = ()
+
+
+class Related(Document):
+    """`related.json`."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    runs: tuple[RelatedRun, ...] = ()
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
