@@ -48,14 +48,19 @@ class Launch:
 
 
 def phases(job: Job) -> tuple[Phase, ...]:
-    """The job's starts of the wrapper, in order."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1:
+    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves (its uninterrupted twin)."""
+    if job.level is Level.SAVE_RESUME and job.steps > 1 and wants_save(job):
         first, last = str(job.steps - 1), str(job.steps)
         return (
             Phase("save", job.steps - 1, {"TOTAL_TRAIN_STEPS": first}),
             Phase("resume", job.steps, {"RESUME_MODE": "auto", "TOTAL_TRAIN_STEPS": last}),
         )
     return (Phase("train", job.steps, {}),)
+
+
+def wants_save(job: Job) -> bool:
+    """Whether the job writes checkpoints."""
+    return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
 
 
 def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str, str]:
