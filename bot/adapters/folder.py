@@ -33,6 +33,7 @@ from bot.core.record import (
     Record,
     TestCase,
 )
+from bot.core.related import RELATED_FILE, Related
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
@@ -103,6 +104,7 @@ def read_record(folder: Path) -> Record:
     events = tuple(_rows(folder / EVENTS_FILE, Event, missing))
     imports = tuple(_rows(folder / IMPORTS_FILE, ImportLine, missing))
     tests = _tests(folder / JUNIT_FILE, missing)
+    beside = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
     missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
@@ -116,6 +118,8 @@ def read_record(folder: Path) -> Record:
         events=events,
         imports=imports,
         tests=tests,
+        related=beside.runs if beside else (),
+        related_not_run=beside.not_run if beside else {},
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,
     )

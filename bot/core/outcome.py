@@ -36,18 +36,26 @@ class Deliverable:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A result with its reason: the stage (None for a Pass), the cause, the mend, and the evidence that decided."""
+    """A result with its reason: the stage (None for a Pass), the cause, the mend, and the evidence that decided.
+
+    `blame` says whose a Fail is, by the runs that stand beside it.
+    """
 
     result: Result
     stage: Stage | None
     cause: str
     mend: str = ""
     at: Evidence | None = None
+    blame: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of one job with everything that the card shows; `stage` is None for a Pass."""
+    """The judgement of one job with everything that the card shows; `stage` is None for a Pass.
+
+    `alone` is the result before the runs beside it were weighed, `signature` the marks of a failure (see
+    `bot.core.same_failure`), `related` a sentence for each run beside it.
+    """
 
     job_id: str
     result: Result
@@ -63,3 +71,6 @@ class Verdict:
     key_lines: tuple[Evidence, ...]
     limitations: tuple[str, ...]
     followups: tuple[str, ...]
+    related: tuple[str, ...] = ()
+    alone: Result | None = None
+    signature: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from bot.core.jobs import Document, Job
-from bot.core.related import RelatedRun
+from bot.core.related import RelatedRun, Role
 from bot.core.stages import Stage
 
 JOB_FILE = "job.json"
@@ -171,7 +171,7 @@ class TestCase(Document):
 class Record(Document):
     """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
 
-    `log` is the name of the log file in the folder.
+    `log` is the name of the log file in the folder, `related_not_run` says why a run beside this one is not there.
     """
 
     job: Job | None = None
@@ -180,6 +180,7 @@ class Record(Document):
     imports: tuple[ImportLine, ...] = ()
     tests: tuple[TestCase, ...] | None = None
     related: tuple[RelatedRun, ...] = ()
+    related_not_run: dict[Role, str] = Field(default_factory=dict)
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
 

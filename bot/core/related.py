@@ -45,7 +45,8 @@ class RelatedRun(Document):
 
     `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
     baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
-    Pass). `cached` is true when it was not run anew.
+    Pass). `cached` is true when it was not run anew. `signature` are the marks of its failure, by which
+    `bot.core.same_failure` tells whether another run failed the same way.
     """
 
     role: Role
@@ -58,13 +59,15 @@ class RelatedRun(Document):
     cause: str = ""
     excerpt: str = ""
     cached: bool = False
+    signature: tuple[str, ...] = ()
     steps: tuple[RelatedStep, ...] = ()
 
 
 class Related(Document):
-    """`related.json`."""
+    """`related.json`. `not_run` says of a role that the verdict asks for why nothing was run in it."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     runs: tuple[RelatedRun, ...] = ()
+    not_run: dict[Role, str] = Field(default_factory=dict)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
