@@ -51,7 +51,13 @@ class Recorder:
     _unflushed: int = 0
     _flushed_at: float = 0.0
     _last: bytes = b"\n"
+    _lines: int = 0
     _resumed: bool = False
+
+    @property
+    def next_line(self) -> int:
+        """The number, from 1, of the line of the log that the next phase of the run begins with."""
+        return self._lines + (1 if self._last == b"\n" else 2)
 
     def elapsed(self) -> float:
         """Seconds since the folder was opened."""
@@ -137,6 +143,7 @@ class Recorder:
     def _write(self, text: bytes) -> bytes:
         if text:
             self._last = text[-1:]
+            self._lines += text.count(b"\n")
             self._append(self._frame.compress(text))
             self._framed += len(text)
             self._unflushed += len(text)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TextIO
 
 from bot.core.jobs import Job
+from bot.core.phases import BEGIN, END, RUN_PHASE, wants_save
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
 from bot.core.redact import Redactor
+from bot.core.resolved_config import lookup
 from bot.core.scan import Scanner
 from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests
+from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock
 from runners.collect import collect, record_end
 from runners.contract import reads
@@ -201,9 +204,15 @@ def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
     """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
     scanner = Scanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
+    checkpoints = _checkpoints(run, trees, seen)
     with received_signals() as signals:
         for launch in seen.launches:
+            begun = ended.stages
             ended = _watch(run, trees, launch, scanner, signals)
+            ended = replace(ended, stages=(*begun, *ended.stages))
+            _phase_ended(run, launch, ended)
+            if checkpoints:
+                checkpoints.list_after(launch.phase.name)
             if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
                 break
         run.emit("phase", name="collect", state="begin")
@@ -211,8 +220,24 @@ def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
     return ended
 
 
+def _checkpoints(run: _Run, trees: Trees, seen: Preflight) -> CheckpointLister | None:
+    """Who lists what the job saves, with what lies there before it; None for a job that saves nothing."""
+    if not wants_save(run.job):
+        return None
+    config = seen.configs[-1] if seen.configs else None
+    folder = str(lookup(config, "trainer.default_local_dir") or "checkpoints")
+    lister = CheckpointLister(run.recorder, trees.cwd, folder)
+    lister.list_after("")
+    return lister
+
+
+def _phase_ended(run: _Run, launch: Launch, ended: Ended) -> None:
+    reason, code = ended.reason.value, ended.exit_code
+    run.emit("phase", name=RUN_PHASE, state=END, step=launch.phase.name, reason=reason, exit_code=code)
+
+
 def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
-    run.emit("phase", name="run", state="begin", step=launch.phase.name)
+    run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     clock = SystemClock()
     try:

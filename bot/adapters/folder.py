@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from bot.core.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from bot.core.jobs import Job
 from bot.core.junit import JunitError, read_junit
 from bot.core.levels import Level
@@ -104,6 +105,8 @@ def read_record(folder: Path) -> Record:
     events = tuple(_rows(folder / EVENTS_FILE, Event, missing))
     imports = tuple(_rows(folder / IMPORTS_FILE, ImportLine, missing))
     tests = _tests(folder / JUNIT_FILE, missing)
+    listed = folder / CHECKPOINTS_FILE
+    checkpoints = _document(listed, Checkpoints, missing) if listed.exists() else None
     beside = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
@@ -120,6 +123,7 @@ def read_record(folder: Path) -> Record:
         tests=tests,
         related=beside.runs if beside else (),
         related_not_run=beside.not_run if beside else {},
+        checkpoints=checkpoints,
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,
     )

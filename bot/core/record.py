@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bot.core.checkpoint_files import Checkpoints
 from bot.core.jobs import Document, Job
 from bot.core.related import RelatedRun, Role
 from bot.core.stages import Stage
@@ -181,6 +182,8 @@ class Record(Document):
     tests: tuple[TestCase, ...] | None = None
     related: tuple[RelatedRun, ...] = ()
     related_not_run: dict[Role, str] = Field(default_factory=dict)
+    checkpoints: Checkpoints | None = None
+    bands: Bands | None = None
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
 

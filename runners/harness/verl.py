@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.core.jobs import Job
-from bot.core.levels import Level
+from bot.core.phases import planned_phases
 from runners.processes import RUN_VARIABLE
 from runners.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
 from runners.surroundings import inherited
@@ -49,18 +49,7 @@ class Launch:
 
 def phases(job: Job) -> tuple[Phase, ...]:
     """The job's starts of the wrapper, in order: level 1 has two, unless it never saves (its uninterrupted twin)."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1 and wants_save(job):
-        first, last = str(job.steps - 1), str(job.steps)
-        return (
-            Phase("save", job.steps - 1, {"TOTAL_TRAIN_STEPS": first}),
-            Phase("resume", job.steps, {"RESUME_MODE": "auto", "TOTAL_TRAIN_STEPS": last}),
-        )
-    return (Phase("train", job.steps, {}),)
-
-
-def wants_save(job: Job) -> bool:
-    """Whether the job writes checkpoints."""
-    return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
+    return tuple(Phase(one.name, one.last_step, one.wrapper) for one in planned_phases(job))
 
 
 def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str, str]:

@@ -188,3 +188,18 @@ def test_a_disk_that_takes_only_a_part_of_the_log_is_an_error_at_once(tmp_path: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     recorder.close()  # closed already, the full disk notwithstanding
+
+
+@pytest.mark.parametrize(
+    ("output", "line"), [(b"", 1), (b"one\n", 2), (b"one\ntwo\n", 3), (b"one\ntwo", 3), (b"one\r\ntwo\n\n", 4)]
+)
+def test_the_first_line_of_the_next_phase_is_known_before_it_is_written(
+    tmp_path: Path, hand: Hand, output: bytes, line: int
+) -> None:
+    with opened(tmp_path, hand) as recorder:
+        recorder.log(output)
+        recorder.end_of_output()
+        assert recorder.next_line == line
+        recorder.log(b"of the next phase\n")
+    with zstd.open(recorder.folder / LOG_FILE) as file:
+        assert file.read().split(b"\n").index(b"of the next phase") + 1 == line
