@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bot.core.bands import Bands
 from bot.core.checkpoint_files import Checkpoints
 from bot.core.jobs import Document, Job
 from bot.core.related import RelatedRun, Role

@@ -1,0 +1,251 @@
+"""Healthy bands: what healthy runs of a probe measured, and the bounds and tolerances that follow from it.
+
+A probe is all of a job that decides such a measurement: the checkpoint, the adapter, the engine, the lengths and
+the overrides - not the Bridge commit, whose faults are to show against the band.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import stdev
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from bot.core.compared import COMPARED, DATA, DEFAULTS, Tolerance, Tolerances
+from bot.core.comparison import Agreement, Row, Step, compare_steps
+from bot.core.jobs import Digest, Document, Job, Sha
+
+BANDS_FILE = "bands.json"
+ENOUGH = 5
+SPREADS = 3.0
+# Five runs may agree to the last digit; rounding and another GPU must not look like a fault then.
+LEAST_MARGIN = 1e-4
+# A tolerance from measured pairs is this many times the largest difference seen, within these multiples of the default.
+TIMES_SEEN = 3.0
+NARROWEST, WIDEST = 0.25, 3.0
+# However noisy a probe is, a difference of this share of the larger value is never within tolerance.
+MOST_RELATIVE = 0.4
+LEARNING_RATE = "actor/lr"
+
+Correlation = Annotated[float, Field(ge=-1.0, le=1.000001)]
+
+
+class Healthy(Document):
+    """The correlation of trainer and rollout at step 1 of one healthy run; `run` is the digest of its events."""
+
+    run: Digest
+    job: str
+    bridge_commit: Sha
+    correlation: Correlation
+
+
+class PairStep(Document):
+    """One step of two identical runs; only compared metrics are kept."""
+
+    step: Annotated[int, Field(ge=1)]
+    first: dict[str, float]
+    second: dict[str, float]
+
+
+class Pair(Document):
+    """Two healthy runs of the identical job: all that differs between them is noise."""
+
+    runs: tuple[Digest, Digest]
+    job: str
+    steps: tuple[PairStep, ...]
+
+
+class Probe(Document):
+    """What was measured of one probe; `about` says in words which one it is."""
+
+    about: str = ""
+    healthy: tuple[Healthy, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+
+
+class Bands(Document):
+    """A bands file: measurements by probe digest."""
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    probes: dict[Digest, Probe] = Field(default_factory=dict)
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The healthy band of a correlation: the lowest of `count` healthy runs, and the bound below it."""
+
+    lowest: float
+    bound: float
+    count: int
+
+
+def band_of(bands: Bands | None, job: Job) -> Band | None:
+    """The band of the job's probe, None until enough healthy runs were measured."""
+    found = _probe(bands, job).healthy
+    if len(found) < ENOUGH:
+        return None
+    values = [one.correlation for one in found]
+    margin = max(SPREADS * stdev(values), LEAST_MARGIN)
+    return Band(min(values), min(values) - margin, len(values))
+
+
+def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[Step] = ()) -> Tolerances:
+    """The tolerances for the job's probe: measured where identical runs were, else the stated defaults.
+
+    Pairs count where they trained at the learning rate of `steps`: noise grows with it.
+    """
+    rates = {one.values[LEARNING_RATE] for one in steps if LEARNING_RATE in one.values}
+    pairs = _probe(bands, job).pairs
+    rows = [row for pair in pairs for row in _noise(pair, rates)]
+    same = dict(_measured(row for row, same in rows if same))
+    sampled = dict(_measured(row for row, same in rows if not same))
+    if not same and not sampled:
+        return DEFAULTS
+    return Tolerances(f"tolerances measured on {len(pairs)} pair(s) of identical runs", same, sampled)
+
+
+def _probe(bands: Bands | None, job: Job) -> Probe:
+    return (bands.probes.get(probe_digest(job)) if bands else None) or Probe()
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics:
+    step: int
+    values: Mapping[str, float]
+
+
+def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[Row, bool]]:
+    """Every judged row of a pair, and whether its samples were the same."""
+    for one in pair.steps:
+        if rates and one.first.get(LEARNING_RATE) not in rates:
+            continue
+        found = compare_steps([_Metrics(one.step, one.first)], [_Metrics(one.step, one.second)])
+        for metric in found.metrics:
+            yield from ((row, bool(found.same_samples)) for row in metric.rows)
+
+
+def _measured(rows: Iterable[Row]) -> Iterator[tuple[str, Tolerance]]:
+    """A tolerance for each metric that was judged often enough: the largest difference seen, with room."""
+    seen: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.agreement is not Agreement.SHOWN:
+            seen.setdefault(row.metric, []).append(row)
+    for metric, found in seen.items():
+        if len(found) >= ENOUGH and found[0].tolerance is not None:
+            factor = TIMES_SEEN * max(abs(row.excess) for row in found)
+            yield metric, _scaled(found[0].tolerance, min(max(factor, NARROWEST), WIDEST))
+
+
+def _scaled(tolerance: Tolerance, factor: float) -> Tolerance:
+    relative = min(tolerance.relative * factor, max(MOST_RELATIVE, tolerance.relative))
+    return Tolerance(relative, tolerance.absolute * factor, tolerance.spread * factor)
+
+
+# What decides neither the weights nor the samples of the first step: sizes, counts, saving, watching, places.
+_IRRELEVANT_VARIABLE = re.compile(
+    r".*_(TP|PP|VPP|CP|EP|ETP|PATH|FILES|OFFLOAD)|NUM_GPUS|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN"
+    r"|RESUME_MODE|PROFILE_.*|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"
+)
+_IRRELEVANT_OVERRIDE = re.compile(
+    r"\+{0,2}(trainer\.|ray_kwargs\.|data\.(train|val)_files|global_profiler\.|reward\.num_workers"
+    r"|[\w.]*(parallel_size|_offload|\.optim\.lr|gpu_memory_utilization|num_workers|checkpoint\.[\w.]+|_path))[^=]*="
+)
+
+
+def probe_digest(job: Job) -> str:
+    """What decides a probe's measurements, as a SHA-256 digest: the same on every host and at every Bridge commit.
+
+    A local checkpoint counts by its model id and the name of its folder, for its place differs between hosts.
+    """
+    text = json.dumps(_identity(job), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identity(job: Job) -> dict[str, object]:
+    chosen = job.checkpoint
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    return {
+        "script": job.script,
+        "model": [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights],
+        "reward_model": job.reward_model,
+        "wrapper": {name: value for name, value in wrapper.items() if not _IRRELEVANT_VARIABLE.fullmatch(name)},
+        "overrides": [one for one in sorted(set(job.overrides)) if not _IRRELEVANT_OVERRIDE.match(one)],
+    }
+
+
+def _name(path: str | None) -> str:
+    return (path or "").rstrip("/").rpartition("/")[2]
+
+
+def about(job: Job) -> str:
+    """A probe in words, for whoever reads a bands file."""
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    lengths = "/".join(wrapper.get(name, "default") for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH"))
+    random = ", random weights" if job.checkpoint.random_weights or job.checkpoint.dummy_config else ""
+    return (
+        f"{job.checkpoint.model_id}{random}, LoRA rank {wrapper.get('LORA_RANK', '0')}, "
+        f"{wrapper.get('ENGINE', 'vllm')}, lengths {lengths}"
+    )
+
+
+def with_healthy(bands: Bands, job: Job, found: Healthy) -> Bands:
+    """The bands with one more healthy run; the same run counts once."""
+    probe = _probe(bands, job)
+    if any(one.run == found.run for one in probe.healthy):
+        return bands
+    return _with(bands, job, probe.model_copy(update={"healthy": (*probe.healthy, found)}))
+
+
+def with_pair(bands: Bands, job: Job, found: Pair) -> Bands:
+    """The bands with one more pair of identical runs; the same two count once."""
+    probe = _probe(bands, job)
+    if any(set(one.runs) == set(found.runs) for one in probe.pairs):
+        return bands
+    return _with(bands, job, probe.model_copy(update={"pairs": (*probe.pairs, found)}))
+
+
+def _with(bands: Bands, job: Job, probe: Probe) -> Bands:
+    named = probe.model_copy(update={"about": probe.about or about(job)})
+    return bands.model_copy(update={"probes": {**bands.probes, probe_digest(job): named}})
+
+
+def merged(first: Bands, second: Bands) -> Bands:
+    """Both files' measurements; of a probe that both know, each run and each pair once."""
+    probes = dict(first.probes)
+    for digest, probe in second.probes.items():
+        known = probes.get(digest, Probe())
+        healthy = {one.run: one for one in (*known.healthy, *probe.healthy)}
+        pairs = {frozenset(one.runs): one for one in (*known.pairs, *probe.pairs)}
+        probes[digest] = Probe(
+            about=known.about or probe.about, healthy=tuple(healthy.values()), pairs=tuple(pairs.values())
+        )
+    return Bands(probes=probes)
+
+
+def only_of(bands: Bands, job: Job) -> Bands:
+    """What of a bands file concerns one job."""
+    digest = probe_digest(job)
+    return Bands(probes={digest: bands.probes[digest]} if digest in bands.probes else {})
+
+
+# The metrics of a pair that are kept: those compared, their ranges, and what says whether two steps compare at all.
+KEPT = tuple(
+    dict.fromkeys(
+        (
+            *(one.metric for one in COMPARED),
+            *(
+                f"{one.metric.removesuffix('mean')}{end}"
+                for one in COMPARED
+                if one.metric.endswith("/mean")
+                for end in ("max", "min")
+            ),
+            *DATA,
+            LEARNING_RATE,
+        )
+    )
+)
