@@ -13,6 +13,7 @@ from bot.core.evidence import Criterion, Evidence, State
 from bot.core.health import HEALTH_STAGE
 from bot.core.import_proof import checkout_gap, run_imported_checkout
 from bot.core.outcome import Decision, Result
+from bot.core.parity import COMPARISON_STAGE
 from bot.core.record import EndReason, Finding, Record
 from bot.core.stages import Stage
 from bot.core.triage import TriageVerdict
@@ -35,7 +36,7 @@ def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         _broken_import(by)
         or _blocking_finding(case)
         or _not_as_asked(by)
-        or _proven(case, _broken_health(by, case) or _error_in_log(case))
+        or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
         or _lost_run(case)
         or _gap(case, tuple(item for item in evidence if item.criterion is not Criterion.BRIDGE_TESTS))
         or PASSED
@@ -90,6 +91,16 @@ def _broken_health(by: By, case: Case) -> Decision | None:
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     stage = answer.stage if lost else HEALTH_STAGE[first.criterion]
     return Decision(Result.FAIL, stage, first.summary, wording.MEND_HEALTH[first.criterion], first)
+
+
+def _broken_comparison(by: By) -> Decision | None:
+    """A run that finished and yet did not train as the run beside it."""
+    broken = (by[one] for one in COMPARISON_STAGE if one in by and by[one].state is State.BROKEN)
+    item = next(broken, None)
+    if item is None:
+        return None
+    mend = wording.MEND_HEALTH[item.criterion]
+    return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, mend, item)
 
 
 def _error_in_log(case: Case) -> Decision | None:
@@ -160,4 +171,4 @@ def _gap_stage(case: Case, first: Evidence | None) -> Stage:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT
-    return HEALTH_STAGE.get(first.criterion) or _stood(case)
+    return HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion) or _stood(case)

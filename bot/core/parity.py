@@ -14,6 +14,10 @@ from bot.core.comparison import Comparison, MetricComparison, Step, compare_step
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.outcome import Result
 from bot.core.related import RELATED_FILE, RelatedRun, Role
+from bot.core.stages import Stage
+
+# The stage that a broken comparison belongs to.
+COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
 
 _NO_TWIN = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "no run at trivial sizes stands beside this one: parity is not shown"

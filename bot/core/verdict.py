@@ -17,7 +17,14 @@ from bot.core.triage import Triage, TriageVerdict, triage
 __all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
 
 _NO_LOG = Triage(TriageVerdict.BLOCKED, Stage.ENVIRONMENT, wording.NO_LOG, 0, "", (), "", "")
-_KEY = (Criterion.RESOLVED_CONFIG, Criterion.STEPS_COMPLETED, Criterion.GRADIENTS, Criterion.ROLLOUT_AGREEMENT)
+_KEY = (
+    Criterion.RESOLVED_CONFIG,
+    Criterion.STEPS_COMPLETED,
+    Criterion.GRADIENTS,
+    Criterion.ROLLOUT_AGREEMENT,
+    Criterion.RESUMED_STEP,
+    Criterion.PARITY,
+)
 
 
 def judge(record: Record, facts: LogFacts | None) -> Verdict:

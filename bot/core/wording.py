@@ -42,6 +42,13 @@ MEND_HEALTH: Mapping[Criterion, str] = {
     Criterion.ROLLOUT_AGREEMENT: (
         "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
     ),
+    Criterion.RESUMED_STEP: (
+        "Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."
+    ),
+    Criterion.PARITY: (
+        "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded weights; "
+        "`verl-e2e parity` shows every step."
+    ),
     Criterion.GRADIENTS: "Find why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
 }
 
