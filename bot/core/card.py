@@ -13,6 +13,7 @@ from bot.core.outcome import Deliverable, Result, Verdict
 # GitHub takes 65,536 characters in a comment; the card stays below by rule.
 MAX_MARKDOWN = 60_000
 MAX_EXCERPT = 300
+MAX_RELATED = 600
 MAX_COMMAND = 40_000
 _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 
@@ -109,6 +110,7 @@ def _evidence_rows(card: Card) -> Iterable[str]:
             yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}"
         yield from (f"- {one_line(row)}" for row in verdict.repositories)
         yield f"- Command: {one_line(verdict.command, MAX_COMMAND) or 'unknown'}"
+        yield from (f"- Run beside it: {one_line(row, MAX_RELATED)}" for row in verdict.related)
         yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
         if not verdict.key_lines:
             yield "- Key lines: none"

@@ -1,6 +1,7 @@
 """The verdict of one job: Pass, Fail or Blocked, from the record, the log's facts and the criteria."""
 
 from bot.core import limitations, wording
+from bot.core.blame import asks_for_base, related_rows, weigh
 from bot.core.case import Case
 from bot.core.criteria import BASIC
 from bot.core.decide import blocking, decide, decide_run
@@ -11,6 +12,7 @@ from bot.core.health import HEALTH
 from bot.core.level_criteria import OF_LEVEL
 from bot.core.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
+from bot.core.same_failure import signature
 from bot.core.stages import Stage
 from bot.core.triage import Triage, TriageVerdict, triage
 
@@ -38,7 +40,8 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
 def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     """The verdict on a case whose log is already triaged."""
     evidence = judge_criteria(case)
-    decision = decide(case, evidence)
+    alone = decide(case, evidence)
+    decision = weigh(case, alone)
     return Verdict(
         job_id=case.job.id,
         result=decision.result,
@@ -47,13 +50,16 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         sentence=_sentence(case, decision),
         coverage=wording.coverage(case.job),
         checkpoint=wording.checkpoint(case.job),
-        deliverables=deliverables(case, evidence, decide_run(case, evidence), has_log=has_log),
+        deliverables=deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
         evidence=evidence,
         repositories=wording.repositories(case.record) + wording.host(case.record),
         command=wording.command(case.record, started=case.started),
         key_lines=_key_lines(case, evidence, decision),
         limitations=limitations.of(case, evidence),
         followups=_followups(case, evidence, decision),
+        related=related_rows(case),
+        alone=alone.result,
+        signature=signature(case, alone),
     )
 
 
@@ -69,7 +75,7 @@ def _sentence(case: Case, decision: Decision) -> str:
         return wording.passed(case.job, _bridge(case.record))
     if decision.result is Result.FAIL:
         tests = decision.at is not None and decision.at.criterion is Criterion.BRIDGE_TESTS
-        return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision.cause)
+        return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
     return wording.blocked(case.job, stage, decision.cause, _construction(case.facts))
 
 
@@ -101,7 +107,7 @@ def _finding(finding: Finding) -> Evidence:
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
     rows = [decision.mend, *(wording.mend(one.summary, one.mend) for one in blocking(case.record))]
-    if decision.result is Result.FAIL:
+    if asks_for_base(case, decision):
         rows.append(wording.RUN_MERGE_BASE)
     waived = any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
     if waived and case.started:

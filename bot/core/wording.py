@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.jobs import Job
 from bot.core.levels import Level
+from bot.core.outcome import Decision
 from bot.core.record import LOG_FILE, Record, RepositoryState
 from bot.core.stages import Stage
 from bot.core.triage import Triage, TriageVerdict
@@ -82,9 +83,9 @@ def passed(job: Job, bridge: RepositoryState) -> str:
     )
 
 
-def failed(job: Job, where: str, cause: str) -> str:
-    """The sentence of a Fail; the baseline is not run yet, and it says so."""
-    return f"Level {int(job.level)} failed at {where}: {_plain(cause)}; {MERGE_BASE_NOT_RUN}"
+def failed(job: Job, where: str, decision: Decision) -> str:
+    """The sentence of a Fail, and whose it is by the runs beside it."""
+    return f"Level {int(job.level)} failed at {where}: {_plain(decision.cause)}; {decision.blame}"
 
 
 def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:

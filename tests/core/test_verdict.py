@@ -331,7 +331,8 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
     verdict = judge(make_record(**given), facts)
     assert (verdict.result, verdict.stage) == (result, stage)
     assert said in verdict.cause
-    ending = wording.MERGE_BASE_NOT_RUN if result is Result.FAIL else wording.NOT_EVIDENCE
+    not_run = f"{wording.MERGE_BASE_NOT_RUN}: no follow-up was asked for"
+    ending = not_run if result is Result.FAIL else wording.NOT_EVIDENCE
     assert verdict.sentence.endswith(ending)
     assert [row.name for row in verdict.deliverables] == [
         wording.BRIDGE_CHECKS,
