@@ -77,6 +77,15 @@ AMPLIFIED_LORA = ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",)
 # The default learning rate, 1e-6, moves no adapter in twenty steps.
 PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
 
+# Every request of the rollout gets the same seed in every run: two runs of the same weights draw the same samples.
+DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
+
+# One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
+TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
+
+# The median over fewer steps would be one batch of unlucky samples.
+PARITY_STEPS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -112,6 +121,7 @@ VARIANTS: tuple[Variant, ...] = (
         1,
         10,
         {"SAVE_FREQ": "1"},
+        (*DETERMINISTIC, *TELLING_LEARNING_RATE),
         steps=2,
     ),
     Variant(
@@ -138,6 +148,8 @@ VARIANTS: tuple[Variant, ...] = (
         },
         feature="moe",
     ),
+    # Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
+    Variant(Level.PARALLELISM, "dp", 4, 24),
     Variant(
         Level.MEGATRON_FSDP,
         "fsdp",
