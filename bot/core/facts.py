@@ -132,6 +132,56 @@ class CheckpointEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRank:
+    """A rank that built its part of a model: tensor rank, pipeline rank and parameters there.
+
+    Only ranks of data- and context-parallel rank 0 say so, once for each model.
+    """
+
+    line: int
+    pid: int | None
+    tensor: int
+    pipeline: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """A model as the first rank holds it: `wrapper` is the class around it, which a size follows in the log."""
+
+    at: Excerpt
+    pid: int | None
+    wrapper: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChunks:
+    """A rank's model consists of `count` chunks: more than one under a virtual pipeline. Every rank says so."""
+
+    line: int
+    pid: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeUse:
+    """A conversion between Hugging Face and Megatron weights that came to its end: `bridge` is Bridge's class."""
+
+    at: Excerpt
+    pid: int | None
+    bridge: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A line that a run prints only with a certain feature at work: the sign's name, first place and count."""
+
+    name: str
+    at: Excerpt
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogFacts:
     """Everything that a log says that a judgement may use; bounded at any log size.
 
@@ -140,7 +190,8 @@ class LogFacts:
     the log, or None; `last` the last line that is not empty. `stood` is the stage that the latest run was in at
     the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the
     line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
-    in `steps` (a repeated line keeps the line number of its first occurrence).
+    in `steps` (a repeated line keeps the line number of its first occurrence). `earlier` are the last progress bars
+    of the runs before the latest one.
     """
 
     line_count: int
@@ -160,6 +211,12 @@ class LogFacts:
     lora_at: Excerpt | None = None
     final_metrics: Excerpt | None = None
     last_step: StepMetrics | None = None
+    earlier: tuple[Progress, ...] = ()
+    ranks: tuple[ModelRank, ...] = ()
+    wrapped: tuple[WrappedModel, ...] = ()
+    chunks: tuple[ModelChunks, ...] = ()
+    bridges: tuple[BridgeUse, ...] = ()
+    signs: tuple[Sign, ...] = ()
 
     def reached(self) -> Stage | None:
         """The furthest stage in enum order that the log proves, None for an empty log."""

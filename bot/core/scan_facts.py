@@ -17,6 +17,7 @@ from bot.core.facts import (
 )
 from bot.core.log import Line
 from bot.core.resolved_config import START, ConfigCollector, lora_rank
+from bot.core.scan_builds import BuildBook
 from bot.core.scan_errors import ErrorBook
 from bot.core.scan_literals import EXIT_NOISE, Literal, Mark
 from bot.core.scan_progress import RunBook
@@ -48,6 +49,7 @@ class FactBook:
 
     def __init__(self) -> None:
         self.run = RunBook()
+        self._builds = BuildBook()
         self._configs: list[ResolvedConfig] = []
         self._collector: ConfigCollector | None = None
         self._adapters: list[AdapterReport] = []
@@ -76,6 +78,11 @@ class FactBook:
             Mark.LOST: self._lost_weight,
             Mark.NOISE: self._noisy,
             Mark.LONE: self._lone,
+            Mark.RANK: self._rank,
+            Mark.WRAPPED: self._wrapped,
+            Mark.CHUNKS: self._chunks,
+            Mark.BRIDGE: self._bridge,
+            Mark.SIGN: self._sign,
         }
 
     @property
@@ -133,6 +140,12 @@ class FactBook:
             lora_at=self._lora,
             final_metrics=self.run.final,
             last_step=self.run.last_step,
+            earlier=tuple(self.run.earlier),
+            ranks=tuple(self._builds.ranks),
+            wrapped=tuple(self._builds.wrapped),
+            chunks=tuple(self._builds.chunks),
+            bridges=self._builds.bridges,
+            signs=self._builds.signs,
         )
 
     def _lora_wanted(self) -> bool:
@@ -175,6 +188,25 @@ class FactBook:
         self._stage(literal, line)
         if self._lora is None and _number(literal, line) > 0:
             self._lora = line.excerpt()
+
+    def _rank(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.rank(line)
+
+    def _wrapped(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.wrap(line)
+
+    def _chunks(self, literal: Literal, line: Line) -> None:
+        self._worker(line, builds=literal.builds)
+        self._builds.chunk(line)
+
+    def _bridge(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.bridge(line)
+
+    def _sign(self, literal: Literal, line: Line) -> None:
+        self._builds.sign(literal.name, line)
 
     def _worker(self, line: Line, *, builds: bool) -> None:
         pid = line.pid

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from bot.core.resolved_config import START
+from bot.core.scan_builds import CHUNKS_SHAPE, RANK_SHAPE
 from bot.core.stages import Stage
 
 
@@ -29,6 +30,11 @@ class Mark(Enum):
     LOST = auto()
     NOISE = auto()
     LONE = auto()
+    RANK = auto()
+    WRAPPED = auto()
+    CHUNKS = auto()
+    BRIDGE = auto()
+    SIGN = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Literal:
 
     `shape` is a regular expression searched in the line's text (empty: the literal alone is enough). `stage` is
     the stage that the line proves, `builds` says that only a process that builds the model prints it. `name`
-    is the checkpoint action, the noise's name, or the kind of a lone error; a `soft` one may be survived.
+    is the checkpoint action, the noise's or the sign's name, or the kind of a lone error; a `soft` one may be survived.
     """
 
     text: str
@@ -85,13 +91,9 @@ _STAGES = (
     _stage("create worker group", Stage.RAY),
     _stage("provider_bridge", Stage.BRIDGE_PROVIDER, r"megatron/bridge/models/\S+:\d+:|provider_bridge\(\)"),
     _stage("GPTModel IS DEPRECATED", Stage.BRIDGE_PROVIDER),
-    _stage("number of parameters on (tensor", Stage.BRIDGE_PROVIDER),
-    _stage("Loading from ", Stage.HF_IMPORT, r"^Loading from .*\(\d+/\d+\) \w+"),
     _stage("PEFT Adapter Information", Stage.PEFT),
     _stage("Adding lora to:", Stage.PEFT),
-    _stage("DistributedDataParallel contains", Stage.DDP_WRAP),
     _stage("Setting up DistributedDataParallel with config", Stage.DDP_WRAP),
-    _stage("FullyShardedDataParallel", Stage.FSDP_WRAP, r"^FullyShardedDataParallel\w* contains [\d.]"),
     _stage("optimizer config after override", Stage.OPTIMIZER),
     _stage("Setting up optimizer with config", Stage.OPTIMIZER),
     _stage("model engine initialized", Stage.OPTIMIZER),
@@ -103,8 +105,6 @@ _STAGES = (
     _stage("Launch sglang", Stage.ROLLOUT_ENGINE),
     _stage("checkpoint engine manager initialized", Stage.ROLLOUT_ENGINE),
     _stage("ready to fit", Stage.ROLLOUT_ENGINE),
-    _stage("Converting to HuggingFace", Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
-    _stage("Streaming adapter weights", Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
     _stage("LoRA adapter sync", Stage.EXPORT_WEIGHT_SYNC),
     _stage("loaded_params:", Stage.EXPORT_WEIGHT_SYNC),
     _stage("Initial validation metrics", Stage.TRAIN_STEP),
@@ -130,6 +130,36 @@ _FACTS = (
     Literal("Final validation metrics", Mark.FINAL, Stage.TRAIN_STEP, r"""^\W{0,3}Final validation metrics"""),
 )
 
+# What a training worker says about the model that it builds: Megatron-LM, verl's engine and its checkpoint manager.
+_BUILDS = (
+    Literal("number of parameters on (tensor", Mark.RANK, Stage.BRIDGE_PROVIDER, RANK_SHAPE, builds=True),
+    Literal("module: ", Mark.CHUNKS, shape=CHUNKS_SHAPE, builds=True),
+    Literal("Loading from ", Mark.BRIDGE, Stage.HF_IMPORT, r"^Loading from .*\(\d+/\d+\) \w+", builds=True),
+    Literal("DistributedDataParallel contains", Mark.WRAPPED, Stage.DDP_WRAP, builds=True),
+    Literal(
+        "FullyShardedDataParallel",
+        Mark.WRAPPED,
+        Stage.FSDP_WRAP,
+        r"^FullyShardedDataParallel\w* contains [\d.]",
+        builds=True,
+    ),
+    Literal("Converting to HuggingFace", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
+    Literal("Streaming adapter weights", Mark.BRIDGE, Stage.EXPORT_WEIGHT_SYNC, r"\(\d+/\d+\)"),
+)
+
+
+def _sign(text: str, name: str, shape: str = "") -> Literal:
+    return Literal(text, Mark.SIGN, shape=shape, name=name)
+
+
+# What verl and vLLM print only with a feature at work; `bot.core.feature_evidence` says which feature.
+_SIGNS = (
+    _sign("MTP layer(s) in any of the actor modules", "mtp-layers-patched", r"^Found and patched [1-9]\d* MTP layer"),
+    _sign("FP8 weights loaded", "fp8-weights-loaded", r"FP8 weights loaded \(\w+\), loaded_params: [1-9]"),
+    _sign("routing replay layers: ", "router-layers", r"^routing replay layers: [1-9]"),
+    _sign("default MoE config", "rollout-experts"),
+)
+
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
 _CHECKPOINTS = (
     _checkpoint("Saving checkpoint to", "saving", _SAVE),
@@ -141,6 +171,7 @@ _CHECKPOINTS = (
     _checkpoint("checkpoint from", "loaded", _LOAD, r"Loaded (?:\S+ ){0,4}checkpoint from"),
     _checkpoint("Training from scratch", "scratch", _LOAD),
     _checkpoint("Checkpoint tracker file does not exist", "scratch", _LOAD),
+    _checkpoint("Checkpoint does not exist", "scratch", _LOAD),
 )
 
 # Megatron-Bridge, models/conversion and models/hf_pretrained: each of these drops a weight and goes on.
@@ -222,7 +253,9 @@ _TRACEBACKS = (
     Literal("Error executing job with overrides", Mark.DRIVER),
 )
 
-LITERALS: tuple[Literal, ...] = _TRACEBACKS + _FACTS + _STAGES + _CHECKPOINTS + _LOST + _NOISES + _LONES
+LITERALS: tuple[Literal, ...] = (
+    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _NOISES + _LONES
+)
 
 
 def grep_patterns() -> str:

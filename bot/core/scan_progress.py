@@ -9,6 +9,7 @@ from bot.core.stages import Stage
 
 MAX_STEPS = 20_000
 MAX_NAMES = 64
+MAX_EARLIER = 64
 
 _BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})")
 _FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
@@ -17,6 +18,7 @@ _FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
 class RunBook:
     """`stood`, `completed`, `progress`, `final` and `last_step` are those of the latest run in the log.
 
+    `earlier` are the last bars of the runs before it.
     `marker` is the line of the last sign of progress. `stages` and `steps` cover the whole log; steps beyond
     `MAX_STEPS` only move `last_step`.
     """
@@ -28,6 +30,7 @@ class RunBook:
         self.last_step: StepMetrics | None = None
         self.final: Excerpt | None = None
         self.progress: Progress | None = None
+        self.earlier: list[Progress] = []
         self.stages: dict[Stage, StageMark] = {}
         self.steps: list[StepMetrics] = []
         self._step_texts: dict[int, StepMetrics] = {}
@@ -46,6 +49,8 @@ class RunBook:
         self.marker = line.number
 
     def _begin(self) -> None:
+        if self.progress is not None and len(self.earlier) < MAX_EARLIER:
+            self.earlier.append(self.progress)
         self.completed = self.final = self.progress = self.last_step = self.stood = None
 
     def step(self, line: Line) -> None:
