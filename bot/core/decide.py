@@ -20,6 +20,9 @@ from bot.core.triage import TriageVerdict
 
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]
+# Focused tests say nothing of a run, and a signal that is not there is more than a missing item.
+_JUDGED_APART = frozenset({Criterion.BRIDGE_TESTS, Criterion.LEARNING_SIGNAL})
+_HEALTH_STAGE = {Criterion.LEARNING_SIGNAL: Stage.LEARNING_SIGNAL, **HEALTH_STAGE}
 
 
 def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
@@ -38,7 +41,8 @@ def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         or _not_as_asked(by)
         or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
         or _lost_run(case)
-        or _gap(case, tuple(item for item in evidence if item.criterion is not Criterion.BRIDGE_TESTS))
+        or _gap(case, tuple(item for item in evidence if item.criterion not in _JUDGED_APART))
+        or _open_signal(by)
         or PASSED
     )
 
@@ -82,14 +86,14 @@ def _not_as_asked(by: By) -> Decision | None:
 
 def _broken_health(by: By, case: Case) -> Decision | None:
     """A broken health fact, unless the log shows a fault before it."""
-    broken = [by[criterion] for criterion in HEALTH_STAGE if by[criterion].state is State.BROKEN]
+    broken = [by[one] for one in _HEALTH_STAGE if one in by and by[one].state is State.BROKEN]
     first = min(broken, key=lambda item: item.line, default=None)
     answer = case.triage
     if first is None or (answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line):
         return None
     lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
-    stage = answer.stage if lost else HEALTH_STAGE[first.criterion]
+    stage = answer.stage if lost else _HEALTH_STAGE[first.criterion]
     return Decision(Result.FAIL, stage, first.summary, wording.MEND_HEALTH[first.criterion], first)
 
 
@@ -101,6 +105,14 @@ def _broken_comparison(by: By) -> Decision | None:
         return None
     mend = wording.MEND_HEALTH[item.criterion]
     return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, mend, item)
+
+
+def _open_signal(by: By) -> Decision | None:
+    """A complete run whose metrics do not show what level 5 asks for: nothing shows whose fault that is."""
+    item = by.get(Criterion.LEARNING_SIGNAL)
+    if item is None or item.state is not State.MISSING:
+        return None
+    return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.MEND_SIGNAL, item)
 
 
 def _error_in_log(case: Case) -> Decision | None:
@@ -171,4 +183,4 @@ def _gap_stage(case: Case, first: Evidence | None) -> Stage:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT
-    return HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion) or _stood(case)
+    return _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion) or _stood(case)

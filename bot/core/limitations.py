@@ -7,6 +7,7 @@ from bot.core.config_proof import ACTOR
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.health import agreement_remark
 from bot.core.levels import Level
+from bot.core.signal import signal_limitations
 
 SIZES = (
     "tensor_model_parallel_size",
@@ -92,6 +93,8 @@ def _remarks(case: Case) -> Iterable[str]:
         if not finding.ok and not finding.blocking:
             yield _sentence(finding.summary)
     yield agreement_remark(case)
+    if case.job.level is Level.LEARNING_SIGNAL:
+        yield from map(_sentence, signal_limitations(case))
 
 
 def _end(case: Case) -> Iterable[str]:

@@ -11,6 +11,7 @@ from bot.core.facts import LogFacts
 from bot.core.health import HEALTH
 from bot.core.level_criteria import OF_LEVEL
 from bot.core.outcome import Decision, Deliverable, Outcome, Result, Verdict
+from bot.core.parity import reports
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.same_failure import signature
 from bot.core.stages import Stage
@@ -26,6 +27,7 @@ _KEY = (
     Criterion.ROLLOUT_AGREEMENT,
     Criterion.RESUMED_STEP,
     Criterion.PARITY,
+    Criterion.LEARNING_SIGNAL,
 )
 
 
@@ -60,6 +62,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         related=related_rows(case),
         alone=alone.result,
         signature=signature(case, alone),
+        reports=reports(case),
     )
 
 
@@ -98,6 +101,8 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
         return tuple(met)
     config = [item for item in met if item.criterion is Criterion.RESOLVED_CONFIG]
     at = [decision.at] if decision.at and decision.at.excerpt else []
+    curves = [item for item in evidence if item.criterion is Criterion.LEARNING_SIGNAL and item.excerpt]
+    at += [item for item in curves if item is not decision.at]
     return (*config, *at, *(_finding(one) for one in blocking(case.record)))
 
 

@@ -37,6 +37,10 @@ RUN_MERGE_BASE = "Run the same job on the merge base: a failure there too is not
 MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
 MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
+MEND_SIGNAL = (
+    "Run the same job on the merge base: where it learns, a flat run is a failure; where it does not either, "
+    "choose a probe that learns (learning rate, reward, steps, response length)."
+)
 MEND_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
     Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
@@ -49,6 +53,10 @@ MEND_HEALTH: Mapping[Criterion, str] = {
     Criterion.PARITY: (
         "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded weights; "
         "`verl-e2e parity` shows every step."
+    ),
+    Criterion.LEARNING_SIGNAL: (
+        "Look at the step named, and compare loss, reward, optimizer and scheduler with the merge base; "
+        "`verl-e2e signal` shows every curve."
     ),
     Criterion.GRADIENTS: "Find why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
 }
@@ -77,8 +85,9 @@ def passed(job: Job, bridge: RepositoryState) -> str:
     steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"
     dirty = f" plus {len(bridge.dirty)} uncommitted file(s)" if bridge.dirty else ""
     patched = f" plus {len(bridge.patches)} declared patch(es)" if bridge.patches else ""
+    learned = "learning-signal passed: " if job.level is Level.LEARNING_SIGNAL else ""
     return (
-        f"verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)} "
+        f"{learned}verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)} "
         f"(Level {int(job.level)}, {job.variant})"
     )
 

@@ -1,13 +1,15 @@
 """The learning signal of a short run: do the metrics move as training should move them?"""
 
-from bot.core import wording
-from bot.core.case import Case
-from bot.core.evidence import Criterion, Evidence, State
-from bot.core.record import JOB_FILE
+from bot.core.signal.compare import Run
+from bot.core.signal.judging import learning_signal, signal_limitations
+from bot.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
 
-__all__ = ["learning_signal"]
-
-
-def learning_signal(case: Case) -> Evidence:
-    """Level 5: passed, flat, unstable or not enough steps."""
-    return Evidence(Criterion.LEARNING_SIGNAL, State.MISSING, wording.not_judged(case.job.level), JOB_FILE)
+__all__ = [
+    "Run",
+    "SignalOptions",
+    "SignalOutcome",
+    "SignalReport",
+    "learning_signal",
+    "signal_limitations",
+    "signal_report",
+]

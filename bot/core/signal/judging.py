@@ -1,0 +1,86 @@
+"""The learning signal of a case: from the report to evidence, limitations and the line of the card."""
+
+from collections.abc import Iterable
+
+from bot.core.case import Case
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.related import Role
+from bot.core.signal.compare import Run
+from bot.core.signal.curves import (
+    ACTOR_GRADIENT,
+    ENTROPY,
+    KL,
+    LENGTH,
+    POLICY_LOSS,
+    REWARD,
+    Curve,
+    curve,
+    train_steps,
+)
+from bot.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
+from bot.core.signal.sparkline import sparkline
+
+_SHORT = ((REWARD, "reward"), (POLICY_LOSS, "loss"), (ACTOR_GRADIENT, "grad"), (KL, "KL"), (ENTROPY, "entropy"))
+_WITH_LENGTH = (*_SHORT, (LENGTH, "length"))
+
+
+def learning_signal(case: Case) -> Evidence:
+    """Level 5: passed is met, unstable broken, flat broken where the baseline learned, all else missing."""
+    report = case_report(case)
+    line = next((one.line for one in reversed(case.facts.steps) if one.step == report.step), 0)
+    excerpt = sparklines(case)
+    return Evidence(Criterion.LEARNING_SIGNAL, _state(report), report.sentence, case.log, line, excerpt)
+
+
+def _state(report: SignalReport) -> State:
+    if report.failed:
+        return State.BROKEN
+    return State.MET if report.outcome is SignalOutcome.PASSED and not report.weak else State.MISSING
+
+
+def case_report(case: Case) -> SignalReport:
+    """The report on a case: its own steps beside those of the runs on the merge base."""
+    baseline = tuple(Run(one.folder, one.steps) for one in case.related(Role.MERGE_BASE) if one.steps)
+    return signal_report(case.facts.steps, baseline=baseline, options=case_options(case))
+
+
+def case_options(case: Case) -> SignalOptions:
+    """What the job asks of its evidence.
+
+    Random weights know no end of a response, and a job may switch the end off: then every response is cut by the
+    length limit, by design, and the share says nothing.
+    """
+    chosen = case.job.checkpoint
+    endless = (
+        chosen.random_weights
+        or chosen.dummy_config is not None
+        or case.config_value("actor_rollout_ref.rollout.ignore_eos") is True
+    )
+    stated = 1.0 if endless else SignalOptions().max_cap_share
+    return SignalOptions(requested_steps=case.job.steps, max_cap_share=stated)
+
+
+def sparklines(case: Case) -> str:
+    """Every curve in a few characters, with its first and last value; empty where no step was trained."""
+    trained = train_steps(case.facts.steps)
+    drawn = ((title, curve(trained, quantity)) for quantity, title in _WITH_LENGTH)
+    return ", ".join(f"{title} {_drawn(found)}" for title, found in drawn if found is not None)
+
+
+def _drawn(found: Curve) -> str:
+    return f"{found.values[0]:.3g} {sparkline(found.values)} {found.values[-1]:.3g}"
+
+
+def signal_limitations(case: Case) -> Iterable[str]:
+    """What a learning signal leaves open, as sentences without a full stop; nothing before a step was trained."""
+    report = case_report(case)
+    if not case.train_steps():
+        return
+    if report.outcome is SignalOutcome.PASSED and not report.weak:
+        yield f"Learning-signal passed over {case.job.steps} steps of one run: no convergence is claimed"
+    if not report.baselines:
+        yield "No run on the merge base stands beside this one: its curves are compared with nothing"
+    yield from report.remarks
+    for one in report.baselines:
+        if one.outcome in (SignalOutcome.UNSTABLE, SignalOutcome.NOT_ENOUGH_STEPS):
+            yield f"Baseline {one.name} says nothing: {one.outcome}, {one.cause}"
