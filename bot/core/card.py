@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bot.core import wording
 from bot.core.blocks import Block, fit, folded, folded_text
+from bot.core.comparison_text import markdown_rows, verdict_of
 from bot.core.deliverables import of_job_not_run, of_nothing_required, with_contract
 from bot.core.evidence import Evidence
 from bot.core.inert import markdown, one_line
@@ -155,10 +156,19 @@ def render_markdown(card: Card) -> str:
         *(_markdown_table(job_id, rows) for job_id, rows in _groups(card)),
         folded("Limitations", _markdown_rows(limitations_of(card)), 14_000),
         folded("Follow-ups", _markdown_rows(followups_of(card)), 6_000),
+        *_reports(card),
         folded_text("Evidence", tuple(_evidence_rows(card)), 16_000),
         *([folded_text("Plan", tuple(card.plan.splitlines()), 8_000)] if card.plan else []),
     )
     return fit(details, MAX_MARKDOWN, _CUT)
+
+
+def _reports(card: Card) -> Iterable[Block]:
+    """Each comparison with another run, folded."""
+    for verdict in card.verdicts:
+        for report in verdict.reports:
+            title = markdown(f"{report.title}: {verdict_of(report.comparison)}", 300)
+            yield folded(title, markdown_rows(report), 8_000)
 
 
 def _markdown_head(card: Card) -> Block:

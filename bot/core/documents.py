@@ -10,7 +10,7 @@ from bot.core.triage import Triage, triage_json
 
 
 def verdict_json(verdict: Verdict) -> str:
-    """The text of `verdict.json`; the evidence stands in `evidence.json`."""
+    """The text of `verdict.json`; the evidence stands in `evidence.json`, comparisons in `parity.json`."""
     return _text({"schema": 1, **_verdict(verdict)})
 
 
@@ -47,7 +47,7 @@ def triage_line(file: str, answer: Triage) -> str:
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
     fields = asdict(verdict)
-    del fields["evidence"]
+    del fields["evidence"], fields["reports"]
     return fields
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bot.core.comparison_text import Report
 from bot.core.evidence import Evidence
 from bot.core.stages import Stage
 
@@ -54,7 +55,7 @@ class Verdict:
     """The judgement of one job with everything that the card shows; `stage` is None for a Pass.
 
     `alone` is the result before the runs beside it were weighed, `signature` the marks of a failure (see
-    `bot.core.same_failure`), `related` a sentence for each run beside it.
+    `bot.core.same_failure`), `related` a sentence for each run beside it, `reports` its steps beside theirs.
     """
 
     job_id: str
@@ -74,3 +75,4 @@ class Verdict:
     related: tuple[str, ...] = ()
     alone: Result | None = None
     signature: tuple[str, ...] = ()
+    reports: tuple[Report, ...] = ()

@@ -11,6 +11,7 @@ from bot.core.bands import tolerances_of
 from bot.core.case import Case
 from bot.core.compared import ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS
 from bot.core.comparison import Comparison, MetricComparison, Step, compare_steps
+from bot.core.comparison_text import Report
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.outcome import Result
 from bot.core.related import RELATED_FILE, RelatedRun, Role
@@ -132,6 +133,20 @@ def _absent(case: Case, role: Role, sentence: str) -> str:
     """That there is nothing to compare with, and why where that is known."""
     reason = case.record.related_not_run.get(role)
     return f"{sentence} ({reason})" if reason else sentence
+
+
+def reports(case: Case) -> tuple[Report, ...]:
+    """Every comparison that the case's related runs allow, for its card and its folder."""
+    found: list[Report] = []
+    reference, twin = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
+    if reference is not None and reference.steps:
+        title = f"{case.job.id} beside {reference.job_id}, the same training at trivial sizes"
+        found.append(Report(title, parity_of(case, reference)))
+    if twin is not None and twin.steps:
+        both, step = resumed_of(case, twin), case.job.steps
+        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step - 1}, before the save", both.before))
+        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step}, after the resume", both.after))
+    return tuple(found)
 
 
 def _last(runs: tuple[RelatedRun, ...]) -> RelatedRun | None:

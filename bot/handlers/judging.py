@@ -3,7 +3,14 @@
 from pathlib import Path
 
 from bot.core.card import Card, NotRun, render_markdown, render_text
+from bot.core.comparison_text import (
+    PARITY_JSON_FILE,
+    PARITY_MARKDOWN_FILE,
+    render_report_markdown,
+    report_json,
+)
 from bot.core.documents import evidence_json, verdict_json
+from bot.core.facts import LogFacts
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
 from bot.core.verdict import Verdict, judge
 from bot.ports import RunFolders, UnreadableLogError
@@ -11,16 +18,17 @@ from bot.ports import RunFolders, UnreadableLogError
 
 def judge_folders(folders: RunFolders, folder: Path) -> tuple[Verdict, ...]:
     """The verdict of every run folder that `folder` is or holds."""
-    return tuple(_judge(folders, path) for path in folders.find(folder))
+    return tuple(judge_run(folders, path)[0] for path in folders.find(folder))
 
 
-def _judge(folders: RunFolders, path: Path) -> Verdict:
-    """One folder; a damaged log is missing evidence and hides no other job of a check."""
+def judge_run(folders: RunFolders, path: Path) -> tuple[Verdict, LogFacts | None]:
+    """One run folder and what its log says; a damaged log is missing evidence and hides no other job of a check."""
     record = folders.record(path)
     try:
-        return judge(record, folders.facts(path))
+        facts = folders.facts(path)
     except UnreadableLogError as error:
-        return judge(record.model_copy(update={"missing": (*record.missing, str(error))}), None)
+        return judge(record.model_copy(update={"missing": (*record.missing, str(error))}), None), None
+    return judge(record, facts), facts
 
 
 def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:
@@ -34,8 +42,19 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
                 VERDICT_FILE: verdict_json(verdict),
                 CARD_TEXT_FILE: render_text(card),
                 CARD_MARKDOWN_FILE: render_markdown(card),
+                **_comparisons(verdict),
             },
         )
+
+
+def _comparisons(verdict: Verdict) -> dict[str, str]:
+    """The comparisons with the runs beside it, where there are any."""
+    if not verdict.reports:
+        return {}
+    return {
+        PARITY_MARKDOWN_FILE: render_report_markdown(verdict.reports),
+        PARITY_JSON_FILE: report_json(verdict.reports),
+    }
 
 
 def make_card(
