@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import ConfigDict, Field
 
@@ -146,15 +146,18 @@ def _scaled(tolerance: Tolerance, factor: float) -> Tolerance:
     return Tolerance(relative, tolerance.absolute * factor, tolerance.spread * factor)
 
 
-# What decides neither the weights nor the samples of the first step: sizes, counts, saving, watching, places.
-_IRRELEVANT_VARIABLE = re.compile(
-    r".*_(TP|PP|VPP|CP|EP|ETP|PATH|FILES|OFFLOAD)|NUM_GPUS|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN"
-    r"|RESUME_MODE|PROFILE_.*|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"
+# What changes no number of a training: watching, saving, places. How long it goes on is no part of a step either.
+_PLACE_VARIABLE = re.compile(
+    r".*_(PATH|FILES|OFFLOAD)|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN|RESUME_MODE|PROFILE_.*"
+    r"|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"
 )
-_IRRELEVANT_OVERRIDE = re.compile(
-    r"\+{0,2}(trainer\.|ray_kwargs\.|data\.(train|val)_files|global_profiler\.|reward\.num_workers"
-    r"|[\w.]*(parallel_size|_offload|\.optim\.lr|gpu_memory_utilization|num_workers|checkpoint\.[\w.]+|_path))[^=]*="
+_PLACE_OVERRIDE = re.compile(
+    r"\+{0,2}(trainer\.(?!n_gpus_per_node|nnodes)|ray_kwargs\.|data\.(train|val)_files|global_profiler\."
+    r"|[\w.]*(_offload|gpu_memory_utilization|num_workers|checkpoint\.[\w.]+|_path)(?==))"
 )
+# What the first rollout and the weights behind it do not depend on: sizes, and rates that only later steps feel.
+_SCALE_VARIABLE = re.compile(r".*_(TP|PP|VPP|CP|EP|ETP)|NUM_GPUS")
+_SCALE_OVERRIDE = re.compile(r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes)=")
 
 
 def probe_digest(job: Job) -> str:
@@ -162,20 +165,43 @@ def probe_digest(job: Job) -> str:
 
     A local checkpoint counts by its model id and the name of its folder, for its place differs between hosts.
     """
-    text = json.dumps(_identity(job), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    full = _training(job)
+    wrapper = {name: value for name, value in full["wrapper"] if not _SCALE_VARIABLE.fullmatch(name)}
+    overrides = [one for one in full["overrides"] if not _SCALE_OVERRIDE.match(one)]
+    return _digest({**full, "wrapper": sorted(wrapper.items()), "overrides": overrides})
 
 
-def _identity(job: Job) -> dict[str, object]:
+def training_digest(job: Job) -> str:
+    """What decides every number of a training at one Bridge and verl commit: two runs of it differ by noise alone."""
+    extra = {"gpus": job.gpu_count, "bridge": job.bridge.commit, "verl": job.verl.commit}
+    return _digest({**_training(job), **extra})
+
+
+class _Training(TypedDict):
+    """What a training is made of."""
+
+    script: str
+    model: list[object]
+    reward_model: bool
+    wrapper: list[tuple[str, str]]
+    overrides: list[str]
+
+
+def _training(job: Job) -> _Training:
     chosen = job.checkpoint
     wrapper = {**job.site.wrapper, **job.wrapper}
     return {
         "script": job.script,
         "model": [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights],
         "reward_model": job.reward_model,
-        "wrapper": {name: value for name, value in wrapper.items() if not _IRRELEVANT_VARIABLE.fullmatch(name)},
-        "overrides": [one for one in sorted(set(job.overrides)) if not _IRRELEVANT_OVERRIDE.match(one)],
+        "wrapper": sorted(pair for pair in wrapper.items() if not _PLACE_VARIABLE.fullmatch(pair[0])),
+        "overrides": [one for one in sorted(set(job.overrides)) if not _PLACE_OVERRIDE.match(one)],
     }
+
+
+def _digest(document: Mapping[str, object]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _name(path: str | None) -> str:

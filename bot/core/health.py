@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
+from bot.core.bands import band_of
 from bot.core.case import Case, Judge
 from bot.core.config_proof import LORA_RANK
 from bot.core.criteria import global_step
@@ -67,32 +69,56 @@ def rollout_agreement(case: Case) -> Evidence:
     if not abs(worst) <= 1 + _ROUNDING:
         summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is no correlation"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, case.log, step.line, excerpt)
+    bound = _bound(case, step)
     summary = f"trainer and rollout probabilities correlate at {worst:.5f}"
-    if worst < AGREEMENT_FAIL_BELOW:
-        summary += f", below {AGREEMENT_FAIL_BELOW}: they do not hold the same weights"
+    if worst < bound.fail_below:
+        summary += f", below {bound.shown}: they do not hold the same weights"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.BROKEN, summary, case.log, step.line, excerpt)
     return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MET, summary, case.log, step.line, excerpt)
 
 
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a correlation is held against: below the first it is a fault, below the second a remark."""
+
+    fail_below: float
+    remark_below: float
+    shown: str
+
+
+_FIXED = _Bound(AGREEMENT_FAIL_BELOW, AGREEMENT_REMARK_BELOW, str(AGREEMENT_FAIL_BELOW))
+
+
+def _bound(case: Case, step: StepMetrics) -> _Bound:
+    """The healthy band of the probe at the first step, which is what it was measured at; else the fixed bounds."""
+    band = band_of(case.record.bands, case.job) if step.step == 1 else None
+    if band is None:
+        return _FIXED
+    return _Bound(band.bound, band.lowest, f"{band.bound:.5f}, the band of {band.count} healthy runs of this probe")
+
+
 def _worst_agreement(case: Case) -> StepMetrics | None:
-    """The step of the lowest correlation; one that is no correlation is worse than any."""
+    """The step of the lowest correlation above its bound; one that is no correlation is worse than any."""
     return min(
         (step for step in case.train_steps() if AGREEMENT_METRIC in step.values),
-        key=lambda step: _sortable(step.values[AGREEMENT_METRIC]),
+        key=lambda step: _margin(case, step),
         default=None,
     )
 
 
-def _sortable(value: float) -> float:
-    return value if abs(value) <= 1 + _ROUNDING else -math.inf
+def _margin(case: Case, step: StepMetrics) -> float:
+    value = step.values[AGREEMENT_METRIC]
+    return value - _bound(case, step).fail_below if abs(value) <= 1 + _ROUNDING else -math.inf
 
 
 def agreement_remark(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
     step = _worst_agreement(case)
-    worst = step.values[AGREEMENT_METRIC] if step else math.nan
-    if AGREEMENT_FAIL_BELOW <= worst < AGREEMENT_REMARK_BELOW:
-        return f"Trainer and rollout agree at {worst:.5f} only (healthy runs: {AGREEMENT_REMARK_BELOW} and more)."
+    if step is None:
+        return ""
+    worst, bound = step.values[AGREEMENT_METRIC], _bound(case, step)
+    if bound.fail_below <= worst < bound.remark_below:
+        return f"Trainer and rollout agree at {worst:.5f} only (healthy runs: {bound.remark_below:.6g} and more)."
     return ""
 
 

@@ -70,3 +70,23 @@ def _expected(job: Job, wrapper: dict[str, str], overrides: tuple[str, ...]) -> 
     if job.script == WRAPPER_SCRIPT:
         return expected_config(wrapper, overrides)
     return expected_of_overrides(overrides)
+
+
+def differences(job: Job, reference: Job) -> tuple[str, ...]:
+    """What of two jobs differs beside their parallel sizes, one sentence each; a comparison rests on none of it."""
+    one, other = trivial_sizes(job), trivial_sizes(reference)
+    rows: list[tuple[str, object, object]] = [
+        ("Bridge commit", one.bridge.commit, other.bridge.commit),
+        ("verl commit", one.verl.commit, other.verl.commit),
+        ("checkpoint", one.checkpoint.model_dump(), other.checkpoint.model_dump()),
+        ("training data", one.data.train_files, other.data.train_files),
+        ("overrides", *_apart(one.overrides, other.overrides)),
+    ]
+    names = sorted({*one.wrapper, *other.wrapper})
+    rows += [(name, one.wrapper.get(name), other.wrapper.get(name)) for name in names]
+    return tuple(f"{name} differs: {ours} and {theirs}." for name, ours, theirs in rows if ours != theirs)
+
+
+def _apart(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
+    """What each of two lists has alone, as text."""
+    return " ".join(sorted(set(one) - set(other))) or "none", " ".join(sorted(set(other) - set(one))) or "none"
