@@ -1,6 +1,6 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -53,6 +53,21 @@ class Dispatcher(Protocol):
 
     def run(self, job: Job, out: Path) -> int:
         """Run one job to its end, leave its run folder in `out`, and return the runner's exit code."""
+        ...
+
+
+class Baselines(Protocol):
+    """Kept runs on a merge base, so that the changes that start from it share them."""
+
+    def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
+        """Copy the run folder kept under a key to the new folder `into`; false when there is none that is whole.
+
+        `accept` looks at the kept folder before it is copied, and may refuse it.
+        """
+        ...
+
+    def keep(self, key: str, folder: Path) -> bool:
+        """Keep a run folder under a key; false when that was not possible."""
         ...
 
 

@@ -3,13 +3,14 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from bot.adapters import folder as disk
+from bot.adapters.baselines import BaselineCache
 from bot.adapters.demo_repository import build_demo_repository
 from bot.adapters.dispatch.local import LocalDispatcher
 from bot.adapters.git import GitRepository, NotARepositoryError, UnknownRevisionError
@@ -21,19 +22,24 @@ from bot.config.labels import load_labels
 from bot.config.policy import load_policy, packaged_policy, policy_at
 from bot.config.profiles import load_profile
 from bot.core.backtest import Case, Outcome, Usage, usage
+from bot.core.build import select_patches
 from bot.core.card import Card
 from bot.core.explain import Explanation
 from bot.core.facts import LogFacts
-from bot.core.jobs import Job, Repository
+from bot.core.followups import AS_ASKED, Allowed, MergeBase, without_base
+from bot.core.jobs import Job, Patch, Repository
 from bot.core.levels import Level
 from bot.core.policy_lint import lint_features
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.record import CheckNotes, Record
+from bot.core.related import Role
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
+from bot.core.verdict import Verdict
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps, with_verl_files
+from bot.handlers.rerunning import Beside, follow_up
 from bot.ports import UnreadableLogError
 
 DEMO_JOB = "0-lora-ddp"
@@ -239,6 +245,9 @@ class CheckOrder:
     levels: tuple[int, ...]
     work: Path | None
     policy: Path | None
+    no_baseline: bool = False
+    parity: bool = False
+    baseline_repeats: int = 1
 
 
 def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], None]) -> Card:
@@ -263,11 +272,58 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
         megatron_lm=_megatron_lm(bridge, head, order.megatron_lm),
         asked=tuple(Level(level) for level in order.levels),
         remarks=remarks,
+        beside=_beside_check(order, bridge, verl, head, verl_commit, policy),
     )
     blobs = {"bridge": bridge, "verl": verl}
     planner = _planner(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
-    rooms = Rooms(bridge, LocalDispatcher(order.work), run_folders(), blobs, planner)
+    rooms = Rooms(
+        bridge, LocalDispatcher(order.work), run_folders(), blobs, planner, baselines=BaselineCache(order.work)
+    )
     return check_change(request, rooms, say)
+
+
+def _beside_check(
+    order: CheckOrder, bridge: GitRepository, verl: GitRepository, head: str, verl_commit: str, policy: Policy
+) -> Allowed:
+    """The runs that may follow a job of a check."""
+    roles = AS_ASKED.roles | ({Role.TRIVIAL_SIZES} if order.parity else set())
+    allowed = Allowed(roles=roles, baselines=order.baseline_repeats)
+    if order.no_baseline:
+        return without_base(allowed, "--no-baseline was given")
+    commit = bridge.merge_base(bridge.resolve(order.base), head)
+    if commit is None:
+        return without_base(allowed, "base and head have no common ancestor in this repository")
+    core = _megatron_lm(bridge, commit, order.megatron_lm)
+    patches = _fitting(policy.patches, {"bridge": (bridge, commit), "verl": (verl, verl_commit)})
+    return replace(allowed, merge_base=MergeBase(commit, core, patches))
+
+
+def beside_job(job: Job, baseline: str | None) -> Allowed:
+    """The runs that may follow a single job, with a commit of its Bridge repository as its merge base.
+
+    Of the patches that the job declares those are taken that fit the commit.
+    """
+    if baseline is None:
+        return without_base(AS_ASKED, "no --baseline was given")
+    bridge, verl = GitRepository(job.bridge.path), GitRepository(job.verl.path)
+    commit = bridge.resolve(baseline)
+    core = _megatron_lm(bridge, commit, Path(job.megatron_lm.path)) if job.megatron_lm else None
+    patches = _fitting(job.patches, {"bridge": (bridge, commit), "verl": (verl, job.verl.commit)})
+    return replace(AS_ASKED, merge_base=MergeBase(commit, core, patches))
+
+
+def _fitting(patches: tuple[Patch, ...], at: Mapping[str, tuple[GitRepository, str]]) -> tuple[Patch, ...]:
+    def digest_of(patch: Patch) -> str | None:
+        repository, commit = at[patch.repository]
+        return repository.digest(commit, patch.file)
+
+    return select_patches(patches, digest_of).chosen
+
+
+def follow_up_run(job: Job, out: Path, allowed: Allowed, work: Path | None, say: Callable[[str], None]) -> Verdict:
+    """Make the runs that the job in `out` asks for, and judge it with them."""
+    rooms = Beside(LocalDispatcher(work), run_folders(), BaselineCache(work))
+    return follow_up(job, out, allowed, rooms, say)
 
 
 def _verl_commit(verl: GitRepository, asked: str | None, policy: Policy) -> tuple[str, tuple[str, ...]]:

@@ -19,32 +19,48 @@ from bot.cli.command import (
     print_card,
 )
 
+_REPEATS = "How many runs on the merge base a learning signal is held against."
+
+
+def _to_stderr(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
 
 @click.command()
 @click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
 @click.option("--out", required=True, type=FOLDER, help="The run folder to make.")
 @WORK_OPTION
+@click.option("--baseline", metavar="SHA", help="Rerun a failed job on this Bridge commit, and follow it up.")
+@click.option("--follow-ups", is_flag=True, help="Then run what the result asks for beside it on the same commit.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
 @JSON_OPTION
-def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json: bool) -> int:
+def run(job_file: Path, out: Path, work: Path | None, baseline: str | None, *, as_json: bool, **flags: bool) -> int:
     """Run one job on this GPU host, leave its run folder, judge it and show its card.
 
-    Example: verl-e2e run --job job.json --out out
+    With --baseline a failure is run again on that commit and, where it does not show there, once more on the head:
+    a regression, pre-existing, or not reproduced. The runs lie in the folder's related/.
+
+    Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
     from bot import wiring
+    from bot.core.followups import NOTHING, may_follow
     from bot.handlers import judging
     from runners.run import dry_run as commands
     from runners.run import run_job
 
     job = wiring.read_job(job_file)
     environ = dict(os.environ)
-    if dry_run:
+    allowed = wiring.beside_job(job, baseline) if baseline or flags["follow_ups"] else None
+    if flags["dry_run"]:
         click.echo(commands(job, out, environ=environ, work=work), nl=False)
+        click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
     interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr)
     folders = wiring.run_folders()
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)
+    if allowed and not interrupted:
+        verdicts = (wiring.follow_up_run(job, out, allowed, work, _to_stderr),)
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
@@ -61,21 +77,25 @@ def run(job_file: Path, out: Path, work: Path | None, *, dry_run: bool, as_json:
 @click.option("--site", default="default", show_default=True, help="A site profile: packaged name or YAML file.")
 @click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile asks for.")
 @click.option("--level", "levels", multiple=True, type=click.IntRange(0, 5), help="Ask for a level beside the plan's.")
+@click.option("--no-baseline", is_flag=True, help="Rerun no failed job on the merge base.")
+@click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)
+@click.option("--parity", is_flag=True, help="Train each job of level 2 at trivial sizes as well, and compare.")
 @WORK_OPTION
 @POLICY_OPTION
 @JSON_OPTION
 def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
     """Plan a change, run what this machine can run, judge it and show the card.
 
-    Progress goes to stderr, the card to stdout. Without a GPU the result is Blocked, with each missing thing
-    and its mend, and the plan is complete all the same.
+    A failed job runs again on the merge base and, where it does not fail there, once more on the head; a level may ask
+    for a run beside it. Each is announced with its cost. Progress goes to stderr, the card to stdout. Without a GPU
+    the result is Blocked, with each missing thing and its mend, and the plan is complete all the same.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
     from bot import wiring
 
     order = wiring.CheckOrder(bridge=repo, base=base, head=head, **options)
-    shown = wiring.check(order, dict(os.environ), lambda sentence: click.echo(sentence, err=True))
+    shown = wiring.check(order, dict(os.environ), _to_stderr)
     print_card(shown, as_json=as_json)
     return exit_code(shown)
 

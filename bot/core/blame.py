@@ -133,15 +133,8 @@ def _not_run(case: Case, role: Role, said: str) -> str:
 
 
 def _row(run: RelatedRun) -> str:
-    what = {
-        Role.UNINTERRUPTED: "uninterrupted twin",
-        Role.WITHOUT_SAVE: "same job without saving",
-        Role.MERGE_BASE: "same job on the merge base",
-        Role.RETRY: "retry on the head",
-        Role.TRIVIAL_SIZES: "same job at trivial sizes",
-    }[run.role]
     cached = ", kept from an earlier run" if run.cached else ""
-    return f"{what} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
+    return f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
 
 
 def _plain(text: str) -> str:

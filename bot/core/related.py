@@ -30,6 +30,20 @@ class Role(StrEnum):
     RETRY = "retry"
     TRIVIAL_SIZES = "trivial_sizes"
 
+    @property
+    def spoken(self) -> str:
+        """The run in a sentence."""
+        return _TITLES[self]
+
+
+_TITLES = {
+    Role.UNINTERRUPTED: "uninterrupted twin",
+    Role.WITHOUT_SAVE: "same job without saving",
+    Role.MERGE_BASE: "same job on the merge base",
+    Role.RETRY: "retry on the head",
+    Role.TRIVIAL_SIZES: "same training at trivial sizes",
+}
+
 
 class RelatedStep(Document):
     """The metrics of one training step of a related run; values may be NaN or infinite."""

@@ -1,4 +1,4 @@
-"""Check a change on this machine: plan it, run what this version can run, judge, and make one card."""
+"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
 
 import hashlib
 import json
@@ -9,19 +9,21 @@ from pathlib import Path
 from bot.core.build import BuildError, Sources, build_job, select_patches
 from bot.core.card import Card, NotRun, render_markdown, render_text
 from bot.core.contract import Kind
+from bot.core.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
+from bot.core.parity_jobs import for_parity
 from bot.core.plan import JobOutline, Plan, plan
 from bot.core.plan_text import render_plan_text
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
+from bot.core.related import Role
 from bot.core.rules import Policy
 from bot.core.verdict import Result, Verdict
 from bot.handlers.judging import judge_folders, make_card
 from bot.handlers.planning import Planner
-from bot.ports import ChangeSource, Dispatcher, RunFolders
+from bot.handlers.rerunning import Beside, follow_up
+from bot.ports import Baselines, ChangeSource, Dispatcher, RunFolders
 
-# The levels whose own evidence this version produces and judges; the others are planned and shown as not run.
-RUNNABLE = frozenset({Level.SMOKE})
 BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
 
 Say = Callable[[str], None]
@@ -32,7 +34,8 @@ class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
     `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences
-    for the card. `checkpoint` and `data`, where given, win over plan and site.
+    for the card. `checkpoint` and `data`, where given, win over plan and site. `beside` says which runs may
+    follow a judged job; with trivial sizes among them level 2 runs as parity compares it.
     """
 
     bridge: Path
@@ -49,13 +52,14 @@ class CheckRequest:
     require_bridge_checks: bool = False
     asked: tuple[Level, ...] = ()
     remarks: tuple[str, ...] = ()
+    beside: Allowed = AS_ASKED
 
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
     """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit.
 
-    Without a `planner` the change is planned by its names alone.
+    Without a `planner` the change is planned by its names alone, without `baselines` none is kept.
     """
 
     changes: ChangeSource
@@ -63,13 +67,15 @@ class Rooms:
     folders: RunFolders
     blobs: Mapping[str, ChangeSource]
     planner: Planner | None = None
+    baselines: Baselines | None = None
 
 
 def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
-    """Plan, run, judge: level 0 first and alone, the rest only after it passed. Writes plan, notes and card.
+    """Plan, run, judge: level 0 first and alone, the rest only after it passed, the cheapest first.
 
-    A job that policy or site cannot complete is not run, and the card says what it lacks. A change that breaks
-    what verl uses of Bridge costs no GPU: no job is started.
+    Writes plan, notes and card. Each judged job is followed by the runs that it asks for beside it. A job that
+    policy or site cannot complete is not run, and the card says what it lacks. A change that breaks what verl uses of
+    Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, rooms)
     request.out.mkdir(parents=True, exist_ok=True)
@@ -80,15 +86,15 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     patches, remarks = _patches(request, rooms)
-    for outline in planned.jobs:
+    for outline in in_order(planned):
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
             not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), job))
             say(f"{outline.id}: not run, {job}")
             continue
-        say(f"{outline.id}: starting on {job.gpu_count} GPU(s)")
-        verdicts.append(_run(job, request, rooms))
+        say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
+        verdicts.append(_run(job, request, rooms, say))
     reasons = {job.job_id: job.reason for job in not_run}
     notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *remarks), contract=contract)
     card = replace(make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract), plan=shown)
@@ -127,9 +133,16 @@ def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
     waiting = [required for required in outline.requires if required not in passed]
     if waiting:
         return f"it needs {waiting[0]}, which did not pass"
-    if outline.variant.level not in RUNNABLE:
-        return f"this version runs level {', '.join(str(int(level)) for level in sorted(RUNNABLE))} only"
     return ""
+
+
+def in_order(planned: Plan) -> tuple[JobOutline, ...]:
+    """The jobs as they are run: level 0 before all others, then by what they cost."""
+    return tuple(sorted(planned.jobs, key=lambda job: (job.variant.level is not Level.SMOKE, _cost(job))))
+
+
+def _cost(job: JobOutline) -> tuple[bool, int, str]:
+    return bool(job.requires), job.variant.gpu_minutes, job.id
 
 
 def _planned_sentence(planned: Plan) -> str:
@@ -160,7 +173,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
         megatron_lm=request.megatron_lm,
     )
     try:
-        return build_job(
+        job = build_job(
             outline,
             policy=request.policy,
             site=request.site,
@@ -172,9 +185,14 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
         )
     except BuildError as error:
         return str(error)
+    parity = Role.TRIVIAL_SIZES in request.beside.roles and job.level is Level.PARALLELISM
+    return for_parity(job) if parity else job
 
 
-def _run(job: Job, request: CheckRequest, rooms: Rooms) -> Verdict:
+def _run(job: Job, request: CheckRequest, rooms: Rooms, say: Say) -> Verdict:
     folder = request.out / "jobs" / job.id
+    for sentence in may_follow(job, request.beside):
+        say(sentence)
     rooms.dispatcher.run(job, folder)
-    return judge_folders(rooms.folders, folder)[0]
+    beside = Beside(rooms.dispatcher, rooms.folders, rooms.baselines)
+    return follow_up(job, folder, request.beside, beside, say)

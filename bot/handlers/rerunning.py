@@ -1,0 +1,134 @@
+"""Run what a judged job asks for beside it: its twin, its merge base, its retry; then judge it again.
+
+The runs lie below the job's own run folder, in `related/<role>`, and `related.json` there says how they ended. It is
+written after each of them, so an interruption keeps what was learnt.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.core import beside
+from bot.core.blame import ended
+from bot.core.followups import Allowed, Followup, followups, gpu_minutes
+from bot.core.jobs import Job
+from bot.core.outcome import Result, Verdict
+from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
+from bot.handlers.judging import judge_run, write_judgement
+from bot.ports import Baselines, Dispatcher, RunFolders
+
+RELATED_FOLDER = "related"
+INTERRUPTED = "interrupted"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The ports that runs beside a job use."""
+
+    dispatcher: Dispatcher
+    folders: RunFolders
+    baselines: Baselines | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A run folder, and the related one that a run is made in; `number` counts the runs of its role from 1."""
+
+    main: Path
+    role: Role
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{RELATED_FOLDER}/{self.role}{f'-{self.number}' if self.number > 1 else ''}"
+
+    @property
+    def folder(self) -> Path:
+        return self.main / self.name
+
+
+def follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say) -> Verdict:
+    """Make the runs that the judged job in `folder` asks for, one after the other; the verdict with all of them."""
+    history = rooms.folders.record(folder).related
+    verdict, _ = judge_run(rooms.folders, folder)
+    while asked := followups(job, verdict, history, allowed):
+        try:
+            history = (*history, _run(job, asked[0], folder, history, rooms, say))
+        except KeyboardInterrupt:
+            _write(rooms, folder, history, {asked[0].role: INTERRUPTED})
+            raise
+        _write(rooms, folder, history)
+        verdict, _ = judge_run(rooms.folders, folder)
+    reason = allowed.no_base_for(job)
+    if verdict.alone is Result.FAIL and reason and not any(run.role is Role.MERGE_BASE for run in history):
+        _write(rooms, folder, history, {Role.MERGE_BASE: reason})
+        verdict, _ = judge_run(rooms.folders, folder)
+    write_judgement(rooms.folders, folder, (verdict,))
+    return verdict
+
+
+def _run(
+    main: Job, asked: Followup, folder: Path, history: tuple[RelatedRun, ...], rooms: Beside, say: Say
+) -> RelatedRun:
+    """Make one run, or take a kept one, with what is asked for beside it in turn."""
+    number = 1 + sum(run.role is asked.role for run in history)
+    place = _Place(folder, asked.role, number)
+    kept = _take_kept(asked, place, rooms)
+    if kept:
+        say(f"{main.id}: {asked.role.spoken}, Bridge {asked.job.bridge.commit[:12]}, is kept from an earlier run")
+    else:
+        say(_starting(main, asked))
+        rooms.dispatcher.run(asked.job, place.folder)
+    if asked.inherits:
+        _write(rooms, place.folder, tuple(_seen_from(run) for run in asked.inherits))
+    verdict = follow_up(asked.job, place.folder, asked.beside, rooms, say)
+    _, facts = judge_run(rooms.folders, place.folder)
+    if asked.role is Role.MERGE_BASE and not kept:
+        _keep(asked.job, place, verdict, rooms)
+    run = beside.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+    say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
+    return run
+
+
+def _starting(main: Job, asked: Followup) -> str:
+    job = asked.job
+    where = f"Bridge {job.bridge.commit[:12]}, {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes"
+    return f"{main.id}: starting {asked.role.spoken} ({job.id} on {where})"
+
+
+def _take_kept(asked: Followup, place: _Place, rooms: Beside) -> bool:
+    """Whether a baseline was kept, is whole, and still says what it said; then it lies in its place."""
+    if asked.role is not Role.MERGE_BASE or rooms.baselines is None:
+        return False
+    host = rooms.folders.record(place.main).environment
+    digest = asked.job.digest()
+
+    def accept(kept: Path) -> bool:
+        verdict, _ = judge_run(rooms.folders, kept)
+        return beside.may_stand_again(rooms.folders.record(kept), verdict, digest, host)
+
+    return rooms.baselines.fetch(_key(asked.job, place), place.folder, accept)
+
+
+def _keep(job: Job, place: _Place, verdict: Verdict, rooms: Beside) -> None:
+    if rooms.baselines is not None and beside.may_be_kept(rooms.folders.record(place.folder), verdict):
+        rooms.baselines.keep(_key(job, place), place.folder)
+
+
+def _key(job: Job, place: _Place) -> str:
+    """The digest of the job; further baselines of one job, which measure its noise, have keys of their own."""
+    return job.digest() if place.number == 1 else f"{job.digest()}-{place.number}"
+
+
+def _seen_from(run: RelatedRun) -> RelatedRun:
+    """A run beside the first job, named from the folder of another one beside it."""
+    return run.model_copy(update={"folder": f"../{run.folder.rpartition('/')[2]}"})
+
+
+def _write(
+    rooms: Beside, folder: Path, history: tuple[RelatedRun, ...], not_run: Mapping[Role, str] | None = None
+) -> None:
+    document = Related(runs=history, not_run=dict(not_run or {}))
+    rooms.folders.write(folder, {RELATED_FILE: document.model_dump_json(indent=2) + "\n"})
