@@ -17,11 +17,14 @@ from bot.adapters.git import GitRepository, NotARepositoryError, UnknownRevision
 from bot.adapters.logs import LogError, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.adapters.reach_cache import SummaryCache
+from bot.config.bands import bands_text, packaged_bands, read_bands
 from bot.config.callers import packaged_uses, uses_json
 from bot.config.labels import load_labels
 from bot.config.policy import load_policy, packaged_policy, policy_at
+from bot.config.problems import ConfigError
 from bot.config.profiles import load_profile
 from bot.core.backtest import Case, Outcome, Usage, usage
+from bot.core.bands import BANDS_FILE, Bands, merged, only_of
 from bot.core.build import select_patches
 from bot.core.card import Card
 from bot.core.explain import Explanation
@@ -31,7 +34,7 @@ from bot.core.jobs import Job, Patch, Repository
 from bot.core.levels import Level
 from bot.core.policy_lint import lint_features
 from bot.core.reach.entries import Uses, uses_of
-from bot.core.record import CheckNotes, Record
+from bot.core.record import VERDICT_FILE, CheckNotes, Record
 from bot.core.related import Role
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
@@ -51,14 +54,28 @@ class UsageError(Exception):
     user_mistake = True
 
 
+@dataclass(frozen=True, slots=True)
 class _Folders:
-    """Run folders on this machine's disk."""
+    """Run folders on this machine's disk, judged by a folder's own bands where it has some, else by these.
+
+    With `keep` true the bands that a folder was judged by are written beside its verdict.
+    """
+
+    bands: Bands
+    keep: bool
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         return disk.find_jobs(folder)
 
     def record(self, folder: Path) -> Record:
-        return disk.read_record(folder)
+        record = disk.read_record(folder)
+        own = folder / BANDS_FILE
+        try:
+            bands = read_bands(own) if own.is_file() and not self.keep else self.bands
+        except ConfigError as error:
+            missing = (*record.missing, f"{BANDS_FILE}: {error.problems[0].what}")
+            return record.model_copy(update={"missing": missing, "bands": self.bands})
+        return record.model_copy(update={"bands": bands})
 
     def facts(self, folder: Path) -> LogFacts | None:
         log = disk.find_log(folder)
@@ -74,12 +91,31 @@ class _Folders:
         return disk.check_notes(folder)
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        disk.write_files(folder, files)
+        disk.write_files(folder, {**files, **self._bands_of(folder, files)})
+
+    def _bands_of(self, folder: Path, files: Mapping[str, str]) -> dict[str, str]:
+        """The bands to keep beside a verdict, so that it is the same wherever the folder is judged again."""
+        job = disk.read_record(folder).job if self.keep and VERDICT_FILE in files else None
+        if job is None:
+            return {}
+        return {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
 
 
-def run_folders() -> _Folders:
-    """Run folders on this machine's disk."""
-    return _Folders()
+def run_folders(bands: Path | None = None) -> _Folders:
+    """Run folders on this machine's disk; with a bands file its measurements count beside the packaged ones."""
+    if bands is None:
+        return _Folders(packaged_bands(), keep=False)
+    return _Folders(merged(packaged_bands(), read_bands(bands)), keep=True)
+
+
+def keep_bands(bands: Bands, file: Path) -> None:
+    """Write a bands file, whole or not at all."""
+    disk.write_files(file.parent, {file.name: bands_text(bands)})
+
+
+def own_bands(file: Path) -> Bands:
+    """The bands file that a user keeps, empty when it is not there yet."""
+    return read_bands(file) if file.exists() else Bands()
 
 
 def log_facts(name: str) -> LogFacts:

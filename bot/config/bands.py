@@ -7,7 +7,7 @@ import yaml
 
 from bot.config.problems import ConfigError, Problem
 from bot.config.validation import validate
-from bot.config.yaml_text import load_yaml
+from bot.config.yaml_text import MOST_BYTES, load_yaml
 from bot.core.bands import Bands
 
 _PACKAGED = "policy/bands.yml"
@@ -30,10 +30,12 @@ def load_bands(text: str | bytes, source: str) -> Bands:
 def read_bands(path: Path) -> Bands:
     """A bands file on disk; raises ConfigError when it cannot be read."""
     try:
-        return load_bands(path.read_bytes(), str(path))
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
     except OSError as error:
         mend = "name a file that `verl-e2e bands add` wrote"
         raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", mend)]) from None
+    return load_bands(text, str(path))
 
 
 def bands_text(bands: Bands) -> str:

@@ -10,7 +10,7 @@ import yaml
 from bot.config.problems import ConfigError, Problem
 
 Path = tuple[str | int, ...]
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class YamlDocument:
 
 def load_yaml(text: str | bytes, source: str) -> YamlDocument:
     """Parse one YAML document; `source` is the name that errors give. Raises ConfigError with line and mend."""
-    if len(text) > _MOST_BYTES:
+    if len(text) > MOST_BYTES:
         raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many for a settings file")])
     reader = _Reader(source)
     try:

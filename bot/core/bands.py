@@ -86,10 +86,14 @@ class Band:
 
 def band_of(bands: Bands | None, job: Job) -> Band | None:
     """The band of the job's probe, None until enough healthy runs were measured."""
-    found = _probe(bands, job).healthy
-    if len(found) < ENOUGH:
+    return band_from(_probe(bands, job))
+
+
+def band_from(probe: Probe) -> Band | None:
+    """The band of one probe: below its lowest run by three times the spread of its runs."""
+    values = [one.correlation for one in probe.healthy]
+    if len(values) < ENOUGH:
         return None
-    values = [one.correlation for one in found]
     margin = max(SPREADS * stdev(values), LEAST_MARGIN)
     return Band(min(values), min(values) - margin, len(values))
 

@@ -73,7 +73,7 @@ COMPARED: tuple[Compared, ...] = (
 
 # Below this relative difference of the samples' log perplexity, as the rollout engine itself reports it, the samples
 # of a step are taken to be the same.
-SAME_SAMPLES_WITHIN = 1e-4
+SAME_SAMPLES_WITHIN = 1e-6
 DEFAULT_SOURCE = "stated defaults"
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bot.core.bands import Bands, merged, tolerances_of, with_healthy, with_pair
+from bot.core.bands import ENOUGH, Bands, Probe, band_from, tolerances_of, with_healthy, with_pair
 from bot.core.comparison import compare_steps
 from bot.core.comparison_text import Report
 from bot.core.facts import StepMetrics
@@ -74,10 +74,14 @@ def _healthy(folders: RunFolders, folder: Path) -> HealthyRun:
     return healthy_run(str(folder), record, facts, judge(record, facts))
 
 
-def describe(packaged: Bands, own: Bands) -> tuple[str, ...]:
+def described(bands: Bands) -> tuple[str, ...]:
     """One sentence for each probe: how much was measured, and what follows from it."""
-    probes = merged(packaged, own).probes
-    return tuple(
-        f"{digest[:12]}: {len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s) - {probe.about}"
-        for digest, probe in sorted(probes.items())
-    )
+    rows = (_described(digest, probe) for digest, probe in sorted(bands.probes.items()))
+    return tuple(rows) or ("nothing is measured yet: the fixed bounds and the stated tolerances hold",)
+
+
+def _described(digest: str, probe: Probe) -> str:
+    band = band_from(probe)
+    said = f"correlation below {band.bound:.5f} fails" if band else f"{ENOUGH - len(probe.healthy)} more make a band"
+    counts = f"{len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s)"
+    return f"{digest[:12]} ({probe.about}): {counts}; {said}"
