@@ -14,6 +14,7 @@ from bot.config.yaml_text import load_yaml
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Patch, Sha, Variable
 from bot.core.levels import VARIANTS, Level
 from bot.core.rules import (
+    ChoiceOfTests,
     Exemption,
     Family,
     Feature,
@@ -142,6 +143,19 @@ class _Limits(Document):
     levels: dict[LevelName, Seconds] = Field(default_factory=dict)
 
 
+class _Conversion(Document):
+    changes: Patterns
+    tests: Patterns
+
+
+class _TestChoice(Document):
+    paths: Patterns
+    files: Annotated[int, Field(strict=True, ge=1)] = 12
+    seconds: Seconds = 300
+    gpu_marks: tuple[Text, ...] = ("gpu",)
+    conversion: _Conversion | None = None
+
+
 class PolicyFile(Document):
     """The policy file as written; `docs/policy.md` describes every key."""
 
@@ -158,6 +172,7 @@ class PolicyFile(Document):
     patches: tuple[Patch, ...] = ()
     require_bridge_checks: bool = True
     bridge_tests: tuple[Text, ...] = ()
+    bridge_test_choice: _TestChoice | None = None
     time_limit_s: _Limits = _Limits()
     family_jobs: Annotated[int, Field(ge=1)] = 4
 
@@ -203,6 +218,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         unknown_because=file.unknown.because,
         patches=file.patches,
         bridge_tests=file.bridge_tests,
+        test_choice=_test_choice(file.bridge_test_choice) if file.bridge_test_choice else ChoiceOfTests(),
         require_bridge_checks=file.require_bridge_checks,
         time_limits=TimeLimits(
             file.time_limit_s.default, {Level(int(name)): limit for name, limit in file.time_limit_s.levels.items()}
@@ -210,6 +226,17 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         family_jobs=file.family_jobs,
         reach=_reach(file.reach) if file.reach else None,
         features=tuple(_feature(entry) for entry in file.features),
+    )
+
+
+def _test_choice(entry: _TestChoice) -> ChoiceOfTests:
+    return ChoiceOfTests(
+        paths=_compile(entry.paths),
+        conversion_changes=_compile(entry.conversion.changes) if entry.conversion else None,
+        conversion_tests=_compile(entry.conversion.tests) if entry.conversion else None,
+        files=entry.files,
+        limit_s=entry.seconds,
+        gpu_marks=entry.gpu_marks,
     )
 
 

@@ -3,8 +3,19 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bot.core.bridge_tests import Choice, runnable
 from bot.core.expected import Value, expected_config, expected_of_overrides
-from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from bot.core.jobs import (
+    WRAPPER_SCRIPT,
+    Checkpoint,
+    ChosenTest,
+    Data,
+    Job,
+    JobFeature,
+    Patch,
+    Repository,
+    SiteProfile,
+)
 from bot.core.levels import BASE_WRAPPER, Level
 from bot.core.outline import JobOutline
 from bot.core.rules import Policy
@@ -70,7 +81,8 @@ def build_job(
     if outline.blocked:
         raise BuildError(f"job {outline.id} cannot run: {outline.blocked}")
     variant = outline.variant
-    site = _site(outline, site)
+    chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
+    site = _site(outline, site, beyond)
     wrapper = _wrapper(outline, site)
     of_features = (item for one in outline.features for item in one.overrides)
     overrides = _overrides(site, (*variant.overrides, *of_features), reward_model=reward_model)
@@ -91,18 +103,32 @@ def build_job(
         data=_data(site, data),
         reward_model=reward_model,
         patches=patches,
-        bridge_tests=policy.bridge_tests,
+        bridge_tests=_in_order(policy, chosen),
+        chosen_tests=chosen,
+        bridge_tests_limit_s=policy.test_choice.limit_s,
         require_bridge_checks=require_bridge_checks,
         expected=_expected(outline, wrapper, overrides),
+        features=tuple(JobFeature(name=one.name, active_when=dict(one.active_when)) for one in outline.features),
+        family=outline.family,
         time_limit_s=policy.time_limits.of(variant.level),
         site=site,
     )
 
 
-def _site(outline: JobOutline, site: SiteProfile) -> SiteProfile:
+def _chosen_tests(choice: Choice, site: SiteProfile, gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
+    """The chosen tests that can say something where they run; a separate environment for them has no GPU."""
+    chosen, beyond = runnable(choice.tests, 0 if site.bridge_python else gpu_count)
+    return chosen, (*beyond, *choice.left_out)
+
+
+def _in_order(policy: Policy, chosen: tuple[ChosenTest, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*policy.bridge_tests, *(one.test for one in chosen))))
+
+
+def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> SiteProfile:
     """The site without variables that another script would not know, and with what the features leave open."""
     known = site.wrapper if outline.script == WRAPPER_SCRIPT else {}
-    limitations = tuple(dict.fromkeys((*site.limitations, *outline.limitations)))
+    limitations = tuple(dict.fromkeys((*site.limitations, *outline.limitations, *beyond)))
     return site.model_copy(update={"wrapper": known, "limitations": limitations})
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -91,6 +92,27 @@ class DeselectedTest(Document):
     reason: str
 
 
+class WhyChosen(StrEnum):
+    """Why a Bridge test is run: the policy lists it, or what the change does made it be chosen."""
+
+    POLICY = "policy"
+    CHANGED = "changed"
+    CONVERSION = "conversion"
+    IMPORTS = "imports"
+
+
+class ChosenTest(Document):
+    """A Bridge test that is run for one change, with a clause for people that says why.
+
+    `gpu_count` is how many GPUs it needs to say anything at all; 0 when some of its tests run without one.
+    """
+
+    test: str
+    why: WhyChosen
+    because: str
+    gpu_count: Annotated[int, Field(ge=0)] = 0
+
+
 class SiteProfile(Document):
     """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else.
 
@@ -98,7 +120,9 @@ class SiteProfile(Document):
     checkouts on PYTHONPATH; `stall_s` is how long a stage may show no progress (by stage name, `default` for
     the rest); `limitations` are sentences for the card; `required_packages` are import names. `checkpoints` maps
     model ids that a plan may ask for to what this host has in their place; `data` is the host's own task data;
-    `deselected_tests` are left out of the focused Bridge tests, each a limitation.
+    `deselected_tests` are left out of the focused Bridge tests, each a limitation. `bridge_python` is the interpreter
+    of a separate CPU environment for those tests, empty when they run in the run's own; there `bridge_python_path`
+    follows the checkouts on PYTHONPATH.
     """
 
     name: str
@@ -120,6 +144,15 @@ class SiteProfile(Document):
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
     data: Data | None = None
     deselected_tests: tuple[DeselectedTest, ...] = ()
+    bridge_python: str = ""
+    bridge_python_path: tuple[str, ...] = ()
+
+
+class JobFeature(Document):
+    """A feature that a run of level 4 must show; `active_when` maps configuration keys to the values that tell it."""
+
+    name: str
+    active_when: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -140,8 +173,10 @@ class Job(Document):
     """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories.
 
     `wrapper` names must each be read by verl's wrapper at the commit; `process` variables are only recorded.
-    `expected` maps dotted keys of the resolved configuration to the values that the run itself must print.
-    `time_limit_s` bounds the wrapper, not preflight and prepare.
+    `expected` maps dotted keys of the resolved configuration to the values that the run itself must print, `features`
+    are what a run of level 4 must show, `family` the model family that it is for.
+    `time_limit_s` bounds the wrapper, not preflight and prepare. `bridge_tests` are run nearest first, within
+    `bridge_tests_limit_s`; `chosen_tests` says of those that the policy does not list why they are among them.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -162,8 +197,12 @@ class Job(Document):
     reward_model: bool = False
     patches: tuple[Patch, ...] = ()
     bridge_tests: tuple[str, ...] = ()
+    chosen_tests: tuple[ChosenTest, ...] = ()
+    bridge_tests_limit_s: Annotated[int, Field(ge=1)] = 300
     require_bridge_checks: bool = False
     expected: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+    features: tuple[JobFeature, ...] = ()
+    family: str = ""
     time_limit_s: Annotated[int, Field(ge=1)] = 1800
     site: SiteProfile
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bot.core.bridge_tests import NO_CHOICE, Choice
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
 from bot.core.levels import Variant
 from bot.core.rules import Feature
@@ -14,7 +15,8 @@ class JobOutline:
     `gpu_minutes` is an estimate (GPUs times minutes). `requires` are ids of jobs that must pass first.
     `family` is set for one family's job of level 4. Without a `checkpoint` the job cannot run: the policy
     names none that exercises the family. `features` are switched on by the job, each with a script; `not_shown`
-    are those that verl has no script for. `blocked` says why the job cannot run, empty when it can.
+    are those that verl has no script for. `blocked` says why the job cannot run, empty when it can. `tests` are the
+    Bridge tests that were chosen for the change.
     """
 
     variant: Variant
@@ -24,6 +26,7 @@ class JobOutline:
     features: tuple[Feature, ...] = ()
     not_shown: tuple[Feature, ...] = ()
     blocked: str = ""
+    tests: Choice = NO_CHOICE
 
     @property
     def id(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from bot.core.bridge_tests import NO_CHOICE, Choice
 from bot.core.change import Change, readable
 from bot.core.feature_jobs import feature_jobs, rules_of
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
@@ -51,7 +52,10 @@ class Exempted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`."""
+    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`.
+
+    `tests` are the Bridge tests chosen for the change, beside those that the policy lists; every job has them.
+    """
 
     base: str
     head: str
@@ -63,6 +67,7 @@ class Plan:
     features: tuple[str, ...]
     exempted: tuple[Exempted, ...] = ()
     remarks: tuple[str, ...] = ()
+    tests: Choice = NO_CHOICE
 
     @property
     def gpu_minutes(self) -> int:
@@ -81,7 +86,13 @@ class Plan:
             "not_required": [{"level": int(one.level), "because": one.because} for one in self.not_required],
             "families": list(self.families),
             "features": list(self.features),
+            "bridge_tests": self.tests.to_json(),
         }
+
+
+def with_tests(planned: Plan, tests: Choice) -> Plan:
+    """The plan with its Bridge tests, in every job."""
+    return replace(planned, jobs=tuple(replace(job, tests=tests) for job in planned.jobs), tests=tests)
 
 
 def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:

@@ -16,10 +16,22 @@ def render_plan_text(plan: Plan) -> str:
     """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
     blocks = [_head(plan)]
     blocks.extend(_required(level, plan) for level in plan.levels)
+    blocks.append("\n".join(_tests(plan)))
     if plan.not_required:
         blocks.append("\n".join(_not_required_lines(plan)))
     blocks.append("\n".join(_foot(plan)))
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _tests(plan: Plan) -> Iterable[str]:
+    """The chosen Bridge tests with the reason for each; nothing where the plan chose none."""
+    tests = plan.tests.tests
+    if tests:
+        yield f"Bridge tests chosen for this change, beside the policy's own, for {plan.tests.limit_s} s at most:"
+    for one in tests:
+        gpus = f", needs {_count(one.gpu_count, 'GPU')}" if one.gpu_count else ""
+        yield f"  {on_one_line(one.test)}: {on_one_line(one.because)}{gpus}"
+    yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
 
 
 def _head(plan: Plan) -> str:

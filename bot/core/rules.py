@@ -121,6 +121,23 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceOfTests:
+    """How Bridge tests are chosen for a change beside those that the policy lists.
+
+    `paths` are where tests may be chosen from (None: nowhere). For a change of import or export, one of
+    `conversion_changes`, those of `conversion_tests` come first. At most `files` are run, the policy's own among them,
+    for at most `limit_s` seconds. `gpu_marks` are the pytest marks that ask for a GPU.
+    """
+
+    paths: PathPatterns | None = None
+    conversion_changes: PathPatterns | None = None
+    conversion_tests: PathPatterns | None = None
+    files: int = 12
+    limit_s: int = 300
+    gpu_marks: tuple[str, ...] = ("gpu",)
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Seconds that the wrapper may take, by level; `default_s` for a level not named."""
 
@@ -163,6 +180,7 @@ class Policy:
     unknown_because: str = "unknown path"
     patches: tuple[Patch, ...] = ()
     bridge_tests: tuple[str, ...] = ()
+    test_choice: ChoiceOfTests = ChoiceOfTests()
     require_bridge_checks: bool = True
     time_limits: TimeLimits = TimeLimits(1800)
     family_jobs: int = 4

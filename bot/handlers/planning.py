@@ -8,7 +8,7 @@ from bot.core.change import Change, ChangedPath, SubmoduleBump, on_one_line
 from bot.core.contract import Finding, check_contract
 from bot.core.explain import Explanation, explanations
 from bot.core.levels import Level
-from bot.core.plan import Plan, plan
+from bot.core.plan import Plan, plan, with_tests
 from bot.core.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements
@@ -19,6 +19,7 @@ from bot.core.reach.reader import summarize
 from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
 from bot.core.rules import Policy, ReachPolicy, classify
+from bot.handlers.choosing_tests import TestChooser
 from bot.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone"
@@ -63,12 +64,25 @@ class Planner:
         self._repository = repository
         self._uses = uses
         self._summaries = summaries
+        self._chooser = TestChooser(repository, summaries)
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
-        """The plan of base..head, with the contract findings."""
-        change = self._repository.change(base, head)
+        """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests."""
+        found = self._planned(self._repository.change(base, head), policy, asked)
+        if not found.plan.levels:
+            return found
+        program = self._program_at_head(found.change, policy)
+        chosen = self._chooser.choose(found.change, policy, found.effects, program)
+        return replace(found, plan=with_tests(found.plan, chosen))
+
+    def _program_at_head(self, change: Change, policy: Policy) -> Program | None:
+        """The program at the head where planning has followed it."""
+        tree = self._trees.get((change.head, policy.source))
+        return None if tree is None else tree.program
+
+    def _planned(self, change: Change, policy: Policy, asked: Iterable[Level]) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
         if not any(_is_source(one, policy, policy.reach) for one in change.paths):

@@ -116,6 +116,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "not_required",
         "families",
         "features",
+        "bridge_tests",
     ]
     assert (document["schema"], document["base"], document["head"]) == (1, BASE, HEAD)
     assert json.loads(json.dumps(document)) == document
