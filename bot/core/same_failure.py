@@ -21,7 +21,8 @@ _OF_THE_STACK = ("megatron/", "verl/")
 _VARYING = (
     (re.compile(r"\x1b\[[0-9;]*[A-Za-z]"), ""),
     (re.compile(r"0x[0-9a-fA-F]+"), "#"),
-    (re.compile(r"(?:[$~]?[\w.@-]*/)+(?=[\w.@-])"), ""),
+    # Where a folder lies differs; a metric's name or a path within a tree has no root.
+    (re.compile(r"(?<![\w./-])(?:~|\$\w+)?/(?:[\w.@+-]+/)*(?=[\w.@])"), ""),
     (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{7,}\b"), "#"),
     (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "#"),
     (re.compile(r"\s+"), " "),

@@ -1,0 +1,197 @@
+"""Whose failure it is: every way in which a merge base and a retry can end, and the sentence for each."""
+
+import pytest
+
+from bot.core import blame, wording
+from bot.core.card import Card, render_text
+from bot.core.facts import LoggedError
+from bot.core.outcome import Outcome, Result, Verdict
+from bot.core.related import RelatedRun, RelatedStep, Role
+from bot.core.stages import Stage
+from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts, make_job, make_record
+
+BASE, HEAD = "d" * 40, "a" * 40
+EXIT_1 = ended(exit_code=1)
+STEP = (RelatedStep(step=1, values={"actor/grad_norm": 0.1}),)
+
+
+def head(related: tuple[RelatedRun, ...] = (), found: LoggedError | None = None, **given: object) -> Verdict:
+    """The verdict on a head that fails in Bridge's LoRA code."""
+    facts = cut_facts(Stage.PEFT, errors=(found or bridge_error(),))
+    return judged(facts, **{"events": EXIT_1, "related": related, **given})
+
+
+MARKS = head().signature
+
+
+def run(role: Role, result: Result, stage: Stage | None = None, **given: object) -> RelatedRun:
+    """A related run that ended so; a Fail at the stage of the head has the head's marks unless others are given."""
+    fields = {
+        "role": role,
+        "job_id": "0-lora-ddp",
+        "job_digest": "e" * 64,
+        "bridge_commit": HEAD if role is Role.RETRY else BASE,
+        "folder": f"related/{role}",
+        "result": result,
+        "stage": stage,
+        "cause": "" if result is Result.PASS else f"ended at {stage}",
+        "signature": MARKS if result is Result.FAIL else (),
+    }
+    return RelatedRun.model_validate(fields | given)
+
+
+def base(result: Result, stage: Stage | None = None, **given: object) -> RelatedRun:
+    return run(Role.MERGE_BASE, result, stage, **given)
+
+
+def retry(result: Result, stage: Stage | None = None, **given: object) -> RelatedRun:
+    return run(Role.RETRY, result, stage, **given)
+
+
+PASSES = base(Result.PASS)
+OTHER_MARKS = ("no_exception: another",)
+WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
+    ("nothing was run", (), Result.FAIL, "; merge base not run: no follow-up was asked for"),
+    (
+        "the base fails the same way",
+        (base(Result.FAIL, Stage.PEFT),),
+        Result.BLOCKED,
+        "pre-existing, the merge base dddddddddddd fails the same way",
+    ),
+    (
+        "the base fails at the same stage for another reason",
+        (base(Result.FAIL, Stage.PEFT, signature=OTHER_MARKS),),
+        Result.BLOCKED,
+        "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at peft",
+    ),
+    (
+        "the base fails before it gets there",
+        (base(Result.FAIL, Stage.HF_IMPORT, signature=OTHER_MARKS),),
+        Result.BLOCKED,
+        "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at hf_import",
+    ),
+    (
+        "the base gets beyond and fails there",
+        (base(Result.FAIL, Stage.TRAIN_STEP, signature=OTHER_MARKS), retry(Result.FAIL, Stage.PEFT)),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd gets beyond peft (Fail at train_step: ended at train_step), and the "
+        "head failed again on a retry",
+    ),
+    (
+        "the base trained and was then stopped",
+        (base(Result.BLOCKED, Stage.CHECKPOINT_SAVE, steps=STEP), retry(Result.FAIL, Stage.PEFT)),
+        Result.FAIL,
+        "gets beyond peft (Blocked at checkpoint_save",
+    ),
+    (
+        "the base was stopped by its host",
+        (base(Result.BLOCKED, Stage.ENVIRONMENT),),
+        Result.FAIL,
+        "; merge base not conclusive: Blocked at environment: ended at environment",
+    ),
+    (
+        "a finding of a later stage stopped the base before it ran",
+        (base(Result.BLOCKED, Stage.CHECKPOINT_LOAD),),
+        Result.FAIL,
+        "; merge base not conclusive: Blocked at checkpoint_load: ended at checkpoint_load",
+    ),
+    (
+        "the base passes and nobody retried",
+        (PASSES,),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd passes, and the head failed once, not retried: ",
+    ),
+    (
+        "the base passes and the head fails again",
+        (PASSES, retry(Result.FAIL, Stage.PEFT)),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd passes, and the head failed again on a retry",
+    ),
+    (
+        "the base passes and the head fails again in another way",
+        (PASSES, retry(Result.FAIL, Stage.OPTIMIZER, signature=OTHER_MARKS)),
+        Result.FAIL,
+        "failed again on a retry, otherwise (Fail at optimizer: ended at optimizer)",
+    ),
+    (
+        "the base passes and the retry says nothing",
+        (PASSES, retry(Result.BLOCKED, Stage.RAY)),
+        Result.FAIL,
+        "passes, and the retry was not conclusive (Blocked at ray: ended at ray)",
+    ),
+    (
+        "the base passes and so does the retry",
+        (PASSES, retry(Result.PASS)),
+        Result.BLOCKED,
+        "not reproduced: the head failed once (",
+    ),
+    (
+        "of several baselines one fails the same way",
+        (PASSES, base(Result.FAIL, Stage.PEFT), PASSES),
+        Result.BLOCKED,
+        "pre-existing",
+    ),
+    (
+        "without saving it passes",
+        (PASSES, retry(Result.FAIL, Stage.PEFT), run(Role.WITHOUT_SAVE, Result.PASS)),
+        Result.FAIL,
+        "; without saving it passes, so construction is fine and the fault is in checkpointing",
+    ),
+    (
+        "without saving it fails too",
+        (run(Role.WITHOUT_SAVE, Result.FAIL, Stage.PEFT),),
+        Result.FAIL,
+        "; without saving it ends as Fail at peft: ended at peft",
+    ),
+)
+
+
+@pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], result: Result, said: str) -> None:
+    verdict = head(related)
+    assert (verdict.result, verdict.stage, verdict.alone) == (result, Stage.PEFT, Result.FAIL)
+    assert said in verdict.sentence
+    assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
+    backend = next(row for row in verdict.deliverables if row.name == wording.BACKEND_RUN)
+    assert backend.outcome is (Outcome.FAIL if result is Result.FAIL else Outcome.BLOCKED)
+    text = render_text(Card((verdict,)))
+    for one in related:
+        assert f"- Run beside it: {one.role.spoken} (0-lora-ddp, Bridge {one.bridge_commit[:12]})" in text
+
+
+@pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, said: str) -> None:
+    verdict = head(related)
+    asked = wording.RUN_MERGE_BASE in verdict.followups
+    assert asked == ("merge base not" in said or "without saving it ends" in said)
+    mends = {blame.MEND_BASE, blame.MEND_OTHERWISE, blame.MEND_FLAKY} & set(verdict.followups)
+    assert len(mends) == (result is Result.BLOCKED)
+
+
+def test_the_reason_why_no_merge_base_was_run_stands_in_the_sentence() -> None:
+    verdict = head(related_not_run={Role.MERGE_BASE: "--no-baseline was given"})
+    assert verdict.sentence.endswith("; merge base not run: --no-baseline was given")
+    interrupted = head((PASSES,), related_not_run={Role.RETRY: "interrupted"})
+    assert interrupted.sentence.endswith("and the head failed once, not retried: interrupted")
+
+
+def test_what_is_no_fail_is_not_weighed() -> None:
+    failing = (base(Result.FAIL, Stage.PEFT), retry(Result.FAIL, Stage.PEFT))
+    assert judged(make_facts(), related=failing).result is Result.PASS
+    stopped = judged(cut_facts(Stage.DATA), events=EXIT_1, related=failing)
+    assert stopped.result is Result.BLOCKED
+    assert stopped.cause == judged(cut_facts(Stage.DATA), events=EXIT_1).cause
+
+
+def test_a_kept_baseline_is_called_one() -> None:
+    text = render_text(Card((head((base(Result.PASS, cached=True),)),)))
+    assert "(0-lora-ddp, Bridge dddddddddddd, kept from an earlier run): Pass, in related/merge_base" in text
+
+
+def test_a_base_whose_tests_passed_does_not_excuse_failed_tests() -> None:
+    failed = tuple(test.model_copy(update={"outcome": "failed"}) for test in make_record().tests or ())
+    verdict = judged(make_facts(), tests=failed, related=(base(Result.FAIL, Stage.PEFT),), job=make_job())
+    assert verdict.result is Result.FAIL
+    assert "gets beyond bridge_provider" in verdict.sentence
+    same = base(Result.FAIL, Stage.BRIDGE_PROVIDER, signature=verdict.signature)
+    assert judged(make_facts(), tests=failed, related=(same,)).result is Result.BLOCKED

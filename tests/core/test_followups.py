@@ -1,0 +1,299 @@
+"""Which runs a judged job asks for beside it, in which order, and how their jobs differ from its own."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bot.core.config_proof import requested
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.expected import expected_config
+from bot.core.followups import (
+    AS_ASKED,
+    NOTHING,
+    TWINS,
+    Allowed,
+    Followup,
+    MergeBase,
+    followups,
+    gpu_minutes,
+    job_of,
+    may_follow,
+    on_merge_base,
+    without_base,
+    without_saving,
+)
+from bot.core.jobs import Job, Patch, Repository, Substitution
+from bot.core.levels import VARIANTS, Level
+from bot.core.outcome import Result, Verdict
+from bot.core.phases import planned_phases
+from bot.core.related import RelatedRun, Role
+from bot.core.stages import Stage
+from tests.core.builders import judged, make_job
+
+BASE = MergeBase("d" * 40)
+ALLOWED = Allowed(merge_base=BASE)
+EVERY = Allowed(roles=frozenset(Role), merge_base=BASE)
+SIGNAL = make_job(Level.LEARNING_SIGNAL, "signal", steps=20)
+RESUME = make_job(
+    Level.SAVE_RESUME, "resume", steps=2, wrapper={"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, expected={}
+)
+DENSE = make_job(Level.PARALLELISM, "dense", wrapper={"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"})
+SMOKE = make_job()
+MARK = ("no_exception: ValueError: planted",)
+
+
+def verdict(result: Result, stage: Stage | None = None, **gaps: State) -> Verdict:
+    """A verdict by itself, with these criteria in these states beside all that is met."""
+    evidence = tuple(Evidence(Criterion(name), state, "said") for name, state in gaps.items())
+    marks = MARK if result is Result.FAIL else ()
+    return replace(judged(), result=result, alone=result, stage=stage, signature=marks, evidence=evidence)
+
+
+def ran(role: Role, result: Result = Result.PASS, stage: Stage | None = None, **given: Any) -> RelatedRun:
+    """A run that stands beside the job already."""
+    return RelatedRun(
+        role=role,
+        job_id="0-any",
+        job_digest="e" * 64,
+        bridge_commit="d" * 40,
+        folder=f"related/{role}",
+        result=result,
+        stage=stage,
+        signature=given.get("signature", MARK if result is Result.FAIL else ()),
+    )
+
+
+FAIL = verdict(Result.FAIL, Stage.PEFT)
+SAVE_FAIL = verdict(Result.FAIL, Stage.CHECKPOINT_SAVE)
+PASSED_BASE = ran(Role.MERGE_BASE)
+BEYOND = ran(Role.MERGE_BASE, Result.FAIL, Stage.TRAIN_STEP, signature=("no_exception: later",))
+FINE = verdict(Result.PASS, resumed=State.MET, resumed_step=State.WAIVED)
+UNSTEADY = replace(
+    verdict(Result.FAIL, Stage.CHECKPOINT_LOAD, resumed=State.MET, resumed_step=State.BROKEN),
+    signature=("resumed_step: the resumed step differs",),
+)
+TWIN = ran(Role.UNINTERRUPTED)
+PARALLEL = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.WAIVED)
+FLAT = verdict(Result.BLOCKED, Stage.LEARNING_SIGNAL, learning_signal=State.MISSING)
+M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE, Role.TRIVIAL_SIZES
+
+ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Role, ...]], ...] = (
+    ("a pass of level 0", SMOKE, verdict(Result.PASS), (), EVERY, ()),
+    ("a run that was blocked", SMOKE, verdict(Result.BLOCKED, Stage.RAY, exit_zero=State.MISSING), (), EVERY, ()),
+    ("a fail", SMOKE, FAIL, (), ALLOWED, (M,)),
+    ("a fail whose base passed", SMOKE, FAIL, (PASSED_BASE,), ALLOWED, (R,)),
+    ("a fail whose base got beyond it", SMOKE, FAIL, (BEYOND,), ALLOWED, (R,)),
+    ("a fail whose base fails too", SMOKE, FAIL, (ran(M, Result.FAIL, Stage.PEFT),), ALLOWED, ()),
+    ("a fail whose base fails before", SMOKE, FAIL, (ran(M, Result.FAIL, Stage.HF_IMPORT),), ALLOWED, ()),
+    ("a fail whose base was stopped", SMOKE, FAIL, (ran(M, Result.BLOCKED, Stage.RAY),), ALLOWED, ()),
+    ("a fail that was retried", SMOKE, FAIL, (PASSED_BASE, ran(R, Result.FAIL, Stage.PEFT)), ALLOWED, ()),
+    ("a fail without a base", SMOKE, FAIL, (), without_base(AS_ASKED, "none"), ()),
+    ("a fail of the base itself", SMOKE, FAIL, (), Allowed(merge_base=MergeBase("a" * 40)), ()),
+    ("a fail where nothing may follow", RESUME, SAVE_FAIL, (), NOTHING, ()),
+    ("a save that failed", RESUME, SAVE_FAIL, (), ALLOWED, (M, W)),
+    ("a save that failed on the base as well", RESUME, SAVE_FAIL, (ran(M, Result.FAIL, Stage.PEFT),), ALLOWED, (W,)),
+    ("a save that failed, base passed", RESUME, SAVE_FAIL, (PASSED_BASE,), ALLOWED, (R, W)),
+    ("a save that failed, all told", RESUME, SAVE_FAIL, (PASSED_BASE, ran(R), ran(W)), ALLOWED, ()),
+    ("a save that failed, no base wanted", RESUME, SAVE_FAIL, (), without_base(AS_ASKED, "none"), (W,)),
+    ("an export that failed in level 1", RESUME, verdict(Result.FAIL, Stage.EXPORT_WEIGHT_SYNC), (), ALLOWED, (M, W)),
+    (
+        "an export that failed with nothing saved",
+        SMOKE,
+        verdict(Result.FAIL, Stage.EXPORT_WEIGHT_SYNC),
+        (),
+        EVERY,
+        (M,),
+    ),
+    ("a resume that is fine by itself", RESUME, FINE, (), ALLOWED, (U,)),
+    ("a resume beside its twin", RESUME, FINE, (TWIN,), ALLOWED, ()),
+    (
+        "a resume whose only gap is the comparison",
+        RESUME,
+        verdict(Result.BLOCKED, Stage.CHECKPOINT_LOAD, resumed_step=State.MISSING),
+        (),
+        ALLOWED,
+        (U,),
+    ),
+    (
+        "a resume that is not proven",
+        RESUME,
+        verdict(Result.BLOCKED, Stage.TRAIN_STEP, resumed=State.MISSING, resumed_step=State.WAIVED),
+        (),
+        ALLOWED,
+        (),
+    ),
+    ("a resumed step that differs", RESUME, UNSTEADY, (TWIN,), ALLOWED, (M,)),
+    ("a resumed step that differs, base passed", RESUME, UNSTEADY, (TWIN, PASSED_BASE), ALLOWED, (R,)),
+    ("parity that was asked for", DENSE, PARALLEL, (), EVERY, (T,)),
+    ("parity that nobody asked for", DENSE, PARALLEL, (), ALLOWED, ()),
+    ("a signal that passes", SIGNAL, verdict(Result.PASS, learning_signal=State.MET), (), ALLOWED, (M,)),
+    ("a signal that is flat", SIGNAL, FLAT, (), ALLOWED, (M,)),
+    ("a signal beside its baseline", SIGNAL, FLAT, (PASSED_BASE,), ALLOWED, ()),
+    ("a signal with a noise band", SIGNAL, FLAT, (PASSED_BASE,), replace(ALLOWED, baselines=3), (M,)),
+    ("a signal with its whole band", SIGNAL, FLAT, (PASSED_BASE,) * 3, replace(ALLOWED, baselines=3), ()),
+    ("a signal run that failed", SIGNAL, FAIL, (), replace(ALLOWED, baselines=3), (M,)),
+    ("a signal run that failed, base passed", SIGNAL, FAIL, (PASSED_BASE,), replace(ALLOWED, baselines=3), (R,)),
+    (
+        "an unstable signal waits for its band before its retry",
+        SIGNAL,
+        verdict(Result.FAIL, Stage.LEARNING_SIGNAL, learning_signal=State.BROKEN),
+        (PASSED_BASE,),
+        replace(ALLOWED, baselines=2),
+        (M, R),
+    ),
+    (
+        "a signal run that was stopped",
+        SIGNAL,
+        verdict(Result.BLOCKED, Stage.TRAIN_STEP, exit_zero=State.MISSING, learning_signal=State.MISSING),
+        (),
+        ALLOWED,
+        (),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "judgement", "history", "allowed", "roles"), [row[1:] for row in ASKED], ids=[row[0] for row in ASKED]
+)
+def test_what_is_asked_for_next(
+    job: Job, judgement: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed, roles: tuple[Role, ...]
+) -> None:
+    assert tuple(one.role for one in followups(job, judgement, history, allowed)) == roles
+
+
+@pytest.mark.parametrize("judgement", [FAIL, SAVE_FAIL, FINE, UNSTEADY, PARALLEL, FLAT])
+@pytest.mark.parametrize("job", [SMOKE, RESUME, DENSE, SIGNAL], ids=lambda job: job.id)
+@pytest.mark.parametrize("ended", [Result.PASS, Result.FAIL, Result.BLOCKED])
+def test_it_comes_to_an_end_and_nothing_runs_twice(job: Job, judgement: Verdict, ended: Result) -> None:
+    history: tuple[RelatedRun, ...] = ()
+    allowed = replace(EVERY, baselines=3)
+    while asked := followups(job, judgement, history, allowed):
+        history = (*history, ran(asked[0].role, ended, Stage.SHUTDOWN, signature=("another",)))
+        assert len(history) < 9
+    roles = [run.role for run in history]
+    assert len([role for role in roles if role is not M]) == len({role for role in roles if role is not M})
+    assert roles.count(M) <= (3 if job is SIGNAL else 1)
+
+
+def _only(job: Job, judgement: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed = ALLOWED) -> Followup:
+    return followups(job, judgement, history, allowed)[0]
+
+
+def test_a_comparison_is_repeated_on_the_base_with_a_twin_of_its_own_and_retried_beside_ours() -> None:
+    base = _only(RESUME, UNSTEADY, (TWIN,))
+    assert base.beside.roles == TWINS & ALLOWED.roles
+    assert base.beside.merge_base is None
+    assert _only(RESUME, UNSTEADY, (TWIN, PASSED_BASE)).inherits == (TWIN,)
+
+
+def test_a_plain_failure_gets_no_runs_beside_its_baseline() -> None:
+    assert _only(RESUME, SAVE_FAIL, ()).beside == NOTHING
+    assert _only(SMOKE, FAIL, (PASSED_BASE,)).inherits == ()
+
+
+def test_a_retried_signal_is_held_against_the_same_baselines() -> None:
+    assert _only(SIGNAL, FAIL, (PASSED_BASE, PASSED_BASE)).inherits == (PASSED_BASE, PASSED_BASE)
+
+
+PATCH = Patch(
+    name="one",
+    repository="verl",
+    file="verl/a.py",
+    substitutions=(Substitution(old="a", new="b"),),
+    before="1" * 64,
+    after="2" * 64,
+    reason="because",
+)
+
+
+def test_the_job_on_the_merge_base_differs_in_its_trees_alone() -> None:
+    core = Repository(path="$HOME/mlm", commit="c" * 40, in_place=True)
+    bridge = Repository(path="$HOME/bridge", commit="a" * 40, in_place=True)
+    job = make_job(bridge=bridge, megatron_lm=core, patches=(PATCH,))
+    there = Repository(path="$HOME/mlm", commit="f" * 40)
+    made = on_merge_base(job, MergeBase("d" * 40, there, ()))
+    assert made.bridge == Repository(path="$HOME/bridge", commit="d" * 40)
+    assert (made.megatron_lm, made.patches) == (there, ())
+    same = {"bridge": job.bridge, "megatron_lm": job.megatron_lm, "patches": job.patches}
+    assert made.model_copy(update=same) == job
+    assert made.digest() != job.digest()
+
+
+def test_a_base_uses_its_own_submodule_where_the_job_does() -> None:
+    made = on_merge_base(make_job(), MergeBase("d" * 40, Repository(path="x", commit="f" * 40)))
+    assert made.megatron_lm is None
+
+
+def test_a_retry_is_the_very_same_job() -> None:
+    assert job_of(Role.RETRY, SMOKE) == SMOKE
+
+
+@pytest.mark.parametrize("role", [U, W])
+def test_without_saving_a_resume_is_a_longer_smoke_in_one_phase(role: Role) -> None:
+    job = RESUME.model_copy(update={"expected": {"trainer.save_freq": 1, "a.feature": True}})
+    made = job_of(role, job)
+    assert made is not None
+    assert (made.level, made.steps, made.gpu_count) == (Level.SMOKE, 2, 1)
+    assert made.id == f"0-{made.variant}"
+    assert [phase.name for phase in planned_phases(made)] == ["train"]
+    wanted = dict(requested(made))
+    shown = {key: wanted[f"trainer.{key}"] for key in ("save_freq", "resume_mode", "total_training_steps")}
+    assert shown == {"save_freq": -1, "resume_mode": "disable", "total_training_steps": 2}
+    assert wanted["a.feature"] is True
+    assert len(wanted) == len(requested(made)), "no key is asked for with two values"
+    assert made.expected == {"a.feature": True} | expected_config(made.wrapper, made.overrides)
+    assert Job.model_validate_json(made.model_dump_json()) == made
+
+
+def test_the_two_jobs_without_saving_are_told_apart() -> None:
+    twin, without = job_of(U, RESUME), job_of(W, RESUME)
+    assert twin is not None
+    assert without is not None
+    assert twin.id != without.id
+
+
+def test_without_saving_under_fsdp_is_a_level_3_run_and_another_level_stays_what_it_is() -> None:
+    fsdp = RESUME.model_copy(update={"wrapper": {**RESUME.wrapper, "USE_MEGATRON_FSDP": "True"}})
+    made = without_saving(fsdp, "uninterrupted")
+    assert made is not None
+    assert made.level is Level.MEGATRON_FSDP
+    dense = make_job(Level.PARALLELISM, "dense", wrapper={"SAVE_FREQ": "1"})
+    made = without_saving(dense, "without-save")
+    assert made is not None
+    assert (made.id, made.level, made.wrapper["SAVE_FREQ"]) == ("2-dense", Level.PARALLELISM, "-1")
+
+
+def test_what_never_saves_or_is_another_script_has_no_twin() -> None:
+    assert without_saving(SMOKE, "x") is None
+    assert without_saving(RESUME.model_copy(update={"script": "examples/other.sh"}), "x") is None
+
+
+def test_trivial_sizes_are_one_gpu() -> None:
+    made = job_of(T, DENSE)
+    assert made is not None
+    assert made.gpu_count == 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)
+def test_the_cost_is_that_of_the_variant_and_grows_with_the_gpus(variant: Any) -> None:
+    job = make_job(variant.level, variant.name, gpu_count=variant.gpu_count)
+    assert gpu_minutes(job) == variant.gpu_minutes
+    assert gpu_minutes(job.model_copy(update={"gpu_count": 2 * variant.gpu_count})) == 2 * variant.gpu_minutes
+    other = job.model_copy(update={"variant": "mine", "id": f"{int(variant.level)}-mine"})
+    assert gpu_minutes(other) > 0
+
+
+def test_what_may_follow_is_said_with_its_cost() -> None:
+    assert may_follow(SMOKE, NOTHING) == ()
+    assert may_follow(SMOKE, ALLOWED) == (
+        "0-lora-ddp: may be followed by the same job on the merge base when it fails, about 5 GPU minutes",
+        "0-lora-ddp: may be followed by the retry on the head when it fails and the merge base does not, "
+        "about 5 GPU minutes",
+    )
+    said = "\n".join(may_follow(RESUME, EVERY))
+    assert "uninterrupted twin when both phases are fine, about 5 GPU minutes" in said
+    assert "without saving when it fails in export, save or load, about 5 GPU minutes" in said
+    assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
+    assert "trivial sizes" in "\n".join(may_follow(DENSE, EVERY))
+    assert "trivial sizes" not in "\n".join(may_follow(DENSE, ALLOWED))
