@@ -9,6 +9,7 @@ from bot.core.expected import Value, expected_config, expected_of_overrides
 from bot.core.facts import ResolvedConfig
 from bot.core.jobs import WRAPPER_SCRIPT, Job
 from bot.core.levels import Level, variant_named
+from bot.core.phases import PlannedPhase, planned_phases, started_phases
 from bot.core.resolved_config import lookup
 
 ACTOR = "actor_rollout_ref.actor.megatron"
@@ -34,7 +35,7 @@ _ALWAYS: Mapping[str, Value] = {
     **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
 }
 _FSDP_OF: Mapping[Level, bool] = {Level.SMOKE: False, Level.MEGATRON_FSDP: True}
-# Runs of two phases print two configurations that differ in these on purpose.
+# Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
 _OF_A_PHASE = ("trainer.total_training_steps", "trainer.resume_mode")
 
 
@@ -45,21 +46,38 @@ def resolved_config(case: Case) -> Evidence:
     if unread or not configs:
         problem = f"no resolved configuration: {unread.problem if unread else 'the run printed none'}"
         return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, problem, case.log, unread.line if unread else 0)
+    phases = started_phases(case)
     for config in configs:
-        wrong = list(_faults(case.job, config.values or {}))
+        phase = next((one.planned for one in phases if one.wrote(config.line)), None)
+        wrong = list(_faults(case.job, phase, config.values or {}))
         if wrong:
             more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
             shown = "; ".join(wrong[:_SHOWN_FAULTS]) + more
             return Evidence(Criterion.RESOLVED_CONFIG, State.BROKEN, shown, case.log, config.line, wrong[0])
+    silent = _silent_phase(case)
+    if silent:
+        return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, silent, case.log)
     count = len(requested(case.job))
-    summary = f"the run's own configuration shows all {count} requested values"
+    each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
+    summary = f"the run's own configuration shows all {count} requested values{each}"
     return Evidence(Criterion.RESOLVED_CONFIG, State.MET, summary, case.log, configs[-1].line, _shown(configs[-1]))
 
 
-def requested(job: Job) -> tuple[tuple[str, Value], ...]:
+def _silent_phase(case: Case) -> str:
+    """The planned phase that printed no configuration, as a sentence; empty when each of several did."""
+    planned, started = planned_phases(case.job), started_phases(case)
+    if len(planned) == 1:
+        return ""
+    spoke = {phase.name for phase in started if any(phase.wrote(config.line) for config in case.facts.configs)}
+    silent = next((phase.name for phase in planned if phase.name not in spoke), "")
+    return f"no resolved configuration: the {silent} phase printed none" if silent else ""
+
+
+def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, Value], ...]:
     """Keys and values that the run must print, from `expected`, the wrapper variables, the variant and the rules.
 
-    A key stands twice when two of them disagree: no run can satisfy both.
+    A key stands twice when two of them disagree: no run can satisfy both. What differs between the phases of a run
+    is among them when `phase` says which one is meant, or when there is only one.
     """
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
@@ -68,10 +86,11 @@ def requested(job: Job) -> tuple[tuple[str, Value], ...]:
         # The number of steps of a variant is its default; the job's own is what was asked for.
         wrapper |= {name: value for name, value in variant.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
         overrides += [item for item in variant.overrides if item not in overrides]
-    phases = 2 if job.level is Level.SAVE_RESUME else 1
+    phases = len(planned_phases(job))
     derived = expected_of_overrides(overrides)
     if job.script == WRAPPER_SCRIPT:
-        derived = expected_config(wrapper, overrides, phases=phases)
+        wrapper |= phase.wrapper if phase else {}
+        derived = expected_config(wrapper, overrides, phases=1 if phase else phases)
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
     unique = {(key, type(value), value): (key, value) for key, value in rows}
@@ -83,11 +102,11 @@ def _of_level(level: Level) -> Iterator[tuple[str, Value]]:
         yield from ((f"{role}.megatron.use_megatron_fsdp", _FSDP_OF[level]) for role in _ROLES.values())
 
 
-def _faults(job: Job, values: Mapping[str, Any]) -> Iterator[str]:
+def _faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, Any]) -> Iterator[str]:
     claimed = f"{int(job.level)}-{job.variant}"
     if not job.id.startswith(claimed):
         yield f"the job is called {job.id}, but it asks for {claimed}"
-    for key, wanted in requested(job):
+    for key, wanted in requested(job, phase):
         found = lookup(values, key, ABSENT)
         if not same_value(found, wanted):
             yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"

@@ -4,12 +4,15 @@ Every function returns `Evidence` with a state: met, broken, missing (never a pa
 limitations). Criteria 2 and 3 have modules of their own.
 """
 
+from dataclasses import replace
+
 from bot.core.case import Case, Judge
 from bot.core.config_proof import resolved_config
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.facts import StepMetrics
+from bot.core.facts import Progress, StepMetrics
 from bot.core.import_proof import local_import
 from bot.core.junit import covers
+from bot.core.phases import Phase, planned_phases, started_phases
 from bot.core.record import EVENTS_FILE, JUNIT_FILE, Check, EndReason, TestCase
 from bot.core.triage import TriageVerdict
 
@@ -59,24 +62,56 @@ def _unseen(case: Case, tests: tuple[TestCase, ...]) -> str:
 
 
 def steps_completed(case: Case) -> Evidence:
-    """Criterion 4: the progress bar reached the requested steps, and the metrics of that very step are there."""
-    progress, wanted = case.facts.progress, case.job.steps
+    """Criterion 4: in each phase the bar reached the requested steps, and the metrics of that very step are there."""
+    started = {phase.name: phase for phase in started_phases(case)}
+    rows = []
+    for planned in planned_phases(case.job):
+        if planned.name not in started:
+            summary = f"the {planned.name} phase, until step {planned.last_step}, never began"
+            return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log)
+        item = _phase_completed(case, started[planned.name], alone=len(planned_phases(case.job)) == 1)
+        if item.state is not State.MET:
+            return item
+        rows.append(item)
+    return replace(rows[-1], summary="; then ".join(row.summary for row in rows))
+
+
+def _phase_completed(case: Case, phase: Phase, *, alone: bool) -> Evidence:
+    where = "" if alone else f" in the {phase.name} phase"
+    wanted = phase.planned.last_step
+    progress = _last_bar(case, phase)
     if progress is None:
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, "no training progress in the log", case.log)
+        summary = f"no training progress {'in the log' if alone else where.strip()}"
+        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log)
     at = (case.log, progress.at.line, progress.at.text)
-    if progress.total != wanted or progress.done != wanted or progress.percent != 100 or not case.facts.completed_at:
-        summary = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}, with {wanted} requested"
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, *at)
-    steps = case.train_steps()
-    stray = next((step for step in steps if step.step > wanted or global_step(step) != step.step), None)
-    if stray:
-        summary = f"step {stray.step} on line {stray.line} says global step {global_step(stray):g}, {wanted} requested"
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, summary, case.log, stray.line)
+    latest = progress is case.facts.progress
+    reached = (progress.done, progress.total, progress.percent) == (wanted, wanted, 100)
+    if not reached or (latest and not case.facts.completed_at):
+        bar = f"the bar stands at {progress.percent}%, {progress.done}/{progress.total}{where}"
+        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"{bar}, with {wanted} requested", *at)
+    steps = [step for step in case.train_steps() if alone or phase.wrote(step.line)]
+    for step in steps:
+        stray = _stray(step, phase)
+        if stray:
+            return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"{stray}{where}", case.log, step.line)
     last = next((step for step in reversed(steps) if step.step == wanted), None)
     if last is None:
-        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"no metrics of global step {wanted}", *at)
+        return Evidence(Criterion.STEPS_COMPLETED, State.MISSING, f"no metrics of global step {wanted}{where}", *at)
     summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
     return Evidence(Criterion.STEPS_COMPLETED, State.MET, summary, *at)
+
+
+def _last_bar(case: Case, phase: Phase) -> Progress | None:
+    bars = [*case.facts.earlier, *([case.facts.progress] if case.facts.progress else [])]
+    return next((bar for bar in reversed(bars) if phase.wrote(bar.at.line)), None)
+
+
+def _stray(step: StepMetrics, phase: Phase) -> str:
+    """What is wrong with a step that no such phase trains; empty for one that it does."""
+    wanted, first = phase.planned.last_step, phase.planned.first_step
+    if step.step > wanted or global_step(step) != step.step:
+        return f"step {step.step} on line {step.line} says global step {global_step(step):g}, {wanted} requested"
+    return f"step {step.step} on line {step.line} comes before the first step, {first}," if step.step < first else ""
 
 
 def global_step(step: StepMetrics) -> float:

@@ -12,6 +12,7 @@ from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.health import HEALTH_STAGE
 from bot.core.import_proof import checkout_gap, run_imported_checkout
+from bot.core.level_criteria import GAP_STAGE, LEVEL_STAGE
 from bot.core.outcome import Decision, Result
 from bot.core.parity import COMPARISON_STAGE
 from bot.core.record import EndReason, Finding, Record
@@ -41,6 +42,7 @@ def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         or _not_as_asked(by)
         or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
         or _lost_run(case)
+        or _proven(case, _broken_level(by, case))
         or _gap(case, tuple(item for item in evidence if item.criterion not in _JUDGED_APART))
         or _open_signal(by)
         or PASSED
@@ -115,6 +117,16 @@ def _open_signal(by: By) -> Decision | None:
     return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.MEND_SIGNAL, item)
 
 
+def _broken_level(by: By, case: Case) -> Decision | None:
+    """A run that finished and yet did not do what its level is for, where that is shown to be somebody's fault."""
+    for criterion, stage_of in LEVEL_STAGE.items():
+        item = by.get(criterion)
+        stage = stage_of(case) if item and item.state is State.BROKEN else None
+        if item and stage:
+            return Decision(Result.FAIL, stage, item.summary, wording.MEND_HEALTH[criterion], item)
+    return None
+
+
 def _error_in_log(case: Case) -> Decision | None:
     """What triage blames, unless the end of the run is explained better by who ended it."""
     answer = case.triage
@@ -183,4 +195,5 @@ def _gap_stage(case: Case, first: Evidence | None) -> Stage:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT
-    return _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion) or _stood(case)
+    known = _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion)
+    return known or GAP_STAGE.get(first.criterion) or _stood(case)

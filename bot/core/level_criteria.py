@@ -1,39 +1,17 @@
 """What levels 1 to 5 ask for beyond the basic criteria and the health evidence, each judged by one function."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from bot.core import wording
 from bot.core.case import Case, Judge
-from bot.core.evidence import Criterion, Evidence, State
+from bot.core.evidence import Criterion
+from bot.core.feature_evidence import feature_active
+from bot.core.fsdp_proof import fsdp_active
 from bot.core.levels import Level
+from bot.core.parallel_proof import parallel_sizes
 from bot.core.parity import parity, resumed_step
-from bot.core.record import JOB_FILE
+from bot.core.resume_proof import resume_stage, resumed
 from bot.core.signal import learning_signal
-
-
-def resumed(case: Case) -> Evidence:
-    """Level 1: a checkpoint of the first phase was written, loaded by the second, which trained on from it."""
-    return _not_judged(case, Criterion.RESUMED)
-
-
-def parallel_sizes(case: Case) -> Evidence:
-    """Level 2: the resolved parallel sizes are those of the variant, and some size is not trivial."""
-    return _not_judged(case, Criterion.PARALLEL_SIZES)
-
-
-def fsdp_active(case: Case) -> Evidence:
-    """Level 3: the models were wrapped by Megatron-FSDP."""
-    return _not_judged(case, Criterion.FSDP_ACTIVE)
-
-
-def feature_active(case: Case) -> Evidence:
-    """Level 4: a fact that a dense run lacks shows that the feature was active."""
-    return _not_judged(case, Criterion.FEATURE_ACTIVE)
-
-
-def _not_judged(case: Case, criterion: Criterion) -> Evidence:
-    return Evidence(criterion, State.MISSING, wording.not_judged(case.job.level), JOB_FILE)
-
+from bot.core.stages import Stage
 
 OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
     Level.SAVE_RESUME: (resumed, resumed_step),
@@ -42,3 +20,25 @@ OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
     Level.FEATURE: (feature_active,),
     Level.LEARNING_SIGNAL: (learning_signal,),
 }
+
+
+def _fsdp_stage(case: Case) -> Stage:  # noqa: ARG001
+    """Whatever else the run shows: the wrapper was chosen while models were wrapped."""
+    return Stage.FSDP_WRAP
+
+
+# The stage at which a run that finished lacks the item.
+GAP_STAGE: Mapping[Criterion, Stage] = {
+    Criterion.RESUMED: Stage.CHECKPOINT_LOAD,
+    Criterion.PARALLEL_SIZES: Stage.BRIDGE_PROVIDER,
+    Criterion.FSDP_ACTIVE: Stage.FSDP_WRAP,
+    Criterion.FEATURE_ACTIVE: Stage.BRIDGE_PROVIDER,
+}
+LEVEL_STAGE: Mapping[Criterion, Callable[[Case], Stage | None]] = {
+    Criterion.RESUMED: resume_stage,
+    Criterion.FSDP_ACTIVE: _fsdp_stage,
+}
+"""The criteria that a run fails by when they are broken, each with the stage that it failed at (None: no Fail).
+
+Sizes and features that are not those asked for make another run of it, which is Blocked.
+"""

@@ -47,6 +47,13 @@ MEND_HEALTH: Mapping[Criterion, str] = {
     Criterion.ROLLOUT_AGREEMENT: (
         "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
     ),
+    Criterion.RESUMED: (
+        "Look at what the save phase left and what the resume phase loaded; rerun with SAVE_FREQ=-1 to separate "
+        "construction from checkpointing."
+    ),
+    Criterion.FSDP_ACTIVE: (
+        "Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."
+    ),
     Criterion.RESUMED_STEP: (
         "Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."
     ),
@@ -207,11 +214,6 @@ def command(record: Record, *, started: bool) -> str:
     if record.job is None:
         return "unknown"
     return f"bash {record.job.script} ({'exact arguments not recorded' if started else 'never started'})"
-
-
-def not_judged(level: Level) -> str:
-    """A level whose own evidence this version cannot judge is never a Pass."""
-    return f"the evidence of level {int(level)} ({level.title.lower()}) is not judged by this version"
 
 
 def ended_early(reason: str, exit_code: object, note: object) -> str:

@@ -12,6 +12,7 @@ from bot.core.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
 from bot.core.import_proof import MODULES, is_below, local_import, run_imported_checkout
 from bot.core.jobs import DeselectedTest, Repository, SiteProfile
 from bot.core.levels import FULL_RECOMPUTE, Level
+from bot.core.phases import planned_phases
 from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
 from bot.core.stages import Stage
 from tests.core.builders import (
@@ -362,12 +363,19 @@ def test_a_site_override_counts_like_the_job_s_own() -> None:
     assert asked["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == 1, "the job's own variable wins"
 
 
-@pytest.mark.parametrize("level", [Level.SAVE_RESUME, Level.MEGATRON_FSDP])
+@pytest.mark.parametrize("level", [Level.SMOKE, Level.MEGATRON_FSDP])
 def test_what_a_level_asks_beyond_the_job(level: Level) -> None:
-    variant = {Level.SAVE_RESUME: "resume", Level.MEGATRON_FSDP: "fsdp"}[level]
-    asked = dict(requested(make_job(level, variant)))
-    assert ("trainer.total_training_steps" in asked) is (level is not Level.SAVE_RESUME)
+    asked = dict(requested(make_job(level, {Level.SMOKE: "lora-ddp", Level.MEGATRON_FSDP: "fsdp"}[level])))
     assert asked["actor_rollout_ref.actor.megatron.use_megatron_fsdp"] is (level is Level.MEGATRON_FSDP)
+
+
+def test_a_run_of_two_phases_is_asked_for_the_steps_and_resume_mode_of_each() -> None:
+    job = make_job(Level.SAVE_RESUME, "resume", steps=3, wrapper={"SAVE_FREQ": "1"})
+    keys = ("trainer.total_training_steps", "trainer.resume_mode")
+    assert not set(keys) & dict(requested(job)).keys()
+    save, resume = planned_phases(job)
+    assert [dict(requested(job, save))[key] for key in keys] == [2, "disable"]
+    assert [dict(requested(job, resume))[key] for key in keys] == [3, "auto"]
 
 
 @pytest.mark.parametrize(

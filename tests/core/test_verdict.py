@@ -412,15 +412,15 @@ ABOVE_ZERO = [one for one in VARIANTS if one.level is not Level.SMOKE]
 
 
 @pytest.mark.parametrize("variant", ABOVE_ZERO, ids=lambda one: one.job_id)
-def test_a_level_that_is_not_judged_yet_never_passes(variant: Variant) -> None:
+def test_the_smoke_s_log_passes_no_other_level(variant: Variant) -> None:
     verdict = judged(job=make_job(variant.level, variant.name))
     assert verdict.result is Result.BLOCKED
     assert f"Level {int(variant.level)}" in verdict.sentence
 
 
-def test_the_level_s_own_evidence_is_named_as_not_judged() -> None:
+def test_the_level_s_own_evidence_comes_last_and_is_named() -> None:
     verdict = judged(job=make_job(Level.FEATURE, "feature"))
-    assert verdict.cause == "evidence is missing: the evidence of level 4 (feature e2e) is not judged by this version"
+    assert verdict.cause == "evidence is missing: the job names no feature to look for"
     assert verdict.evidence[-1].criterion is Criterion.FEATURE_ACTIVE
 
 
