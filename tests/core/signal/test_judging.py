@@ -1,0 +1,176 @@
+"""Level 5 on a whole case: evidence, verdict, limitations and the line of the card."""
+
+import math
+from typing import Any
+
+import pytest
+
+from bot.core.card import Card, render_markdown, render_text
+from bot.core.evidence import Criterion, State
+from bot.core.facts import StepMetrics
+from bot.core.jobs import Checkpoint, Job
+from bot.core.levels import Level, variants_of
+from bot.core.outcome import Result, Verdict
+from bot.core.related import RelatedRun, RelatedStep, Role
+from bot.core.signal import learning_signal
+from bot.core.stages import Stage
+from bot.core.verdict import judge
+from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
+from tests.core.signal.series import noisy, run_of, with_value
+
+(VARIANT,) = variants_of(Level.LEARNING_SIGNAL)
+CONFIG = config_with(
+    {
+        "trainer.total_training_steps": 20,
+        "trainer.val_before_train": True,
+        "trainer.test_freq": 10,
+        "actor_rollout_ref.actor.optim.lr": 0.0001,
+    }
+)
+RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(3))
+REAL = Checkpoint(model_id="Qwen/Qwen2.5-0.5B")
+
+
+def job(**given: Any) -> Job:
+    return make_job(
+        Level.LEARNING_SIGNAL,
+        VARIANT.name,
+        steps=20,
+        wrapper=dict(VARIANT.wrapper),
+        overrides=VARIANT.overrides,
+        **given,
+    )
+
+
+def base(steps: tuple[StepMetrics, ...], result: Result = Result.PASS) -> RelatedRun:
+    return RelatedRun(
+        role=Role.MERGE_BASE,
+        job_id="5-signal",
+        job_digest="d" * 64,
+        bridge_commit="e" * 40,
+        folder="../5-signal-merge-base",
+        result=result,
+        steps=tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in steps),
+    )
+
+
+def facts(steps: tuple[StepMetrics, ...], **given: Any) -> Any:
+    return make_facts(configs=(CONFIG,), steps=steps, progress=bar(20, 20, line=1700), line_count=1710, **given)
+
+
+def judged(steps: tuple[StepMetrics, ...], *bases: RelatedRun, **given: Any) -> Verdict:
+    return judge(make_record(job=job(**given), related=bases), facts(steps))
+
+
+def test_a_rising_run_passes_and_claims_no_more() -> None:
+    verdict = judged(RISING, base(run_of(noisy(1, 0.3))))
+    assert (verdict.result, verdict.cause) == (Result.PASS, "")
+    assert verdict.sentence.startswith("learning-signal passed: verl finished 20 training steps")
+    text = render_text(Card((verdict,)))
+    assert "Learning-signal passed over 20 steps of one run: no convergence is claimed." in verdict.limitations
+    assert "converged" not in text
+    assert not any("compared with nothing" in row for row in verdict.limitations)
+
+
+def test_the_card_shows_every_curve_in_one_line() -> None:
+    verdict = judged(RISING)
+    (line,) = [item.excerpt for item in verdict.key_lines if item.criterion is Criterion.LEARNING_SIGNAL]
+    assert line.startswith("reward 0.0")
+    assert [part.split(" ")[0] for part in line.split(", ")] == ["reward", "loss", "grad", "KL", "entropy", "length"]
+    assert f"log.txt.zst:1600: {line}" in render_text(Card((verdict,)))
+    assert line in render_markdown(Card((verdict,)))
+
+
+def test_a_run_without_a_baseline_says_so() -> None:
+    verdict = judged(RISING)
+    assert verdict.result is Result.PASS
+    assert (
+        "No run on the merge base stands beside this one: its curves are compared with nothing." in verdict.limitations
+    )
+
+
+def test_a_flat_run_is_inconclusive_without_a_baseline() -> None:
+    verdict = judged(LEVEL)
+    assert (verdict.result, verdict.stage) == (Result.BLOCKED, Stage.LEARNING_SIGNAL)
+    assert verdict.cause.startswith("flat: critic/score/mean stayed at 0.04")
+    assert any("merge base" in row for row in verdict.followups)
+    assert any(item.criterion is Criterion.LEARNING_SIGNAL and "▁" in item.excerpt for item in verdict.key_lines)
+
+
+def test_a_flat_run_is_inconclusive_beside_a_flat_baseline() -> None:
+    verdict = judged(LEVEL, base(run_of(noisy(2)), Result.BLOCKED))
+    assert (verdict.result, verdict.stage) == (Result.BLOCKED, Stage.LEARNING_SIGNAL)
+    assert verdict.cause.endswith("the baseline did not learn either")
+
+
+def test_a_flat_run_fails_where_the_baseline_moved() -> None:
+    verdict = judged(LEVEL, base(RISING))
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.LEARNING_SIGNAL)
+    assert "on the baseline it rose by 0.2" in verdict.sentence
+
+
+@pytest.mark.parametrize("metric", ["actor/pg_loss", "actor/grad_norm", "critic/grad_norm", "critic/score/mean"])
+def test_a_planted_nan_is_unstable_and_fails(metric: str) -> None:
+    verdict = judged(with_value(RISING, 7, **{metric: math.nan}), base(RISING))
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.LEARNING_SIGNAL)
+    assert f"unstable: {metric} is nan at step 7" in verdict.sentence
+    (item,) = [item for item in verdict.evidence if item.criterion is Criterion.LEARNING_SIGNAL]
+    assert (item.state, item.line) == (State.BROKEN, 1470)
+
+
+def test_an_earlier_fault_of_health_comes_first() -> None:
+    steps = with_value(with_value(RISING, 7, actor__pg_loss=math.nan), 3, actor__grad_norm=0.0)
+    assert judged(steps).stage is Stage.TRAIN_STEP
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "config", "result"),
+    [
+        (None, {}, Result.PASS),
+        (Checkpoint(model_id="x", dummy_config="dummy.json"), {}, Result.PASS),
+        (REAL, {}, Result.BLOCKED),
+        (REAL, {"actor_rollout_ref.rollout.ignore_eos": True}, Result.PASS),
+    ],
+)
+def test_responses_at_the_cap_are_weak_where_they_could_end(
+    checkpoint: Checkpoint | None, config: dict[str, object], result: Result
+) -> None:
+    steps = run_of(noisy(0, 0.3), response_length__clip_ratio=0.98)
+    given = {"checkpoint": checkpoint} if checkpoint else {}
+    printed = config_with(
+        {
+            "trainer.total_training_steps": 20,
+            "trainer.val_before_train": True,
+            "trainer.test_freq": 10,
+            "actor_rollout_ref.actor.optim.lr": 0.0001,
+            **config,
+        }
+    )
+    found = facts(steps)
+    verdict = judge(make_record(job=job(**given)), make_facts(**{**_fields(found), "configs": (printed,)}))
+    assert verdict.result is result
+    if result is Result.BLOCKED:
+        assert verdict.cause == "weak evidence: 98% of the responses end at the length cap, at most 50% may"
+        assert "learning-signal passed" not in render_text(Card((verdict,))).lower()
+    else:
+        assert "98% of the responses end at the length cap." in verdict.limitations
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in found.__dataclass_fields__}
+
+
+def test_a_run_of_fewer_steps_than_asked_for_is_no_evidence() -> None:
+    item = learning_signal(make_case(make_record(job=job()), facts(RISING[:14])))
+    assert (item.state, item.summary) == (State.MISSING, "not enough steps: the run stops at step 14 of 20")
+
+
+def test_a_run_that_never_trained_has_no_curves_and_no_remarks() -> None:
+    verdict = judged(())
+    assert verdict.result is Result.BLOCKED
+    assert not any("compared with nothing" in row for row in verdict.limitations)
+
+
+def test_a_baseline_that_says_nothing_is_named() -> None:
+    verdict = judged(RISING, base(RISING[:4]))
+    assert any("5-signal-merge-base says nothing: not enough steps" in row for row in verdict.limitations)
