@@ -21,11 +21,14 @@ def judge_folders(folders: RunFolders, folder: Path) -> tuple[Verdict, ...]:
     return tuple(judge_run(folders, path)[0] for path in folders.find(folder))
 
 
-def judge_run(folders: RunFolders, path: Path) -> tuple[Verdict, LogFacts | None]:
-    """One run folder and what its log says; a damaged log is missing evidence and hides no other job of a check."""
+def judge_run(folders: RunFolders, path: Path, known: LogFacts | None = None) -> tuple[Verdict, LogFacts | None]:
+    """One run folder and what its log says; a damaged log is missing evidence and hides no other job of a check.
+
+    `known` are the facts of an earlier look at the same log, which is then not read again.
+    """
     record = folders.record(path)
     try:
-        facts = folders.facts(path)
+        facts = folders.facts(path) if known is None else known
     except UnreadableLogError as error:
         return judge(record.model_copy(update={"missing": (*record.missing, str(error))}), None), None
     return judge(record, facts), facts

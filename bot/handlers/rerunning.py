@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bot.core import beside
 from bot.core.blame import ended
+from bot.core.facts import LogFacts
 from bot.core.followups import Allowed, Followup, followups, gpu_minutes
 from bot.core.jobs import Job
 from bot.core.outcome import Result, Verdict
@@ -51,8 +52,13 @@ class _Place:
 
 def follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say) -> Verdict:
     """Make the runs that the judged job in `folder` asks for, one after the other; the verdict with all of them."""
+    return _follow_up(job, folder, allowed, rooms, say)[0]
+
+
+def _follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say) -> tuple[Verdict, LogFacts | None]:
+    """The verdict, and what the job's own log says."""
     history = rooms.folders.record(folder).related
-    verdict, _ = judge_run(rooms.folders, folder)
+    verdict, facts = judge_run(rooms.folders, folder)
     while asked := followups(job, verdict, history, allowed):
         try:
             history = (*history, _run(job, asked[0], folder, history, rooms, say))
@@ -60,13 +66,13 @@ def follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say)
             _write(rooms, folder, history, {asked[0].role: INTERRUPTED})
             raise
         _write(rooms, folder, history)
-        verdict, _ = judge_run(rooms.folders, folder)
+        verdict, facts = judge_run(rooms.folders, folder, facts)
     reason = allowed.no_base_for(job)
     if verdict.alone is Result.FAIL and reason and not any(run.role is Role.MERGE_BASE for run in history):
         _write(rooms, folder, history, {Role.MERGE_BASE: reason})
-        verdict, _ = judge_run(rooms.folders, folder)
+        verdict, facts = judge_run(rooms.folders, folder, facts)
     write_judgement(rooms.folders, folder, (verdict,))
-    return verdict
+    return verdict, facts
 
 
 def _run(
@@ -83,8 +89,7 @@ def _run(
         rooms.dispatcher.run(asked.job, place.folder)
     if asked.inherits:
         _write(rooms, place.folder, tuple(_seen_from(run) for run in asked.inherits))
-    verdict = follow_up(asked.job, place.folder, asked.beside, rooms, say)
-    _, facts = judge_run(rooms.folders, place.folder)
+    verdict, facts = _follow_up(asked.job, place.folder, asked.beside, rooms, say)
     if asked.role is Role.MERGE_BASE and not kept:
         _keep(asked.job, place, verdict, rooms)
     run = beside.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
