@@ -1,0 +1,250 @@
+"""A run beside another one of the same training: across parallel sizes, and around a save."""
+
+from typing import Any
+
+import pytest
+
+from bot.core.bands import Bands
+from bot.core.card import Card, render_markdown
+from bot.core.case import Case
+from bot.core.config_proof import requested
+from bot.core.evidence import Criterion, State
+from bot.core.facts import StepMetrics
+from bot.core.levels import DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
+from bot.core.outcome import Result
+from bot.core.parity import parity, reports, resumed_step
+from bot.core.parity_jobs import differences, for_parity, trivial_sizes
+from bot.core.related import RelatedRun, RelatedStep, Role
+from bot.core.stages import Stage
+from bot.core.verdict import judge_case
+from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
+
+DENSE = {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2", "NUM_GPUS": "4"}
+HEALTHY = {
+    "actor/grad_norm": 0.22,
+    "critic/grad_norm": 4.0,
+    "actor/entropy": 7.34,
+    "actor/kl_loss": 0.01,
+    "rollout_corr/rollout_log_ppl": 7.36,
+    "prompt_length/mean": 87.8,
+    "actor/lr": 0.001,
+    "training/rollout_actor_probs_pearson_corr": 0.9998,
+}
+
+
+def line(step: int, **changes: float | None) -> StepMetrics:
+    """A step of the run; `changes` by the metric's name with its slash as two underscores, None removes one."""
+    values: dict[str, float | None] = {**HEALTHY, "training/global_step": float(step)}
+    values |= {name.replace("__", "/"): value for name, value in changes.items()}
+    return StepMetrics(step, 1000 + step, {name: value for name, value in values.items() if value is not None})
+
+
+def beside(role: Role, *steps: StepMetrics, **given: Any) -> RelatedRun:
+    fields: dict[str, Any] = {
+        "role": role,
+        "job_id": "0-dense-trivial",
+        "job_digest": "d" * 64,
+        "bridge_commit": "a" * 40,
+        "folder": "related/other",
+        "result": Result.PASS,
+        "steps": tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in steps),
+    }
+    return RelatedRun(**(fields | given))
+
+
+def dense(*steps: StepMetrics, related: tuple[RelatedRun, ...] = (), **given: Any) -> Case:
+    """A run of level 2 with these steps."""
+    job = make_job(Level.PARALLELISM, "dense", steps=len(steps), gpu_count=4, wrapper=DENSE)
+    record = make_record(job=job, related=related, **given)
+    printed = (config_with(dict(requested(job))),)
+    return make_case(record, make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed))
+
+
+REFERENCE = beside(Role.TRIVIAL_SIZES, line(1), line(2), line(3))
+
+
+def test_without_a_reference_parity_is_not_shown() -> None:
+    item = parity(dense(line(1)))
+    assert (item.state, item.summary.startswith("no run at trivial sizes")) == (State.WAIVED, True)
+
+
+def test_the_reason_why_there_is_no_reference_is_told() -> None:
+    item = parity(dense(line(1), related_not_run={Role.TRIVIAL_SIZES: "--parity was not given"}))
+    assert item.summary.endswith("(--parity was not given)")
+
+
+def test_equal_trainings_meet_parity() -> None:
+    item = parity(dense(line(1), line(2), line(3), related=(REFERENCE,)))
+    assert (item.state, item.line) == (State.MET, 1003)
+    assert item.summary == (
+        "3 step(s) agree with the same training at trivial sizes, samples the same (stated defaults)"
+    )
+
+
+def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
+    steps = [line(n, actor__grad_norm=0.41, rollout_corr__rollout_log_ppl=7.37) for n in (1, 2, 3)]
+    case = dense(*steps, related=(REFERENCE,))
+    item = parity(case)
+    assert (item.state, item.file, item.line) == (State.BROKEN, "log.txt.zst", 1003)
+    assert "actor/grad_norm x1.86 in the median of 3 steps" in item.summary
+    verdict = judge_case(case)
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.TRAIN_STEP)
+    assert any("finalizing gradients" in row for row in verdict.followups)
+
+
+@pytest.mark.parametrize(
+    ("related", "said"),
+    [
+        (beside(Role.TRIVIAL_SIZES, line(1), result=Result.BLOCKED, cause="no GPU"), "ended as Blocked: no GPU"),
+        (beside(Role.TRIVIAL_SIZES), "recorded no metrics"),
+        (beside(Role.TRIVIAL_SIZES, line(7)), "no training step in common"),
+        (beside(Role.TRIVIAL_SIZES, line(1, prompt_length__mean=90.0)), "prompt_length/mean is 87.8"),
+        (beside(Role.TRIVIAL_SIZES, line(1, actor__lr=1e-6)), "actor/lr is 0.001"),
+        (beside(Role.TRIVIAL_SIZES, StepMetrics(1, 1, {"actor/lr": 0.001})), "no metric in common"),
+    ],
+)
+def test_what_cannot_be_compared_is_missing(related: RelatedRun, said: str) -> None:
+    item = parity(dense(line(1), related=(related,)))
+    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+
+
+def test_of_several_references_the_last_counts() -> None:
+    first = beside(Role.TRIVIAL_SIZES, result=Result.BLOCKED)
+    assert parity(dense(line(1), related=(first, REFERENCE))).state is State.MET
+
+
+def resumed(last: StepMetrics, *twin: StepMetrics, before: StepMetrics | None = None, **given: Any) -> Case:
+    """A run of level 1: a step before the save and one after the resume, beside its twin."""
+    job = make_job(Level.SAVE_RESUME, "resume", steps=2, wrapper={"SAVE_FREQ": "1"})
+    related = (beside(Role.UNINTERRUPTED, *twin, job_id="1-resume-uninterrupted", **given),) if twin else ()
+    printed = (config_with(dict(requested(job))),)
+    facts = make_facts(steps=(before or line(1), last), progress=bar(2, 2), configs=printed)
+    return make_case(make_record(job=job, related=related), facts)
+
+
+TWIN = (line(1), line(2, actor__kl_loss=0.02))
+
+
+def test_without_a_twin_the_resumed_step_is_not_judged() -> None:
+    assert resumed_step(resumed(line(2))).state is State.WAIVED
+
+
+def test_the_resumed_step_equals_the_twins() -> None:
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.02), *TWIN))
+    assert (item.state, item.line) == (State.MET, 1002)
+    assert "step before the save equal to the last digit" in item.summary
+
+
+def test_an_adapter_that_was_not_loaded_fails_the_load() -> None:
+    case = resumed(line(2, actor__kl_loss=0.0), *TWIN)
+    item = resumed_step(case)
+    assert item.state is State.BROKEN
+    assert "actor/kl_loss 0 against 0.02" in item.summary
+    assert item.summary.endswith("an adapter that was not loaded shows")
+    verdict = judge_case(case)
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_LOAD)
+
+
+def test_an_optimizer_that_was_not_loaded_shows_where_the_runs_are_exact() -> None:
+    twin = (line(1), line(2, actor__kl_loss=0.02, actor__ppo_kl=0.002))
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.024, actor__ppo_kl=0.006), *twin))
+    assert (item.state, "actor/ppo_kl" in item.summary, "adapter" in item.summary) == (State.BROKEN, True, False)
+
+
+def test_noise_before_the_save_widens_what_is_held_against_the_step_after() -> None:
+    noisy = line(1, actor__grad_norm=0.225, rollout_corr__rollout_log_ppl=7.365)
+    after = line(2, actor__kl_loss=0.018, actor__grad_norm=0.21, rollout_corr__rollout_log_ppl=7.37)
+    item = resumed_step(resumed(after, *TWIN, before=noisy))
+    assert (item.state, "samples differ" in item.summary) == (State.MET, True)
+
+
+def test_identical_runs_that_differ_before_the_save_prove_nothing() -> None:
+    apart = line(1, actor__grad_norm=0.5, rollout_corr__rollout_log_ppl=7.4)
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.0), *TWIN, before=apart))
+    assert (item.state, "differ before the save already" in item.summary) == (State.MISSING, True)
+
+
+def test_a_resumed_step_on_other_prompts_cannot_be_compared() -> None:
+    item = resumed_step(resumed(line(2, prompt_length__mean=90.0), *TWIN))
+    assert (item.state, "prompt_length/mean" in item.summary) == (State.MISSING, True)
+
+
+def test_a_scheduler_that_was_not_restored_is_broken() -> None:
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.02, actor__lr=0.0005), *TWIN))
+    assert (item.state, "actor/lr is 0.0005 in the run" in item.summary) == (State.BROKEN, True)
+
+
+def test_a_twin_that_did_not_pass_is_no_measure() -> None:
+    item = resumed_step(resumed(line(2), *TWIN, result=Result.FAIL, cause="out of memory"))
+    assert (item.state, "ended as Fail: out of memory" in item.summary) == (State.MISSING, True)
+
+
+def test_no_measured_band_means_the_stated_tolerances() -> None:
+    assert parity(dense(line(1), related=(REFERENCE,), bands=Bands())).state is State.MET
+
+
+def test_the_card_folds_every_comparison() -> None:
+    verdict = judge_case(dense(line(1), line(2), related=(REFERENCE,)))
+    shown = render_markdown(Card((verdict,)))
+    assert "<summary>2-dense beside 0-dense-trivial, the same training at trivial sizes: within tolerance" in shown
+    assert "| actor/grad_norm | 2 | 1 | 0.22 / 0.22 at 1 | within |" in shown
+    assert len(reports(resumed(line(2), *TWIN))) == 2
+    assert reports(dense(line(1))) == ()
+
+
+@pytest.mark.parametrize(
+    "variant", [one for one in VARIANTS if one.level is Level.PARALLELISM], ids=lambda one: one.name
+)
+def test_the_reference_of_every_variant_has_only_sizes_of_one(variant: Any) -> None:
+    wrapper = {**variant.wrapper, "NUM_GPUS": str(variant.gpu_count)}
+    job = make_job(Level.PARALLELISM, variant.name, gpu_count=variant.gpu_count, wrapper=wrapper)
+    found = trivial_sizes(job)
+    sizes = {key: value for key, value in found.expected.items() if key.endswith("_parallel_size")}
+    assert len(sizes) >= 10
+    assert set(sizes.values()) <= {1, None}
+    assert (found.gpu_count, found.expected["trainer.n_gpus_per_node"], found.level) == (1, 1, Level.SMOKE)
+    assert differences(job, found) == ()
+    assert trivial_sizes(found).wrapper == found.wrapper
+
+
+def test_the_reference_keeps_all_but_the_sizes() -> None:
+    overrides = ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "data.seed=7", *DETERMINISTIC)
+    job = make_job(Level.PARALLELISM, "dense", gpu_count=4, wrapper=DENSE, overrides=overrides, steps=3)
+    found = trivial_sizes(job)
+    assert found.overrides == ("data.seed=7", *DETERMINISTIC)
+    assert found.expected["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == 1
+    assert (found.steps, found.data, found.checkpoint, found.bridge) == (3, job.data, job.checkpoint, job.bridge)
+    assert found.id == "0-dense-trivial"
+
+
+def test_a_site_that_sets_sizes_does_not_keep_them() -> None:
+    job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
+    site = job.site.model_copy(update={"wrapper": {"REF_PP": "2", "COMMON_VPP": "2", "LORA_RANK": "8"}})
+    found = trivial_sizes(job.model_copy(update={"site": site}))
+    assert (found.wrapper["REF_PP"], found.wrapper["COMMON_VPP"], found.wrapper["LORA_RANK"]) == ("1", "null", "4")
+
+
+def test_a_job_for_parity_draws_the_same_samples_over_several_steps() -> None:
+    found = for_parity(make_job(Level.PARALLELISM, "dense", wrapper=DENSE))
+    assert found.overrides == (*DETERMINISTIC, *TELLING_LEARNING_RATE)
+    assert (found.steps, found.wrapper["TOTAL_TRAIN_STEPS"]) == (PARITY_STEPS, str(PARITY_STEPS))
+    assert found.expected["actor_rollout_ref.rollout.full_determinism"] is True
+    assert found.expected["trainer.total_training_steps"] == PARITY_STEPS
+    assert for_parity(found) == found
+
+
+def test_a_learning_rate_of_the_jobs_own_stays() -> None:
+    own = "actor_rollout_ref.actor.optim.lr=0.0001"
+    found = for_parity(make_job(Level.PARALLELISM, "dense", steps=20, overrides=(own,)))
+    assert (found.overrides, found.steps) == ((own, *DETERMINISTIC), 20)
+
+
+def test_what_else_differs_between_two_jobs_is_told() -> None:
+    job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
+    other = make_job(wrapper={"LORA_RANK": "8"}, overrides=("data.seed=7",))
+    assert differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")
+
+
+def test_both_judges_ask_for_their_own_criterion() -> None:
+    assert parity(dense(line(1))).criterion is Criterion.PARITY
+    assert resumed_step(resumed(line(2))).criterion is Criterion.RESUMED_STEP
