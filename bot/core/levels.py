@@ -111,6 +111,9 @@ class Variant:
         return f"{int(self.level)}-{self.name}"
 
 
+# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
+DATA_PARALLEL = Variant(Level.PARALLELISM, "dp", 4, 24)
+
 VARIANTS: tuple[Variant, ...] = (
     Variant(Level.SMOKE, "lora-ddp", 1, 5),
     Variant(Level.SMOKE, "amplified-lora", 1, 5, overrides=AMPLIFIED_LORA),
@@ -148,8 +151,7 @@ VARIANTS: tuple[Variant, ...] = (
         },
         feature="moe",
     ),
-    # Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
-    Variant(Level.PARALLELISM, "dp", 4, 24),
+    DATA_PARALLEL,
     Variant(
         Level.MEGATRON_FSDP,
         "fsdp",

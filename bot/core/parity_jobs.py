@@ -1,10 +1,12 @@
 """The two jobs of a parity report: the one with the sizes under test, and the same with every parallel size 1."""
 
 import re
+from dataclasses import replace
 
 from bot.core.expected import Value, expected_config, expected_of_overrides
 from bot.core.jobs import WRAPPER_SCRIPT, Job
-from bot.core.levels import DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, Level
+from bot.core.levels import DATA_PARALLEL, DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, Level
+from bot.core.plan import Plan
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
@@ -24,6 +26,14 @@ def for_parity(job: Job) -> Job:
     steps = max(job.steps, PARITY_STEPS)
     wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
     return _with(job, {"steps": steps}, wrapper, overrides)
+
+
+def with_data_parallel(planned: Plan) -> Plan:
+    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
+    default = next((one for one in planned.jobs if one.variant.level is Level.PARALLELISM), None)
+    if default is None or any(one.variant is DATA_PARALLEL for one in planned.jobs):
+        return planned
+    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
 
 
 def trivial_sizes(job: Job) -> Job:

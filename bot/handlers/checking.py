@@ -12,7 +12,7 @@ from bot.core.contract import Kind
 from bot.core.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from bot.core.levels import Level
-from bot.core.parity_jobs import for_parity
+from bot.core.parity_jobs import for_parity, with_data_parallel
 from bot.core.plan import JobOutline, Plan, plan
 from bot.core.plan_text import render_plan_text
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
@@ -78,6 +78,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, rooms)
+    planned = with_data_parallel(planned) if Role.TRIVIAL_SIZES in request.beside.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
     rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
     shown = render_plan_text(planned)

@@ -1,5 +1,6 @@
 """A run beside another one of the same training: across parallel sizes, and around a save."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from bot.core.evidence import Criterion, State
 from bot.core.facts import StepMetrics
 from bot.core.levels import DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
 from bot.core.outcome import Result
+from bot.core.outline import JobOutline
 from bot.core.parity import parity, reports, resumed_step
-from bot.core.parity_jobs import differences, for_parity, trivial_sizes
+from bot.core.parity_jobs import differences, for_parity, trivial_sizes, with_data_parallel
+from bot.core.plan import Plan
 from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.stages import Stage
 from bot.core.verdict import judge_case
@@ -192,9 +195,10 @@ def test_the_card_folds_every_comparison() -> None:
     assert reports(dense(line(1))) == ()
 
 
-@pytest.mark.parametrize(
-    "variant", [one for one in VARIANTS if one.level is Level.PARALLELISM], ids=lambda one: one.name
-)
+OF_LEVEL_2 = [one for one in VARIANTS if one.level is Level.PARALLELISM]
+
+
+@pytest.mark.parametrize("variant", OF_LEVEL_2, ids=lambda one: one.name)
 def test_the_reference_of_every_variant_has_only_sizes_of_one(variant: Any) -> None:
     wrapper = {**variant.wrapper, "NUM_GPUS": str(variant.gpu_count)}
     job = make_job(Level.PARALLELISM, variant.name, gpu_count=variant.gpu_count, wrapper=wrapper)
@@ -248,3 +252,13 @@ def test_what_else_differs_between_two_jobs_is_told() -> None:
 def test_both_judges_ask_for_their_own_criterion() -> None:
     assert parity(dense(line(1))).criterion is Criterion.PARITY
     assert resumed_step(resumed(line(2))).criterion is Criterion.RESUMED_STEP
+
+
+def test_parity_adds_data_parallel_ranks_to_level_2_and_only_there() -> None:
+    dense, smoke = JobOutline(OF_LEVEL_2[0], ("0-lora-ddp",), None), JobOutline(VARIANTS[0], (), None)
+    planned = Plan("a", "b", (Level.SMOKE, Level.PARALLELISM), (smoke, dense), (), (), (), ())
+    found = with_data_parallel(planned)
+    assert [one.id for one in found.jobs] == ["0-lora-ddp", "2-dense", "2-dp"]
+    assert found.jobs[2].requires == ("0-lora-ddp",)
+    assert with_data_parallel(found) == found
+    assert with_data_parallel(replace(planned, jobs=(smoke,))).jobs == (smoke,)
