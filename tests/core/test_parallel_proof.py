@@ -1,0 +1,144 @@
+"""Level 2: the sizes asked for, not all of them trivial, and ranks in the log that had them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bot.core.config_proof import requested
+from bot.core.evidence import State
+from bot.core.levels import Level, variants_of
+from bot.core.outcome import Outcome, Result
+from bot.core.parallel_proof import parallel_sizes
+from tests.core.builders import config_with
+from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
+
+TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4}
+SHAPES: dict[str, dict[str, Any]] = {
+    "dense": TP2_PP2,
+    "vpp": {"pipeline": 2, "chunks": 2, "world": 2},
+    "cp": {"world": 2},
+    "expert": {"tensor": 2, "world": 2},
+    "dp": {"data": 4, "world": 4},
+}
+
+
+def run(variant: str, **shape: Any) -> Run:
+    """A run of the variant whose log shows these ranks."""
+    job = job_of(Level.PARALLELISM, variant)
+    return run_of(job, parallel_log(**shape), pids=PARALLEL_PIDS[: job.gpu_count])
+
+
+def test_every_variant_of_the_level_is_tried() -> None:
+    assert set(SHAPES) == {one.name for one in variants_of(Level.PARALLELISM)}
+
+
+@pytest.mark.parametrize("variant", SHAPES)
+def test_a_run_with_the_ranks_of_its_sizes_passes(variant: str) -> None:
+    made = run(variant, **SHAPES[variant])
+    item = parallel_sizes(made.case())
+    assert item.state is State.MET, item.summary
+    verdict = made.verdict()
+    assert (verdict.result, verdict.cause) == (Result.PASS, "")
+    (row,) = (one for one in verdict.deliverables if one.name == "Requested variants")
+    assert (row.outcome, row.detail) == (Outcome.PASS, f"Parallelism stress ({variant})")
+
+
+@pytest.mark.parametrize("variant", [name for name in SHAPES if name != "dp"])
+def test_the_card_claims_the_sizes_that_were_shown(variant: str) -> None:
+    verdict = run(variant, **SHAPES[variant]).verdict()
+    assert not [row for row in verdict.limitations if row.startswith("All parallel sizes are 1")]
+
+
+def test_the_summary_names_sizes_workers_and_ranks() -> None:
+    item = parallel_sizes(run("dense", **TP2_PP2).case())
+    assert item.summary == (
+        "actor and ref and critic have tp=2, pp=2, vpp=1, cp=1, ep=1, etp=1, the rollout tp=2; "
+        "4 process(es) built the models, (tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1), data-parallel size 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variant", "shape", "said"),
+    [
+        ("dense", {**TP2_PP2, "world": 3}, "3 of 4 processes say that they built a model"),
+        (
+            "dense",
+            {"tensor": 2, "world": 4},
+            "(tensor, pipeline) ranks in the log are (0, 0), (1, 0), the sizes make",
+        ),
+        ("dense", {"world": 4}, "the (tensor, pipeline) ranks in the log are (0, 0), the sizes make"),
+        ("dense", {**TP2_PP2, "tensor": 4, "pipeline": 1}, "(2, 0), (3, 0), the sizes make"),
+        ("dense", {**TP2_PP2, "data": 2}, "the token counts are of 2 data-parallel ranks, the sizes leave 1"),
+        ("dense", {**TP2_PP2, "chunks": 2}, "models of 2 chunk(s) were built, the virtual pipeline asks for 1"),
+        ("vpp", {"pipeline": 2, "chunks": 1, "world": 2}, "models of 1 chunk(s) were built"),
+        ("cp", {"world": 2, "data": 2}, "the token counts are of 2 data-parallel ranks, the sizes leave 1"),
+        ("dp", {"world": 4, "data": 1}, "the token counts are of 1 data-parallel ranks, the sizes leave 4"),
+    ],
+)
+def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[str, Any], said: str) -> None:
+    made = run(variant, **shape)
+    item = parallel_sizes(made.case())
+    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+    assert made.verdict().result is Result.BLOCKED
+
+
+@pytest.mark.parametrize("asked", SHAPES)
+@pytest.mark.parametrize("ran", SHAPES)
+def test_the_run_of_another_variant_is_not_this_one(asked: str, ran: str) -> None:
+    if asked == ran:
+        return
+    other = run(ran, **SHAPES[ran])
+    made = Run(other.record.model_copy(update={"job": job_of(Level.PARALLELISM, asked)}), other.facts)
+    assert parallel_sizes(made.case()).state is not State.MET
+    assert made.verdict().result is Result.BLOCKED
+
+
+@pytest.mark.parametrize(
+    "role", ["actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"]
+)
+@pytest.mark.parametrize("size", ["tensor", "pipeline", "context", "virtual_pipeline"])
+def test_one_model_with_another_size_is_broken(role: str, size: str) -> None:
+    made = run("dense", **TP2_PP2)
+    key = f"{role}.{size}_model_parallel_size" if size != "context" else f"{role}.context_parallel_size"
+    (config,) = made.facts.configs
+    values = {**_flat(made), key: 4}
+    item = parallel_sizes(Run(made.record, replace(made.facts, configs=(config_with(values, config.line),))).case())
+    assert (item.state, key in item.summary) == (State.BROKEN, True)
+
+
+def _flat(made: Run) -> dict[str, Any]:
+    assert made.record.job is not None
+    return dict(requested(made.record.job))
+
+
+def test_the_smoke_shows_no_size() -> None:
+    made = run_of(job_of(Level.SMOKE, "lora-ddp"), parallel_log())
+    assert made.verdict().result is Result.PASS
+    assert parallel_sizes(made.case()).summary == "every parallel size is 1: nothing is shown"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"trainer.nnodes": None}, "the configuration does not show the actor's sizes"),
+        ({"actor_rollout_ref.actor.megatron.context_parallel_size": "one"}, "context_parallel_size is 'one', asked 1"),
+    ],
+)
+def test_a_configuration_without_the_sizes_shows_nothing(changes: dict[str, Any], said: str) -> None:
+    made = run("dense", **TP2_PP2)
+    config = config_with({**_flat(made), **changes}, made.facts.configs[0].line)
+    item = parallel_sizes(Run(made.record, replace(made.facts, configs=(config,))).case())
+    assert (item.state is not State.MET, said in item.summary) == (True, True), item.summary
+
+
+def test_a_run_that_printed_no_configuration_shows_no_size() -> None:
+    made = run("dense", **TP2_PP2)
+    item = parallel_sizes(Run(made.record, replace(made.facts, configs=())).case())
+    assert (item.state, item.summary) == (State.MISSING, "no resolved configuration shows the parallel sizes")
+
+
+def test_token_counts_that_are_no_whole_share_say_nothing() -> None:
+    log = parallel_log(**TP2_PP2).replace("perf/total_num_tokens:9716", "perf/total_num_tokens:14000")
+    made = run_of(job_of(Level.PARALLELISM, "dense"), log, pids=PARALLEL_PIDS)
+    assert parallel_sizes(made.case()).state is State.MET

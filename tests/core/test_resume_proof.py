@@ -1,0 +1,249 @@
+"""Level 1: a resume that was one passes, and nothing that only looks like one does."""
+
+from collections.abc import Callable
+
+import pytest
+
+from bot.core.checkpoint_files import CheckpointListing, Checkpoints
+from bot.core.evidence import Criterion, State
+from bot.core.levels import Level
+from bot.core.outcome import Outcome, Result
+from bot.core.phases import planned_phases, started_phases
+from bot.core.resume_proof import resume_stage, resumed
+from bot.core.stages import Stage
+from tests.core.builders import make_case
+from tests.core.level_runs import (
+    checkpoints,
+    driver,
+    files,
+    job_of,
+    listing,
+    resume_run,
+    resuming,
+    run_of,
+    saving,
+    trained,
+)
+
+STEP_ONE = "global_step_1"
+
+
+def without(*parts: str) -> Callable[[str], str]:
+    """An edit that cuts every line that holds one of the parts."""
+    return lambda text: "".join(line + "\n" for line in text.splitlines() if not any(part in line for part in parts))
+
+
+def test_a_resume_that_was_one_passes() -> None:
+    run = resume_run()
+    verdict = run.verdict()
+    assert (verdict.result, verdict.cause) == (Result.PASS, "")
+    states = {item.criterion: item.state for item in verdict.evidence}
+    assert {states[one] for one in (Criterion.RESUMED, Criterion.STEPS_COMPLETED, Criterion.GRADIENTS)} == {State.MET}
+    item = resumed(run.case())
+    assert "loaded by the resume phase, whose first step is 2" in item.summary
+    assert "setting global step to 1" in item.excerpt
+
+
+def test_the_card_of_a_resume_names_the_variant_and_claims_no_missing_resume() -> None:
+    verdict = resume_run().verdict()
+    (variants,) = (row for row in verdict.deliverables if row.name == "Requested variants")
+    assert (variants.outcome, variants.detail) == (Outcome.PASS, "Save/resume (resume)")
+    assert not [row for row in verdict.limitations if row.startswith("Save and resume")]
+
+
+def test_each_phase_has_its_own_lines_with_and_without_the_runner_s_word() -> None:
+    run = resume_run()
+    save, resume = started_phases(run.case())
+    assert (save.first_line, save.last_line + 1, resume.last_line) == (1, resume.first_line, run.facts.line_count)
+    bare = run.record.model_copy(update={"events": run.record.events[-2:]})
+    again = started_phases(make_case(bare, run.facts))
+    assert [phase.first_line for phase in again] == [1, run.facts.configs[1].line]
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (without("Resuming from"), "no line says that the resume phase resumed"),
+        (without("Loaded PEFT adapter"), "no line says that the resume phase loaded the actor's weights of step 1"),
+        (without("critic/optimizer/dist_ckpt"), "loaded the critic's optimizer state of step 1"),
+        (without("step:2 - "), "the resume phase printed no step"),
+    ],
+)
+def test_a_line_that_is_missing_is_missing_evidence(edit: Callable[[str], str], said: str) -> None:
+    run = resume_run(edit)
+    item = resumed(run.case())
+    assert (item.state, said in item.summary) == (State.MISSING, True)
+    assert run.verdict().result is Result.BLOCKED
+
+
+def test_a_save_that_the_log_does_not_finish_is_missing_evidence() -> None:
+    whole = trained(1, after=saving(1))
+    for part in ("Saving checkpoint to", "global_step_1/critic"):
+        run = run_of(
+            job_of(Level.SAVE_RESUME, "resume"), without(part)(whole), resumed_phase(), checkpoints=checkpoints()
+        )
+        item = resumed(run.case())
+        assert (item.state, "no line says that the save phase wrote step 1 whole") == (State.MISSING, item.summary)
+
+
+def resumed_phase() -> str:
+    return trained(2, before=resuming(1), after=saving(2))
+
+
+def from_scratch(text: str) -> str:
+    """What `RESUME_MODE=auto` does without a checkpoint: it says so, trains from step 1 and exits 0."""
+    scratch = driver("Training from scratch")
+    text = without("Resuming from", "Loaded ", "Found checkpoint")(text)
+    return text.replace("ready to fit\n", f"ready to fit\n{scratch}\n", 1)
+
+
+def test_training_from_scratch_after_a_save_fails() -> None:
+    run = resume_run(from_scratch)
+    item = resumed(run.case())
+    assert item.state is State.BROKEN
+    assert item.summary == (
+        "the resume phase trained from scratch, although the save phase left a checkpoint of step 1"
+    )
+    verdict = run.verdict()
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_LOAD)
+
+
+def test_training_from_scratch_where_nothing_was_saved_is_nobody_s_fault_yet() -> None:
+    run = run_of(
+        job_of(Level.SAVE_RESUME, "resume"),
+        trained(1),
+        from_scratch(resumed_phase()),
+        checkpoints=checkpoints(listing(""), listing("save"), listing("resume", 2)),
+    )
+    assert resumed(run.case()).state is State.BROKEN
+    assert resume_stage(run.case()) is None
+    assert run.verdict().result is Result.BLOCKED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("step:2 - ", "step:1 - again:1.0 - ", "the first step of the resume phase is 1, not 2"),
+        ("setting global step to 1", "setting global step to 0", "the resume phase resumed from step 0, not 1"),
+        ("global_step_1, setting", "global_step_7, setting", "the resume phase resumed from step 7, not 1"),
+    ],
+)
+def test_a_resume_from_another_step_fails(old: str, new: str, said: str) -> None:
+    run = resume_run(lambda text: text.replace(old, new))
+    assert (resumed(run.case()).state, resumed(run.case()).summary) == (State.BROKEN, said)
+    assert run.verdict().result is not Result.PASS
+
+
+def lacking(path: str, *, after: str = "save") -> Checkpoints:
+    """The lists without one file of step 1 after a phase and later."""
+    kept = list(checkpoints().listings)
+    first = next(index for index, one in enumerate(kept) if one.after == after)
+    cut = [
+        one.model_copy(update={"files": tuple(file for file in one.files if file.path != f"{STEP_ONE}/{path}")})
+        for one in kept[first:]
+    ]
+    return checkpoints(*kept[:first], *cut)
+
+
+def emptied(path: str) -> Checkpoints:
+    listings = [
+        one.model_copy(
+            update={
+                "files": tuple(
+                    file.model_copy(update={"size": 0}) if file.path == f"{STEP_ONE}/{path}" else file
+                    for file in one.files
+                )
+            }
+        )
+        for one in checkpoints().listings
+    ]
+    return checkpoints(*listings)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("actor/model/dist_ckpt/__0_0.distcp", "no model state of the actor"),
+        ("critic/model/dist_ckpt/__0_0.distcp", "no model state of the critic"),
+        ("actor/optimizer/dist_ckpt/__0_0.distcp", "no optimizer state of the actor"),
+        ("critic/ckpt_contents.json", "no ckpt_contents.json of the critic, which is written last"),
+    ],
+)
+def test_a_checkpoint_without_its_state_fails_at_the_save(path: str, said: str) -> None:
+    run = resume_run(checkpoints=lacking(path))
+    assert resumed(run.case()).summary == f"the checkpoint of step 1 is not whole: {said}"
+    verdict = run.verdict()
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_SAVE)
+
+
+@pytest.mark.parametrize("path", ["actor/model/dist_ckpt/__0_0.distcp", "critic/optimizer/dist_ckpt/__0_0.distcp"])
+def test_an_empty_shard_is_no_state(path: str) -> None:
+    assert resume_run(checkpoints=emptied(path)).verdict().result is Result.FAIL
+
+
+def rewritten(after: str) -> Checkpoints:
+    """The lists of a run in which step 1 was written again before the list of that phase."""
+    again = tuple(files(1, modified_ns=77).values())
+    made = [
+        one.model_copy(update={"files": (*again, *(f for f in one.files if STEP_ONE not in f.path))})
+        if one.after == after
+        else one
+        for one in checkpoints().listings
+    ]
+    return checkpoints(*made)
+
+
+STALE = listing("", 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "checkpoints.json: not there"),
+        (checkpoints(listing("save", 1), listing("resume", 1, 2)), "has no list from before the run"),
+        (checkpoints(listing(""), listing("resume", 1, 2)), "has no list from after save"),
+        (checkpoints(listing(""), listing("save", 1)), "has no whole list from after the resume phase"),
+        (checkpoints(STALE, listing("save", 1), listing("resume", 1, 2)), "lay among the checkpoints before the run"),
+        (checkpoints(listing(""), listing("save"), listing("resume", 2)), "left no whole checkpoint of step 1"),
+        (checkpoints(listing(""), listing("save", 1, tracker=""), listing("resume", 1, 2)), "the tracker says nothing"),
+        (checkpoints(listing(""), listing("save", 1, tracker="7"), listing("resume", 1, 2)), "the tracker says 7"),
+        (checkpoints(listing(""), listing("save", 1), listing("resume", 1, 2, tracker="9")), "the tracker says 9"),
+        (lacking("data.pt", after="resume"), "data.pt of step 1 did not stay as it was saved"),
+        (rewritten("resume"), "of step 1 did not stay as it was saved"),
+        (
+            checkpoints(listing(""), listing("save", 1).model_copy(update={"cut": True}), listing("resume", 1, 2)),
+            "more checkpoint files than are listed",
+        ),
+    ],
+)
+def test_a_log_without_the_files_is_not_enough(given: Checkpoints | None, said: str) -> None:
+    run = resume_run(checkpoints=given)
+    item = resumed(run.case())
+    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+    assert run.verdict().result is Result.BLOCKED
+
+
+def test_two_trackers_that_disagree_say_nothing() -> None:
+    both = {"latest_checkpointed_iteration.txt": "1", "b/latest_checkpointed_iteration.txt": "2"}
+    twice = CheckpointListing(after="save", files=listing("save", 1).files, trackers=both)
+    item = resumed(resume_run(checkpoints=checkpoints(listing(""), twice, listing("resume", 1, 2))).case())
+    assert "the tracker says nothing" in item.summary
+
+
+def test_a_second_phase_that_never_began_is_named() -> None:
+    run = run_of(job_of(Level.SAVE_RESUME, "resume"), trained(1, after=saving(1)))
+    assert resumed(run.case()).summary == "the resume phase never began"
+    assert run.verdict().result is Result.BLOCKED
+
+
+def test_a_job_that_saves_nothing_resumes_nothing() -> None:
+    job = job_of(Level.SAVE_RESUME, "resume", wrapper={"SAVE_FREQ": "-1"})
+    assert [phase.name for phase in planned_phases(job)] == ["train"]
+    assert resumed(make_case(run_of(job, trained(2)).record)).summary == "the job saves nothing, so nothing is resumed"
+
+
+def test_the_log_of_the_smoke_twice_is_no_resume() -> None:
+    again = trained(1).replace("step:1 - ", "step:1 - again:1.0 - ")
+    run = run_of(job_of(Level.SAVE_RESUME, "resume"), trained(1), again)
+    assert resumed(run.case()).summary == "the first step of the resume phase is 1, not 2"
+    assert run.verdict().result is Result.BLOCKED
