@@ -99,11 +99,7 @@ def _bound(case: Case, step: StepMetrics) -> _Bound:
 
 def _worst_agreement(case: Case) -> StepMetrics | None:
     """The step of the lowest correlation above its bound; one that is no correlation is worse than any."""
-    return min(
-        (step for step in case.train_steps() if AGREEMENT_METRIC in step.values),
-        key=lambda step: _margin(case, step),
-        default=None,
-    )
+    return min(_reporting(case), key=lambda step: _margin(case, step), default=None)
 
 
 def _margin(case: Case, step: StepMetrics) -> float:
@@ -113,13 +109,18 @@ def _margin(case: Case, step: StepMetrics) -> float:
 
 def agreement_remark(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
-    step = _worst_agreement(case)
-    if step is None:
+    if rollout_agreement(case).state is not State.MET:
         return ""
-    worst, bound = step.values[AGREEMENT_METRIC], _bound(case, step)
-    if bound.fail_below <= worst < bound.remark_below:
-        return f"Trainer and rollout agree at {worst:.5f} only (healthy runs: {bound.remark_below:.6g} and more)."
-    return ""
+    found = [(step.values[AGREEMENT_METRIC], _bound(case, step).remark_below) for step in _reporting(case)]
+    weak = min((pair for pair in found if pair[0] < pair[1]), default=None)
+    if weak is None:
+        return ""
+    return f"Trainer and rollout agree at {weak[0]:.5f} only (healthy runs: {weak[1]:.6g} and more)."
+
+
+def _reporting(case: Case) -> tuple[StepMetrics, ...]:
+    """The training steps that report the correlation."""
+    return tuple(step for step in case.train_steps() if AGREEMENT_METRIC in step.values)
 
 
 def adapter(case: Case) -> Evidence:
