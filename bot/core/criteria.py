@@ -12,7 +12,7 @@ from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import Progress, StepMetrics
 from bot.core.import_proof import local_import
 from bot.core.junit import covers
-from bot.core.phases import Phase, planned_phases, started_phases
+from bot.core.phases import END, Phase, is_phase, planned_phases, started_phases
 from bot.core.record import EVENTS_FILE, JUNIT_FILE, Check, EndReason, TestCase
 from bot.core.triage import TriageVerdict
 
@@ -131,11 +131,12 @@ def no_exception(case: Case) -> Evidence:
 
 
 def exit_zero(case: Case) -> Evidence:
-    """Criterion 6: every process of the wrapper exited 0 by itself."""
+    """Criterion 6: every process of the wrapper, one for each phase, exited 0 by itself."""
     ends = case.events("ended")
     if not ends:
         return Evidence(Criterion.EXIT_ZERO, State.MISSING, "no end of the process is recorded", EVENTS_FILE)
-    for ended in ends:
+    phases = tuple(event for event in case.events("phase") if is_phase(event.data, END))
+    for ended in (*phases, *ends):
         reason, code = ended.data.get("reason"), ended.data.get("exit_code")
         if reason != EndReason.EXITED or type(code) is not int or code != 0:
             note = ended.data.get("note")

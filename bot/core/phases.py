@@ -73,12 +73,13 @@ def started_phases(case: Case) -> tuple[Phase, ...]:
 
 def _recorded(case: Case, planned: tuple[PlannedPhase, ...]) -> list[int]:
     """The first line of each phase as the runner recorded it; empty where it did not, or not of these phases."""
-    starts = [event.data for event in case.events("phase") if _is_start(event.data)]
+    starts = [event.data for event in case.events("phase") if is_phase(event.data, BEGIN)]
     lines = [line for start in starts if type(line := start.get("line")) is int]
     names = [start.get("step") for start in starts]
     known = names == [one.name for one in planned[: len(names)]]
     return lines if known and len(lines) == len(starts) and lines == sorted(lines) else []
 
 
-def _is_start(data: Mapping[str, object]) -> bool:
-    return data.get("name") == RUN_PHASE and data.get("state") == BEGIN
+def is_phase(data: Mapping[str, object], state: str) -> bool:
+    """Whether an event of kind `phase` is about a start of the wrapper, and says that it began or ended."""
+    return data.get("name") == RUN_PHASE and data.get("state") == state

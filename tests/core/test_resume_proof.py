@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from bot.core.checkpoint_files import CheckpointListing, Checkpoints
+from bot.core.criteria import exit_zero
 from bot.core.evidence import Criterion, State
 from bot.core.levels import Level
 from bot.core.outcome import Outcome, Result
@@ -13,6 +14,7 @@ from bot.core.resume_proof import resume_stage, resumed
 from bot.core.stages import Stage
 from tests.core.builders import make_case
 from tests.core.level_runs import (
+    Run,
     checkpoints,
     driver,
     files,
@@ -247,3 +249,17 @@ def test_the_log_of_the_smoke_twice_is_no_resume() -> None:
     run = run_of(job_of(Level.SAVE_RESUME, "resume"), trained(1), again)
     assert resumed(run.case()).summary == "the first step of the resume phase is 1, not 2"
     assert run.verdict().result is Result.BLOCKED
+
+
+def test_a_phase_that_ended_otherwise_breaks_the_exit_whatever_the_last_one_did() -> None:
+    run = resume_run()
+    events = tuple(
+        event.model_copy(update={"data": {**event.data, "exit_code": 1}})
+        if event.kind == "phase" and event.data["step"] == "save" and event.data["state"] == "end"
+        else event
+        for event in run.record.events
+    )
+    assert exit_zero(run.case()).state is State.MET
+    spoiled = Run(run.record.model_copy(update={"events": events}), run.facts)
+    item = exit_zero(spoiled.case())
+    assert (item.state, item.summary) == (State.BROKEN, "the process ended by exited, exit code 1")
