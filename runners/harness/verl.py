@@ -22,6 +22,9 @@ DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
 # Every shell sets these anew.
 _OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
+# Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
+_ALL_LINES = {"RAY_DEDUP_LOGS": "0"}
+
 _RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
 _NO_REWARD_MODEL = "reward.reward_model.enable"
 _RAY_CPUS = "ray_kwargs.ray_init.num_cpus"
@@ -111,7 +114,7 @@ def set_variables(
     wrapper = {**wrapper_map(job, trees, model=model), **phase.wrapper}
     if reads is not None:
         wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
-    process = {**job.site.process, **job.process}
+    process = {**_ALL_LINES, **job.site.process, **job.process}
     process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
     process["RAY_TMPDIR"] = str(session.ray_folder)
     if job.site.ray_address is not None:

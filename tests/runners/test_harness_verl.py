@@ -161,3 +161,11 @@ def test_rays_folder_is_short_enough_for_its_sockets(tmp_path: Path) -> None:
     folder = planned_session("0123456789abcdef", tmp_path / "imports.jsonl").ray_folder
     socket = folder / "ray/session_2025-01-01_00-00-00_123456_4194304/sockets/plasma_store"
     assert len(str(socket)) <= 107
+
+
+def test_ray_shows_every_line_unless_the_job_says_otherwise(world: World, tmp_path: Path, session: Session) -> None:
+    for process, shown in (({}, "0"), ({"RAY_DEDUP_LOGS": "1"}, "1")):
+        job = world.job(process=process)
+        (phase,) = phases(job)
+        made = environment(job, planned_trees(job, tmp_path), session, phase, base={})
+        assert made["RAY_DEDUP_LOGS"] == shown
