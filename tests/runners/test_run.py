@@ -21,13 +21,22 @@ import psutil
 import pytest
 
 from bot.adapters.folder import read_record
+from bot.adapters.logs import open_log
+from bot.core.case import Case
+from bot.core.criteria import steps_completed
+from bot.core.evidence import State
 from bot.core.jobs import Job, Repository
+from bot.core.levels import Level
+from bot.core.phases import started_phases
 from bot.core.record import Check, EndReason, Finding, Gpu
+from bot.core.resume_proof import resumed
 from bot.core.scan import scan
+from bot.core.triage import triage
 from bot.core.verdict import Result, judge
 from runners.preflight_host import Device, Devices
 from runners.recorder import FolderInUseError
 from runners.run import dry_run, run_job
+from tests.core.level_runs import resuming, saving, trained
 from tests.runners.world import SCRIPT, World, commit, fingerprint
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "level0-pass.log.xz"
@@ -210,3 +219,58 @@ def test_a_run_that_hangs_after_a_fatal_error_is_ended_with_all_its_processes(
     assert ended["reason"] == EndReason.FATAL_ERROR_HANG
     now = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
     assert not [command for pid, command in now.items() if pid not in before and "sleep(600)" in " ".join(command)]
+
+
+SAVING = """
+import os, pathlib, re, sys
+import megatron.bridge
+sys.stdout.reconfigure(encoding="utf-8", newline="")
+step = int(os.environ["TOTAL_TRAIN_STEPS"])
+for line in open(os.environ[f"STAND_IN_LOG_{step}"], encoding="utf-8", newline=""):
+    sys.stdout.write(re.sub(r"\\(WorkerDict pid=\\d+\\)", f"(WorkerDict pid={os.getpid()})", line))
+folder = pathlib.Path("checkpoints/checks")
+assert (os.environ["RESUME_MODE"] == "auto") == (folder / "latest_checkpointed_iteration.txt").exists() == (step == 2)
+for role in ("actor", "critic"):
+    for name in ("model/dist_ckpt/__0_0.distcp", "optimizer/dist_ckpt/__0_0.distcp", "ckpt_contents.json"):
+        path = folder / f"global_step_{step}" / role / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"state of step {step}")
+(folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+"""
+
+
+@pytest.mark.ray
+def test_both_phases_of_a_save_and_a_resume_are_recorded(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
+    """The runner records who wrote which line and which files lay there when; the judge takes them for a resume."""
+    texts = {1: trained(1, after=saving(1)), 2: trained(2, before=resuming(1), after=saving(2))}
+    process = {}
+    for step, text in texts.items():
+        path = tmp_path / f"{step}.log"
+        path.write_bytes(text.encode())
+        process[f"STAND_IN_LOG_{step}"] = str(path)
+    wrapper = {**world.job().wrapper, "SAVE_FREQ": "1", "RESUME_MODE": "disable"}
+    shape = {"id": "1-resume", "level": Level.SAVE_RESUME, "variant": "resume", "steps": 2}
+    out = tmp_path / "out"
+    _run(_job(world, tmp_path, SAVING, process=process, wrapper=wrapper, **shape), out, environ)
+    record, facts = read_record(out), scan(open_log(out / "log.txt.zst"))
+    assert record.job is not None
+    case = Case(record.job, record, facts, triage(facts))
+    assert [(phase.name, phase.first_line) for phase in started_phases(case)] == [
+        ("save", 1),
+        ("resume", _first_line_of_the_second_phase(out)),
+    ]
+    assert record.checkpoints is not None
+    assert [(one.after, len(one.files)) for one in record.checkpoints.listings] == [
+        ("", 0),
+        ("save", 7),
+        ("resume", 13),
+    ]
+    item = resumed(case)
+    assert item.state is State.MET, item.summary
+    assert steps_completed(case).state is State.MET
+
+
+def _first_line_of_the_second_phase(out: Path) -> int:
+    lines = b"".join(open_log(out / "log.txt.zst")).split(b"\n")
+    starts = [index for index, line in enumerate(lines, start=1) if line.startswith(b"+ export PYTHONPATH=")]
+    return starts[1]
