@@ -1,0 +1,216 @@
+"""Whole processes on a stand-in host: a job that fails is run again on the merge base and once more on the head.
+
+Git, the wrapper's idioms, Hydra, Ray's import proof, runner, judge and card are the real ones. The GPU is a stand-in
+for the driver's Python module, and the trainer prints the log of a real run, good or broken as the Bridge it imported.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from backports import zstd
+
+from bot.core.jobs import Repository
+from bot.core.levels import BASE_WRAPPER
+from runners.other_runs import LOCK
+from tests.fakes.recorded import PASSES, RAISES, RUNS
+from tests.runners.world import SCRIPT, World, commit, make_world
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "tests" / "fixtures" / "build" / "level0-config.json"
+
+TRAINER = """
+import os, pathlib, re, sys
+import megatron.bridge
+folder = pathlib.Path(os.environ["STAND_IN"])
+state = megatron.bridge.STATE
+if state == "flaky":
+    state = "good" if (folder / "failed-once").exists() else "broken"
+    (folder / "failed-once").touch()
+sys.stdout.reconfigure(encoding="utf-8", newline="")
+for line in open(folder / state, encoding="utf-8", newline=""):
+    sys.stdout.write(re.sub(r"\\(WorkerDict pid=\\d+\\)", f"(WorkerDict pid={os.getpid()})", line))
+sys.exit(state != "good")
+"""
+
+# The part of the driver's module that the runner asks.
+NVML = """
+from types import SimpleNamespace
+class NVMLError(Exception): pass
+def nvmlInit(): pass
+def nvmlShutdown(): pass
+def nvmlDeviceGetCount(): return 1
+def nvmlSystemGetDriverVersion(): return "stand-in"
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetName(handle): return "stand-in"
+def nvmlDeviceGetUUID(handle): return "GPU-0"
+def nvmlDeviceGetMemoryInfo(handle): return SimpleNamespace(total=1 << 40, used=0)
+def nvmlDeviceGetUtilizationRates(handle): return SimpleNamespace(gpu=0)
+"""
+LENGTHS = {"MAX_PROMPT_LENGTH": "256", "MAX_RESPONSE_LENGTH": "64"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host with a verl whose trainer is a stand-in, and a Bridge with a commit of each kind."""
+
+    world: World
+    root: Path
+    verl: Repository
+    bridge: Path
+    commits: dict[str, str]
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """verl-e2e as a user types it, on a host with one GPU."""
+        path = f"{self.root / 'nvml'}:{ROOT}"
+        clean = {"PATH": os.environ["PATH"], "HOME": str(self.root), "PYTHONPATH": path}
+        _wait_for_the_host()
+        command = [sys.executable, "-m", "bot", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, check=False)
+
+    def site(self) -> Path:
+        """A site profile of this host."""
+        data = {"train_files": f"{self.world.root}/data/train.parquet", "prepare": "none"}
+        document = {
+            "name": "here",
+            "python": sys.executable,
+            "required_packages": ["pydantic"],
+            "min_free_gib": 0,
+            "wrapper": LENGTHS,
+            "process": {"STAND_IN": str(self.root)},
+            "checkpoints": {"Qwen/Qwen2.5-0.5B": {"model_id": "org/tiny", "model_path": f"{self.world.root}/model"}},
+            "data": {**data, "val_files": f"{self.world.root}/data/test.parquet"},
+        }
+        file = self.root / "site.yml"
+        file.write_text(json.dumps(document))
+        return file
+
+    def job(self, state: str) -> Path:
+        """A Level 0 job on the Bridge commit of that state."""
+        job = self.world.job(
+            verl=self.verl,
+            bridge=Repository(path=str(self.bridge), commit=self.commits[state]),
+            wrapper={**BASE_WRAPPER, **LENGTHS},
+            process={"STAND_IN": str(self.root)},
+        )
+        file = self.root / f"{state}.json"
+        file.write_text(job.model_dump_json())
+        return file
+
+
+def _wait_for_the_host() -> None:
+    """Until no other run holds the host: the lock is the machine's, and others may test here as well."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with LOCK.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.5)
+            else:
+                return
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    world = make_world(tmp_path / "world")
+    verl, bridge = tmp_path / "verl", tmp_path / "bridge"
+    shutil.copytree(world.verl, verl)
+    shutil.copytree(world.bridge, bridge)
+    reads = "".join(f"{name}=${{{name}:-512}}\n" for name in LENGTHS)
+    script = (verl / SCRIPT).read_text().replace("settings=(", f"{reads}settings=(", 1)
+    files = {
+        SCRIPT: script,
+        "verl/trainer/main_ppo.py": TRAINER,
+        "verl/trainer/config/ppo_megatron_trainer.yaml": CONFIG.read_text(),
+        "verl/utils/__init__.py": "",
+        "verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n",
+    }
+    repository = Repository(path=str(verl), commit=commit(verl, files))
+    source = "src/megatron/bridge/__init__.py"
+    commits = {
+        state: commit(bridge, {source: f"import megatron.core\nSTATE = {state!r}\n"})
+        for state in ("good", "broken", "flaky")
+    }
+    commits["also broken"] = commit(bridge, {source: "import megatron.core\nSTATE = 'broken'\nCHANGED = True\n"})
+    for state, recorded in (("good", PASSES), ("broken", RAISES)):
+        (tmp_path / state).write_bytes(zstd.decompress((RUNS / recorded.name / "log.txt.zst").read_bytes()))
+    (tmp_path / "nvml").mkdir()
+    (tmp_path / "nvml" / "pynvml.py").write_text(NVML)
+    return Place(world, tmp_path, repository, bridge, commits)
+
+
+@pytest.mark.ray
+def test_a_regression_is_found_by_a_check_and_its_baseline_is_kept(place: Place, tmp_path: Path) -> None:
+    common = (
+        *("check", "--repo", place.bridge, "--base", place.commits["good"], "--verl", place.verl.path),
+        *("--level", 0, "--site", place.site(), "--work", tmp_path / "work"),
+    )
+    done = place.run(*common, "--head", place.commits["broken"], "--out", tmp_path / "out")
+    base = place.commits["good"][:12]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.startswith("Result: Fail - Level 0 failed at peft: ")
+    assert f"; regression: the merge base {base} passes, and the head failed again on a retry\n" in done.stdout
+    assert f"- Run beside it: same job on the merge base (0-lora-ddp, Bridge {base}): Pass" in done.stdout
+    order = [done.stderr.index(f"starting {what}") for what in ("on 1 GPU(s), about 5", "same job on", "retry on")]
+    assert order == sorted(order)
+    assert place.run("judge", tmp_path / "out").returncode == 1
+    again = place.run(*common, "--head", place.commits["also broken"], "--out", tmp_path / "again", "--json")
+    assert again.returncode == 1, again.stdout + again.stderr
+    assert "same job on the merge base, Bridge" in again.stderr
+    assert "is kept from an earlier run" in again.stderr
+    (job,) = json.loads(again.stdout)["jobs"]
+    assert "kept from an earlier run): Pass" in job["related"][0]
+
+
+@pytest.mark.ray
+def test_what_fails_on_the_baseline_too_is_blocked(place: Place, tmp_path: Path) -> None:
+    job, base = place.job("also broken"), place.commits["broken"]
+    done = place.run("run", "--job", job, "--out", tmp_path / "out", "--baseline", base)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert f"blocked at peft: pre-existing, the merge base {base[:12]} fails the same way: " in done.stdout
+    assert sorted(path.name for path in (tmp_path / "out/related").iterdir()) == ["merge_base", "merge_base.job.json"]
+    assert json.loads((tmp_path / "out/verdict.json").read_text())["result"] == "Blocked"
+
+
+@pytest.mark.ray
+def test_what_a_retry_does_not_repeat_is_blocked_and_both_are_shown(place: Place, tmp_path: Path) -> None:
+    job = place.job("flaky")
+    done = place.run("run", "--job", job, "--out", tmp_path / "out", "--baseline", place.commits["good"])
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "blocked at peft: not reproduced: the head failed once (" in done.stdout
+    assert "- Run beside it: same job on the merge base" in done.stdout
+    assert "- Run beside it: retry on the head" in done.stdout
+
+
+def test_a_dry_run_says_what_may_follow_and_starts_nothing(place: Place, tmp_path: Path) -> None:
+    arguments = ("run", "--job", place.job("broken"), "--out", tmp_path / "out", "--dry-run")
+    done = place.run(*arguments, "--baseline", place.commits["good"])
+    assert done.returncode == 0
+    assert "# 0-lora-ddp: may be followed by the same job on the merge base when it fails" in done.stdout
+    assert subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False).returncode == 0
+    assert "may be followed" not in place.run(*arguments).stdout
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        (("--baseline", "nowhere"), "nowhere"),
+        (("--baseline",), "requires an argument"),
+    ],
+)
+def test_a_baseline_that_is_no_commit_is_told_before_anything_runs(
+    place: Place, tmp_path: Path, extra: tuple[str, ...], said: str
+) -> None:
+    done = place.run("run", "--job", place.job("broken"), "--out", tmp_path / "out", *extra)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert said in done.stderr
+    assert not (tmp_path / "out").exists()
