@@ -17,7 +17,7 @@ from bot.adapters.git import GitRepository, NotARepositoryError, UnknownRevision
 from bot.adapters.logs import LogError, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.adapters.reach_cache import SummaryCache
-from bot.config.bands import bands_text, packaged_bands, read_bands
+from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
 from bot.config.callers import packaged_uses, uses_json
 from bot.config.labels import load_labels
 from bot.config.policy import load_policy, packaged_policy, policy_at
@@ -101,11 +101,12 @@ class _Folders:
         return {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
 
 
-def run_folders(bands: Path | None = None) -> _Folders:
-    """Run folders on this machine's disk; with a bands file its measurements count beside the packaged ones."""
+def run_folders(bands: Bands | Path | None = None) -> _Folders:
+    """Run folders on this machine's disk; measurements of one's own count beside the packaged ones."""
     if bands is None:
         return _Folders(packaged_bands(), keep=False)
-    return _Folders(merged(packaged_bands(), read_bands(bands)), keep=True)
+    own = read_bands(bands) if isinstance(bands, Path) else bands
+    return _Folders(merged(packaged_bands(), own), keep=True)
 
 
 def keep_bands(bands: Bands, file: Path) -> None:
@@ -312,10 +313,23 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
     )
     blobs = {"bridge": bridge, "verl": verl}
     planner = _planner(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
+    folders = run_folders(_policy_bands(bridge, order, policy))
     rooms = Rooms(
-        bridge, LocalDispatcher(order.work), run_folders(), blobs, planner, baselines=BaselineCache(order.work)
+        bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work)
     )
     return check_change(request, rooms, say)
+
+
+def _policy_bands(bridge: GitRepository, order: CheckOrder, policy: Policy) -> Bands | None:
+    """The bands that the policy names: beside a policy file on disk, else in the commit that the policy is from."""
+    if not policy.bands:
+        return None
+    if order.policy is not None:
+        return read_bands(order.policy.parent / policy.bands)
+    text = bridge.read_blob(bridge.resolve(order.base), policy.bands)
+    if text is None:
+        raise UsageError(f"{policy.source}: bands: {policy.bands} is not in the base commit; add it or drop the key")
+    return load_bands(text, policy.bands)
 
 
 def _beside_check(

@@ -92,6 +92,12 @@ POLICY_OPTION = click.option(
     "--policy", type=click.Path(dir_okay=False, path_type=Path), help="A policy file instead of the base commit's."
 )
 
+BANDS_OPTION = click.option(
+    "--bands",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A bands file of your own beside the packaged measurements.",
+)
+
 
 def main() -> NoReturn:
     """Run the command and exit with its code; a user's mistake is one sentence, never a traceback."""

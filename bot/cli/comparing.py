@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from bot.cli.command import FOLDER, JSON_OPTION, Verbs, json_text
+from bot.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, Verbs, json_text
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-BANDS_OPTION = click.option("--bands", type=_FILE, help="A bands file of your own beside the packaged measurements.")
 _KEPT = click.option("--bands", required=True, type=_FILE, help="The bands file to write; made when it is not there.")
 
 

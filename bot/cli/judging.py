@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bot.cli.command import FOLDER, JSON_OPTION, exit_code, print_card
+from bot.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card
 
 if TYPE_CHECKING:
     from bot.core.card import NotRun
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=FOLDER)
+@BANDS_OPTION
 @JSON_OPTION
-def judge(folder: Path, *, as_json: bool) -> int:
+def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
     """Judge a run folder: verdict with evidence, written beside the log.
 
     Example: verl-e2e judge out/jobs/0-lora-ddp
@@ -24,7 +25,7 @@ def judge(folder: Path, *, as_json: bool) -> int:
     from bot.handlers import judging
     from bot.handlers.checking import card_of
 
-    folders = wiring.run_folders()
+    folders = wiring.run_folders(bands)
     verdicts = judging.judge_folders(folders, folder)
     judging.write_judgement(folders, folder, verdicts)
     shown = card_of(folders, folder, verdicts)

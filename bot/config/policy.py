@@ -52,7 +52,7 @@ def _variant(name: str) -> str:
 
 def _inside(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{path!r} leads out of verl; write a path relative to its top folder")
+        raise ValueError(f"{path!r} leads out of the repository; write a path relative to its top folder")
     return path
 
 
@@ -175,6 +175,7 @@ class PolicyFile(Document):
     bridge_test_choice: _TestChoice | None = None
     time_limit_s: _Limits = _Limits()
     family_jobs: Annotated[int, Field(ge=1)] = 4
+    bands: Annotated[Text, AfterValidator(_inside)] | None = None
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, serialize_by_alias=True)
 
@@ -224,6 +225,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
             file.time_limit_s.default, {Level(int(name)): limit for name, limit in file.time_limit_s.levels.items()}
         ),
         family_jobs=file.family_jobs,
+        bands=file.bands or "",
         reach=_reach(file.reach) if file.reach else None,
         features=tuple(_feature(entry) for entry in file.features),
     )

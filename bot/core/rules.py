@@ -166,7 +166,8 @@ class Policy:
     """What a repository asks of its pull requests, checked and compiled; `source` says where it was read.
 
     `unknown_level` is the level that a path asks for that neither a rule nor an exemption names.
-    `family_jobs` bounds the jobs of level 4: one for each family touched, the first ones of the table.
+    `family_jobs` bounds the jobs of level 4: one for each family touched, the first ones of the table. `bands` is the
+    path of a bands file in the repository, empty for none.
     """
 
     source: str
@@ -186,6 +187,7 @@ class Policy:
     family_jobs: int = 4
     reach: ReachPolicy | None = None
     features: tuple[Feature, ...] = ()
+    bands: str = ""
 
 
 @dataclass(frozen=True, slots=True)

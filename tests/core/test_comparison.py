@@ -137,9 +137,11 @@ def test_without_the_rollouts_own_figure_samples_count_as_other_ones() -> None:
 
 
 def test_the_value_is_held_against_its_own_range() -> None:
-    wide = {"critic__values__max": 1.0, "critic__values__min": -1.0}
-    near = compare_steps([one(critic__values__mean=0.1, **wide)], [one(critic__values__mean=-0.05, **wide)])
-    far = compare_steps([one(critic__values__mean=0.2, **wide)], [one(critic__values__mean=-0.05, **wide)])
+    def valued(mean: float) -> list[StepMetrics]:
+        return [one(critic__values__mean=mean, critic__values__max=1.0, critic__values__min=-1.0)]
+
+    near = compare_steps(valued(0.1), valued(-0.05))
+    far = compare_steps(valued(0.2), valued(-0.05))
     assert agreement(near, "critic/values/mean") is Agreement.WITHIN
     assert agreement(far, "critic/values/mean") is Agreement.BEYOND
 

@@ -142,7 +142,7 @@ def test_a_planned_job_whose_script_verl_lacks_is_told_once_for_each_script() ->
 
 @pytest.mark.parametrize("script", ("/bin/sh", "../outside.sh", "tests/../../outside.sh"))
 def test_a_script_outside_verl_is_refused(script: str) -> None:
-    with pytest.raises(ConfigError, match="leads out of verl"):
+    with pytest.raises(ConfigError, match="leads out of the repository"):
         load_policy(POLICY.replace("tests/packed.sh", script), "policy.yml")
 
 

@@ -1,0 +1,159 @@
+"""Comparing folders and keeping bands, on real folders through the real adapters."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bot import wiring
+from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
+from bot.config.problems import ConfigError
+from bot.core.bands import ENOUGH, Bands, with_healthy
+from bot.core.comparison_text import render_report, render_report_markdown, report_json
+from bot.core.healthy import NotHealthyError
+from bot.core.outcome import Result
+from bot.core.record import METRICS_FILE
+from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described
+from bot.handlers.judging import judge_folders, write_judgement
+from tests.core.test_bands import healthy
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST, SECOND = ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
+FAILED = ROOT / "tests/fixtures/runs/level0-lora-exception"
+FOLDERS = wiring.run_folders()
+
+
+def test_two_real_runs_of_one_job_stand_side_by_side() -> None:
+    report = compare_folders(FOLDERS, FIRST, SECOND)
+    assert report.title == "0-lora-ddp (recording) beside 0-lora-ddp (level0-image-tree-first)"
+    text = render_report(report)
+    assert ": within tolerance\nSteps compared: 1; of these with the same samples: none." in text
+    assert "actor/grad_norm" in text
+    assert render_report_markdown((report,)).count("\n|---|") == 2
+
+
+def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
+    other = shutil.copytree(SECOND, tmp_path / "other")
+    job = json.loads((other / "job.json").read_text())
+    job["wrapper"]["LORA_RANK"] = "8"
+    (other / "job.json").write_text(json.dumps(job))
+    report = compare_folders(FOLDERS, FIRST, other)
+    assert "LORA_RANK differs: 4 and 8." in report.remarks
+    assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        (FAILED, "its log shows no training step"),
+        (ROOT / "tests/fixtures/logs", "job.json: not there"),
+        (ROOT / "tests/fixtures/runs/absent", "not a folder"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_sentence(folder: Path, said: str) -> None:
+    with pytest.raises(Exception, match=said) as caught:
+        compare_folders(FOLDERS, folder, FIRST)
+    assert getattr(caught.value, "user_mistake", False)
+
+
+def test_a_folder_of_several_runs_must_be_narrowed(tmp_path: Path) -> None:
+    for name in ("0-a", "0-b"):
+        shutil.copytree(FIRST, tmp_path / "jobs" / name)
+    with pytest.raises(NotComparableError, match="holds 2 run folders; name one of them"):
+        compare_folders(FOLDERS, tmp_path, FIRST)
+
+
+def test_healthy_runs_enter_a_file_that_reads_back_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "bands.yml"
+    assert wiring.own_bands(file) == Bands()
+    found = add_healthy(FOLDERS, Bands(), (FIRST, SECOND, FIRST))
+    wiring.keep_bands(found, file)
+    assert read_bands(file) == wiring.own_bands(file) == found
+    assert file.read_text() == bands_text(found)
+    (sentence,) = described(found)
+    assert "2 healthy run(s), 0 pair(s); 3 more make a band" in sentence
+
+
+def test_a_run_that_did_not_pass_spoils_the_whole_order() -> None:
+    with pytest.raises(NotHealthyError, match=r"judged Fail: .*a band takes only runs that passed"):
+        add_healthy(FOLDERS, Bands(), (FIRST, FAILED))
+
+
+def test_runs_from_other_places_are_one_training_and_make_a_pair() -> None:
+    found = add_pair(FOLDERS, Bands(), FIRST, SECOND)
+    (probe,) = found.probes.values()
+    assert [step.step for step in probe.pairs[0].steps] == [1]
+    assert probe.pairs[0].steps[0].first["actor/grad_norm"] == pytest.approx(0.19189, abs=1e-5)
+
+
+def bands_above_the_recording() -> Bands:
+    """Runs that all agree better than the recorded one does, at 0.99996."""
+    job = FOLDERS.record(FIRST).job
+    assert job is not None
+    found = Bands()
+    for number in range(ENOUGH):
+        found = with_healthy(found, job, healthy(number, 1.0))
+    return found
+
+
+def test_bands_of_ones_own_judge_and_stay_in_the_folder(tmp_path: Path) -> None:
+    folder, bands = shutil.copytree(FIRST, tmp_path / "run"), bands_above_the_recording()
+    own = wiring.run_folders(bands)
+    verdicts = judge_folders(own, folder)
+    assert "Trainer and rollout agree at 0.99996 only (healthy runs: 1 and more)." in verdicts[0].limitations
+    write_judgement(own, folder, verdicts)
+    assert wiring.run_folders().record(folder).bands == bands
+    assert judge_folders(FOLDERS, folder) == verdicts
+
+
+def test_bands_that_cannot_be_read_are_missing_evidence(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIRST, tmp_path / "run")
+    (folder / "bands.json").write_text("schema: 2")
+    (verdict,) = judge_folders(FOLDERS, folder)
+    assert (verdict.result, "bands.json" in verdict.sentence) == (Result.BLOCKED, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema: 2\n", "schema"),
+        ("schema: 1\nprobes: {abc: {}}\n", "abc"),
+        (f"schema: 1\nprobes: {{{'a' * 64}: {{healthy: [{{run: x}}]}}}}\n", "run"),
+        ("", "the file is empty"),
+    ],
+)
+def test_a_bands_file_that_is_wrong_is_told_by_key(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_bands(text, "bands.yml")
+
+
+def test_a_bands_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_bands(tmp_path / "none.yml")
+
+
+def test_the_packaged_bands_are_written_as_the_command_writes_them() -> None:
+    packaged = (ROOT / "bot/policy/bands.yml").read_text()
+    assert bands_text(packaged_bands()) == packaged
+
+
+def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIRST, tmp_path / "run")
+    job = json.loads((folder / "job.json").read_text())
+    rows = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+    twin = RelatedRun(
+        role=Role.TRIVIAL_SIZES,
+        job_id="0-dense-trivial",
+        job_digest="d" * 64,
+        bridge_commit=job["bridge"]["commit"],
+        folder="related/trivial_sizes",
+        result=Result.PASS,
+        steps=tuple(RelatedStep(step=row["step"], values=row["metrics"]) for row in rows),
+    )
+    (folder / RELATED_FILE).write_text(Related(runs=(twin,)).model_dump_json())
+    write_judgement(FOLDERS, folder, judge_folders(FOLDERS, folder))
+    document = json.loads((folder / "parity.json").read_text())
+    assert [(one["verdict"], one["same_samples"]) for one in document["reports"]] == [("within tolerance", [1])]
+    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp beside 0-dense-trivial")
