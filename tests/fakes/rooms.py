@@ -9,6 +9,7 @@ from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.record import CHECK_FILE, CheckNotes, Record
+from bot.core.related import RELATED_FILE, Related
 
 
 @dataclass
@@ -25,7 +26,9 @@ class FakeFolders:
         return tuple(below) if below else ((folder,) if folder in self.records else ())
 
     def record(self, folder: Path) -> Record:
-        return self.records[folder]
+        text = self.files.get(folder, {}).get(RELATED_FILE)
+        beside = Related.model_validate_json(text) if text else Related()
+        return self.records[folder].model_copy(update={"related": beside.runs, "related_not_run": beside.not_run})
 
     def facts(self, folder: Path) -> LogFacts | None:
         return self.logs.get(folder)
