@@ -14,14 +14,19 @@ from bot.core.card import Card, render_text, result_of, sentence_of
 from bot.core.change import Change, ChangedPath, PathStatus
 from bot.core.contract import Finding, Kind
 from bot.core.facts import LogFacts
+from bot.core.followups import AS_ASKED, Allowed, MergeBase
+from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.plan import plan
 from bot.core.record import PLAN_FILE, Check, Environment, Record
 from bot.core.record import Finding as PreflightFinding
+from bot.core.related import Role
 from bot.core.rules import Policy
+from bot.core.stages import Stage
 from bot.core.verdict import Result
-from bot.handlers.checking import CheckRequest, Rooms, card_of, check_change
+from bot.handlers.checking import CheckRequest, Rooms, card_of, check_change, in_order
 from bot.handlers.planning import Planned, Planner
+from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
 from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
@@ -150,6 +155,96 @@ def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: 
     assert "a.b" not in text
     folders.plans[tmp_path / "out"] = {"0-lora-ddp": Level.SMOKE}
     assert result_of(card_of(folders, tmp_path / "out")) is Result.FAIL
+
+
+class _OneHost:
+    """A host with one GPU, where Level 0 passes and a larger job is stopped by preflight; or where all fail."""
+
+    def __init__(self, folders: FakeFolders, *, broken: bool = False) -> None:
+        self.folders, self.broken = folders, broken
+        self.jobs: list[Job] = []
+
+    def run(self, job: Job, out: Path) -> int:
+        self.jobs.append(job)
+        few = PreflightFinding(check=Check.GPUS, ok=False, summary=f"1 GPU is visible, {job.gpu_count} are needed")
+        record: Record = make_record()
+        facts: LogFacts | None = make_facts()
+        if self.broken:
+            record, facts = make_record(events=ended(exit_code=1)), cut_facts(Stage.PEFT, errors=(bridge_error(),))
+        elif job.gpu_count > 1:
+            record, facts = Record(environment=Environment(findings=(few,))), None
+        # The healthy record shows the job that it was made of.
+        own = make_record().job if job.level is Level.SMOKE else job
+        self.folders.records[out] = record.model_copy(update={"job": own})
+        if facts is not None:
+            self.folders.logs[out] = facts
+        return 0
+
+
+def _check_here(tmp_path: Path, *, broken: bool = False, beside: Allowed = AS_ASKED, asked: tuple[Level, ...] = ()):  # type: ignore[no-untyped-def]
+    folders = FakeFolders()
+    source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
+    here = _OneHost(folders, broken=broken)
+    request = _request(out=tmp_path / "out", asked=asked, beside=beside)
+    said: list[str] = []
+    card = check_change(request, Rooms(source, here, folders, {"bridge": source, "verl": source}), said.append)
+    return card, here, said
+
+
+EVERY_LEVEL = tuple(Level)
+
+
+def test_level_0_runs_first_and_alone_and_the_others_by_their_cost(tmp_path: Path) -> None:
+    _, here, _ = _check_here(tmp_path, asked=EVERY_LEVEL)
+    ids = [job.id for job in here.jobs]
+    assert ids[0] == "0-lora-ddp"
+    assert {"1-resume", "2-dense", "3-fsdp", "5-signal"} <= set(ids)
+    assert ids.index("3-fsdp") < ids.index("1-resume") < ids.index("2-dense")
+
+
+def test_the_order_is_level_0_and_then_what_costs_least() -> None:
+    change = Change(BASE, HEAD, BASE, (ChangedPath("src/megatron/bridge/peft/lora.py", PathStatus.MODIFIED),))
+    ordered = in_order(plan(change, packaged_policy(), EVERY_LEVEL))
+    assert ordered[0].id == "0-lora-ddp"
+    levels = [job.variant.level is Level.SMOKE for job in ordered]
+    assert levels == sorted(levels, reverse=True)
+    costs = [job.variant.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
+    assert costs == sorted(costs)
+
+
+def test_no_level_starts_before_level_0_has_passed(tmp_path: Path) -> None:
+    card, here, _ = _check_here(tmp_path, broken=True, asked=EVERY_LEVEL)
+    assert {job.level for job in here.jobs} == {Level.SMOKE}
+    assert {job.reason for job in card.not_run} == {"it needs 0-lora-ddp, which did not pass"}
+
+
+def test_a_job_that_needs_more_gpus_than_there_are_says_so_and_stops_no_other(tmp_path: Path) -> None:
+    card, here, _ = _check_here(tmp_path, asked=EVERY_LEVEL)
+    dense = next(verdict for verdict in card.verdicts if verdict.job_id == "2-dense")
+    assert dense.result is Result.BLOCKED
+    assert "1 GPU is visible, 4 are needed" in dense.sentence
+    assert {"5-signal", "1-resume"} <= {job.id for job in here.jobs}
+
+
+def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> None:
+    beside = Allowed(merge_base=MergeBase("d" * 40))
+    card, here, said = _check_here(tmp_path, broken=True, beside=beside, asked=(Level.SMOKE,))
+    assert [job.bridge.commit for job in here.jobs] == [HEAD, "d" * 40]
+    assert result_of(card) is Result.BLOCKED
+    assert "pre-existing" in sentence_of(card)
+    assert any("may be followed by the same job on the merge base when it fails" in line for line in said)
+    assert any("starting same job on the merge base" in line and "GPU minutes" in line for line in said)
+
+
+def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:
+    beside = Allowed(roles=AS_ASKED.roles | {Role.TRIVIAL_SIZES})
+    _, plain, _ = _check_here(tmp_path / "plain", asked=(Level.PARALLELISM,))
+    _, compared, said = _check_here(tmp_path / "compared", beside=beside, asked=(Level.PARALLELISM,))
+    one, other = ({job.id: job for job in host.jobs} for host in (plain, compared))
+    assert one["0-lora-ddp"] == other["0-lora-ddp"]
+    assert one["2-dense"].steps < other["2-dense"].steps
+    assert one["2-dense"].overrides != other["2-dense"].overrides
+    assert any("may be followed by the same training at trivial sizes" in line for line in said)
 
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:
