@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.compared import COMPARED, DEFAULTS, Tolerance, Tolerances
+from bot.core.compared import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
 from bot.core.comparison import Agreement, Comparison, compare_steps
 from bot.core.facts import StepMetrics
 from bot.core.scan import scan
@@ -214,3 +214,18 @@ def kept_metrics(folder: Path) -> tuple[StepMetrics, ...]:
 def test_real_runs_of_one_job_agree_although_their_samples_differ(folder: Path) -> None:
     found = compare_steps(series("level0-pass"), kept_metrics(folder))
     assert (found.steps, found.same_samples, found.comparable, found.beyond) == ((1,), (), True, ())
+
+
+def in_words(tolerance: Tolerance | None) -> str:
+    if tolerance is None:
+        return "shown"
+    share = f"{tolerance.relative * 100:g} %" if tolerance.relative else ""
+    absolute = f"{tolerance.absolute:.5f}".rstrip("0") if tolerance.absolute else ""
+    spread = f"{tolerance.spread * 100:g} % of the range" if tolerance.spread else ""
+    return " + ".join(part for part in (share, absolute, spread) if part)
+
+
+@pytest.mark.parametrize("compared", COMPARED, ids=lambda one: one.metric)
+def test_every_stated_tolerance_is_documented(compared: Compared) -> None:
+    text = (ROOT / "docs/parity.md").read_text()
+    assert f"| `{compared.metric}` | {in_words(compared.same)} | {in_words(compared.sampled)} |" in text
