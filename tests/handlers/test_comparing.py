@@ -3,11 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bot import wiring
+from bot.adapters.demo_repository import build_demo_repository
 from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
+from bot.config.policy import load_policy
 from bot.config.problems import ConfigError
 from bot.core.bands import ENOUGH, Bands, with_healthy
 from bot.core.comparison_text import render_report, render_report_markdown, report_json
@@ -18,6 +21,7 @@ from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Rol
 from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described
 from bot.handlers.judging import judge_folders, write_judgement
 from tests.core.test_bands import healthy
+from tests.runners.world import git
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
@@ -157,3 +161,45 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
     document = json.loads((folder / "parity.json").read_text())
     assert [(one["verdict"], one["same_samples"]) for one in document["reports"]] == [("within tolerance", [1])]
     assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp beside 0-dense-trivial")
+
+
+def policy_text(bands: str) -> str:
+    """The packaged policy, with a bands file."""
+    packaged = (ROOT / "bot/policy/megatron-bridge.yml").read_text()
+    return packaged.replace("\nfamily_jobs:", f"\nbands: {bands}\nfamily_jobs:", 1)
+
+
+def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> wiring.CheckOrder:
+    """A check of nothing, from the base to itself."""
+    fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
+    places: dict[str, Any] = {"bridge": repository, "verl": repository, "out": out, "work": out.parent / "work"}
+    return wiring.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
+
+
+def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None:
+    demo = build_demo_repository(tmp_path / "bridge")
+    (demo.path / ".github").mkdir()
+    (demo.path / ".github/verl-e2e.yml").write_text(policy_text(".github/bands.yml"))
+    git(demo.path, "add", ".github")
+    git(demo.path, "commit", "-qm", "policy")
+    lacking = git(demo.path, "rev-parse", "HEAD").strip()
+    with pytest.raises(wiring.UsageError, match=r"bands: .github/bands.yml is not in the base commit"):
+        wiring.check(order_for(demo.path, lacking, None, tmp_path / "a"), {}, print)
+    (demo.path / ".github/bands.yml").write_text(bands_text(Bands()))
+    git(demo.path, "add", ".github")
+    git(demo.path, "commit", "-qm", "bands")
+    found = wiring.check(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print)
+    assert found.verdicts == ()
+
+
+def test_bands_beside_a_policy_file_are_read_from_disk(tmp_path: Path) -> None:
+    demo = build_demo_repository(tmp_path / "bridge")
+    policy = tmp_path / "policy.yml"
+    policy.write_text(policy_text("none.yml"))
+    with pytest.raises(ConfigError, match=r"none.yml: cannot be read"):
+        wiring.check(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print)
+
+
+def test_a_bands_file_outside_the_repository_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leads out of the repository"):
+        load_policy(policy_text("../bands.yml"), "policy.yml")
