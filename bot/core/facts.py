@@ -91,7 +91,7 @@ class LoggedError:
     `calls` are the same frames as `path:function` plus `ray::Actor.method` for remote calls; `chain` holds the
     other exceptions of the chain as `Kind: message`; `driver` marks the traceback that ends the driver;
     `secondary` one that only reports the death of another process; `soft` a bare warning that a run may
-    survive; `count` how often it was logged.
+    survive; `count` how often it was logged; `repeated` one that Ray folded: the line came earlier from another worker.
     """
 
     at: Excerpt
@@ -108,6 +108,7 @@ class LoggedError:
     secondary: bool = False
     soft: bool = False
     count: int = 1
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from bot.core.facts import Excerpt
 
 LINE_CAP = 64 * 1024
 EXCERPT_CAP = 500
+FOLDED = "[repeated]"
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -33,7 +34,8 @@ class Line:
     """A decoded line.
 
     `text` keeps its own indentation; `source` is equal for lines of one stream of one process (empty for the
-    driver); `actor` and `pid` name the outermost Ray process, or the innermost one below a server.
+    driver; what Ray folded and printed again is a stream of its own); `actor` and `pid` name the outermost Ray
+    process, or the innermost one below a server.
     """
 
     number: int
@@ -78,9 +80,11 @@ def parse_line(number: int, raw: bytes) -> Line:
     if "\r" in text:
         text = last_painted(text)
         whole = whole[: prefix.end()] + text
+    source = _source(prefix)
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
-    return Line(number, _source(prefix), text, whole)
+        source += FOLDED if source else ""
+    return Line(number, source, text, whole)
 
 
 def last_painted(text: str) -> str:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from bot.core.facts import LoggedError
-from bot.core.log import Line
+from bot.core.log import FOLDED, Line
 from bot.core.scan_literals import Literal
 from bot.core.scan_traceback import MAX_FRAMES, Chain
 from bot.core.stages import Stage
@@ -19,11 +19,12 @@ _SECONDARY = re.compile(
     r"unavailable)"
     r"|[Cc]onnection (?:closed|reset) by peer|worker process .*died|process .* terminated with|cancelled by "
     r"another rank"
-    r"|The node .* marked dead|Owner's node has crashed"
+    r"|The node .* marked dead|Owner's node has crashed|remote process exited|communicator was aborted"
+    r"|store->get\(|recv(?:Value|Bytes) failed|[Bb]roken pipe"
 )
 _SECONDARY_KINDS = re.compile(
     r"(?:ActorDied|ActorUnavailable|RayActor|EngineDead|WorkerCrashed|ChildFailed|ProcessRaised|ProcessExited"
-    r"|Cancelled|ConnectionReset|BrokenPipe|OwnerDied|TaskUnschedulable|LocalRayletDied|NodeDied)\w*$"
+    r"|Cancelled|ConnectionReset|BrokenPipe|OwnerDied|TaskUnschedulable|LocalRayletDied|NodeDied|CollectiveTimeout)\w*$"
     r"|RayTaskError\("
 )
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
@@ -106,6 +107,7 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         chain=others[:MAX_FRAMES],
         driver=driver or (not line.source and (remote or any("main_ppo.py" in call for call in calls))),
         secondary=_is_secondary(root.kind, root.message),
+        repeated=line.source.endswith(FOLDED),
     )
 
 
@@ -114,16 +116,17 @@ def _files(calls: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(files))[:MAX_FRAMES]
 
 
-def fold(first: LoggedError, again: LoggedError) -> LoggedError:
-    """`first` with what its repetition adds: a count, the driver's frames, a longer chain."""
-    longer = again if len(again.calls) > len(first.calls) else first
+def fold(known: LoggedError, again: LoggedError) -> LoggedError:
+    """The one that was printed first, with what the other adds: a count, the driver's frames, a longer chain."""
+    first = min(known, again, key=lambda error: (error.repeated, error.at.line))
+    longer = again if len(again.calls) > len(known.calls) else known
     return replace(
         first,
-        count=first.count + 1,
-        driver=first.driver or again.driver,
+        count=known.count + 1,
+        driver=known.driver or again.driver,
         calls=longer.calls,
         frames=longer.frames,
-        chain=longer.chain or first.chain,
+        chain=longer.chain or known.chain,
     )
 
 

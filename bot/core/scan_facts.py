@@ -15,7 +15,7 @@ from bot.core.facts import (
     ResolvedConfig,
     Worker,
 )
-from bot.core.log import Line
+from bot.core.log import FOLDED, Line
 from bot.core.resolved_config import START, ConfigCollector, lora_rank
 from bot.core.scan_builds import BuildBook
 from bot.core.scan_errors import ErrorBook
@@ -290,6 +290,8 @@ class FactBook:
                 self._close(line.source)
             if taken:
                 return True
+        elif self._torn(line):
+            return True
         if not any(literal.mark is Mark.TRACEBACK for literal in literals):
             return False
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
@@ -298,6 +300,21 @@ class FactBook:
         reader.take(line)
         self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None)
         return True
+
+    def _torn(self, line: Line) -> bool:
+        """Give the line to a traceback that another process of the same kind began.
+
+        Ray prints a line that several workers have in common once, under the first of them: the lines of one
+        traceback stand under several processes then.
+        """
+        if not line.actor:
+            return False
+        folded = line.source.endswith(FOLDED)
+        for source, opened in self._open.items():
+            akin = opened.first.actor == line.actor and (not folded or source.endswith(FOLDED))
+            if akin and opened.reader.wants(line.text):
+                return opened.reader.take(line)
+        return False
 
     def _expire(self, line: Line) -> None:
         for source, opened in list(self._open.items()):

@@ -3,7 +3,8 @@
 One `TracebackReader` follows one source (process and stream). A chain is a row of segments joined by
 `During handling of ...` or `... direct cause of ...`; a segment ends in one exception, after any number of
 wrappers such as `RayTaskError` whose message is the traceback of another process. The root exception is the
-last one of the first segment: what was raised first, in the process where it was raised.
+last one of the first segment: what was raised first, in the process where it was raised. Of an exception group
+the first sub-exception is read, as if the group had wrapped it.
 """
 
 import re
@@ -21,15 +22,20 @@ MESSAGE_LINES = 6
 GAP_LINES = 3
 PATIENCE = 64
 
-_HEADER = re.compile(r"\s*Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?")
+_HEADER = re.compile(
+    r"\s*(?P<nested>Original )?(?:Exception Group )?Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?"
+)
+_GROUP = re.compile(r"\s*\+ Exception Group Traceback \(most")
+_GUTTER = re.compile(r"\s*(?:\||\+(?:-\+)?-*(?: (?P<part>\d+|\.\.\.) -+)?(?P<end>(?<=-)$)?) ?")
 _FRAME = re.compile(r'\s*File "([^"]{1,500})", line \d+, in (.{1,200})')
 _REMOTE = re.compile(r"\bray::([\w.:]{1,120}?)\(\)")
 _LINK = re.compile(
     r"\s*(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception)"
 )
-_NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Warning|Group)"
-_EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
+_NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Group)"
+# The name has more than its ending: programs print `Error: ...` in the middle of other processes' tracebacks.
+_EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
 _DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
 _BARE = frozenset(
     {"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"}
@@ -137,11 +143,18 @@ class TracebackReader:
         self._frames = _Frames()
         self._patience = PATIENCE
         self._last_frame: Line | None = None
+        self._grouped = False
 
     def take(self, line: Line) -> bool:
         """Read the next line of the source; False when it is no part of the traceback."""
         self.touched = line.number
         text = line.text
+        if self._grouped or _GROUP.match(text):
+            self._grouped = True
+            gutter = _GUTTER.match(text)
+            if gutter is not None and (gutter["part"] not in (None, "1") or gutter["end"] is not None):
+                return self._close()
+            text = text[gutter.end() :] if gutter is not None else text
         if not text.strip():
             return self._blank()
         if self._phase is _Phase.FRAMES:
@@ -153,6 +166,12 @@ class TracebackReader:
         if self._phase is _Phase.LINK:
             return self._in_link(line, text)
         return self._after(line, text)
+
+    def wants(self, text: str) -> bool:
+        """Whether a line of another process of the same kind may go on where this traceback stopped."""
+        if self._phase is not _Phase.FRAMES:
+            return False
+        return _FRAME.match(text) is not None or (not text[:1].isspace() and _exception(text) is not None)
 
     @property
     def settled(self) -> bool:
@@ -213,11 +232,7 @@ class TracebackReader:
     def _in_message(self, line: Line, text: str) -> bool:
         header = _HEADER.match(text)
         if header is not None:
-            # A traceback right below an exception belongs to it when the exception carries the ranks' errors.
-            if header["rank"] is None:
-                return self._close()
-            self._phase = _Phase.FRAMES
-            return True
+            return self._nested(header)
         if _FRAME.match(text):
             self._phase = _Phase.FRAMES
             return self._frame(line, text)
@@ -254,9 +269,21 @@ class TracebackReader:
             return self._frame(line, text)
         if self._remote_source(text):
             return True
-        if _HEADER.match(text) or _FRAME.match(text) or _REMOTE.search(text):
+        header = _HEADER.match(text)
+        if header is not None:
+            return self._nested(header)
+        if _FRAME.match(text) or _REMOTE.search(text):
             return self._close()
         return self._foreign()
+
+    def _nested(self, header: re.Match[str]) -> bool:
+        """A traceback right below an exception belongs to it when the exception carries those of others."""
+        carried = header["rank"] is not None or header["nested"] is not None
+        if not carried and not (self._grouped and self.chain.segments[-1][-1].kind.endswith("Group")):
+            return self._close()
+        self._phase = _Phase.FRAMES
+        self._patience = PATIENCE
+        return True
 
     def _link(self) -> bool:
         if len(self.chain.segments) < MAX_SEGMENTS:
@@ -278,7 +305,8 @@ class TracebackReader:
 
 def starts(text: str) -> bool:
     """Whether a line opens a traceback: a header, a frame, a remote call, or an exception around one."""
-    return bool(_HEADER.match(text) or _FRAME.match(text) or (_REMOTE.search(text) and "(pid=" in text))
+    opens = _HEADER.match(text) or _FRAME.match(text) or _GROUP.match(text)
+    return bool(opens or (_REMOTE.search(text) and "(pid=" in text))
 
 
 def _exception(text: str) -> tuple[str, str] | None:

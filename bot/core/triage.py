@@ -5,18 +5,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
-from bot.core.metrics import not_finite
-from bot.core.resolved_config import lora_rank
 from bot.core.stages import Stage
-from bot.core.triage_causes import CAUSES
+from bot.core.triage_candidates import Candidate, Standing, candidates
 from bot.core.triage_noise import explain
-from bot.core.triage_phases import PHASES
 from bot.core.triage_rules import Fault, Rule
+from bot.core.triage_silent import SilentFault, silent_fault
+from bot.core.triage_table import RULES
 
-RULES: tuple[Rule, ...] = CAUSES + PHASES
-
-FINITE_METRICS = ("actor/loss", "actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/loss", "critic/grad_norm")
 MIN_METRICS = 3
+NEAR_LINES = 400
+RUNBOOK = "docs/triage.md"
+
+COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
+_MENDS = {
+    COMPLETED: "",
+    INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
+    UNEXPLAINED: "Read the traceback at that line; inconclusive until someone has.",
+}
 
 
 class TriageVerdict(StrEnum):
@@ -29,7 +34,10 @@ class TriageVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided."""
+    """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided.
+
+    `mend` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
+    """
 
     verdict: TriageVerdict
     stage: Stage
@@ -46,42 +54,54 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
 
     Never `pass` without the requested steps, their metrics, and an explanation for every error.
     """
-    explained, noise = explain(facts)
-    errors = tuple(error for error in facts.errors if error not in explained)
-    silent = _silent_fault(facts, noise)
-    root = relevant_error(errors)
-    if silent is not None and (root is None or silent.line <= root.at.line or root.secondary):
-        return silent
+    ranked, noise = weigh(facts)
+    root = next((one for one in ranked if one.decides), None)
+    silent = silent_fault(facts, rules)
+    if silent is not None and (root is None or _comes_first(silent, root)):
+        return _silent(silent, noise)
+    if root is None and facts.completed_at is None:
+        root = next((one for one in ranked if one.standing is Standing.WARNING), None)
+    if root is None and facts.completed_at is not None:
+        root = next((one for one in ranked if one.standing is Standing.SURVIVED), None)
     if root is not None:
-        return _judge_error(root, facts, noise, rules)
-    if facts.completed_at is not None:
-        return _judge_completed(facts, noise)
-    warning = next((error for error in errors if error.soft), None)
-    return _incomplete(facts, noise) if warning is None else _judge_error(warning, facts, noise, rules)
+        return _judge_error(root.error, facts, noise, rules)
+    return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
 
 
-def relevant_error(errors: Sequence[LoggedError]) -> LoggedError | None:
-    """The error that ended the run.
+def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
+    """The candidates for the root cause, the likeliest first, and what is only noise."""
+    explained, noise = explain(facts)
+    return candidates([error for error in facts.errors if error not in explained], facts), noise
 
-    The driver's own exception, unless it only reports that another process died: then the first one before
-    it that does not. Bare warnings are no candidates.
+
+def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
+    """The first rule that explains an error."""
+    return next((rule for rule in rules if rule.matches(error)), None)
+
+
+def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts | None = None) -> Stage:
+    """Where an error happened: what its frames say, else where the run stood.
+
+    Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
+    workers: the cut tracebacks of its kind beside it are asked too.
     """
-    hard = [error for error in errors if not error.soft]
-    primary = [error for error in hard if not error.secondary]
-    driver = next((error for error in hard if error.driver), None)
-    if driver is None:
-        return next(iter(primary or hard), None)
-    if not driver.secondary:
-        return driver
-    before = (error for error in primary if error.at.line < driver.at.line)
-    return next(before, next(iter(primary), driver))
+    for calls in (error.calls, *_torn(error, facts)):
+        rule = next((rule for rule in rules if rule.places and _stands(rule, error) and rule.locates(calls)), None)
+        if rule is not None and rule.stage is not None:
+            return rule.stage
+    return error.stage
 
 
-def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Stage:
-    """Where an error happened: what its frames say, else where the run stood."""
-    by_calls = (rule for rule in rules if rule in PHASES and rule.calls and rule.matches(error))
-    rule = next(by_calls, None)
-    return error.stage if rule is None or rule.stage is None else rule.stage
+def _stands(rule: Rule, error: LoggedError) -> bool:
+    return rule.stood is None or error.stage in rule.stood
+
+
+def _torn(error: LoggedError, facts: LogFacts | None) -> Sequence[tuple[str, ...]]:
+    """The frames of cut tracebacks of the same kind of process, close by."""
+    if facts is None or not error.actor:
+        return ()
+    near = (other for other in facts.errors if other.actor == error.actor and not other.kind)
+    return [other.calls for other in near if abs(other.at.line - error.at.line) <= NEAR_LINES]
 
 
 def triage_json(file: str, triaged: Triage) -> dict[str, object]:
@@ -99,30 +119,44 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
     }
 
 
+def _comes_first(silent: SilentFault, root: Candidate) -> bool:
+    return silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+
+
+def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
+    rule, at, mend = silent.rule, silent.at, mend_of(silent.rule.id, silent.rule)
+    return Triage(TriageVerdict.FAIL, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
+
+
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
-    rule = next((rule for rule in rules if rule.matches(error)), None)
-    stage = stage_of(error, rules) if rule is None or rule.stage is None else rule.stage
+    rule = rule_of(error, rules)
+    stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
     if error.after_completion and rule is None:
         stage = Stage.SHUTDOWN
     fails = rule is not None and rule.fault is Fault.CODE and _under_construction(stage)
     cause = "an error that no rule explains" if rule is None else rule.cause
     reached = "" if fails else _construction_reached(facts, stage)
+    name = UNEXPLAINED if rule is None else rule.id
     return Triage(
         verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
         stage=stage,
-        cause=f"{cause}: {_shown(error)}{reached}",
+        cause=f"{cause}: {shown(error)}{reached}",
         line=error.at.line,
         excerpt=error.at.text,
         residual_noise=noise,
-        rule="unexplained" if rule is None else rule.id,
-        mend=_UNEXPLAINED_MEND if rule is None else rule.mend,
+        rule=name,
+        mend=mend_of(name, rule),
     )
 
 
-_UNEXPLAINED_MEND = "Read the traceback at that line; inconclusive until someone has."
+def mend_of(name: str, rule: Rule | None = None) -> str:
+    """What to do about a cause, in a sentence, with its section of the runbook."""
+    mend = _MENDS[name] if rule is None else rule.mend
+    return f"{mend} See {RUNBOOK}#{name}." if mend else ""
 
 
-def _shown(error: LoggedError) -> str:
+def shown(error: LoggedError) -> str:
+    """An error in at most 160 characters."""
     text = f"{error.kind}: {error.message}" if error.message and error.kind else error.message or error.kind
     return text if len(text) <= 160 else text[:157] + "..."
 
@@ -135,45 +169,6 @@ def _construction_reached(facts: LogFacts, stage: Stage) -> str:
     marks = [mark.stage for mark in facts.stages if _under_construction(mark.stage) and mark.stage is not stage]
     reached = max((mark for mark in marks), key=lambda mark: mark.order, default=None)
     return "" if reached is None or reached is Stage.SHUTDOWN else f"; construction had reached {reached}"
-
-
-def _silent_fault(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage | None:
-    """A fault that raises nothing: weights that were dropped, an adapter without parameters, NaN in the loss."""
-    empty = next((report for report in facts.adapters if report.adapter == 0), None)
-    if empty is not None and _lora_asked(facts):
-        at = Excerpt(empty.line, "Adapter parameters: 0")
-        return _fault(at, Stage.PEFT, "LoRA was asked for and matched no module", "adapter-empty", noise)
-    if facts.lost_weights:
-        at = facts.lost_weights[0]
-        stage = _import_or_export(facts, at)
-        return _fault(at, stage, "Bridge dropped weights and went on", "weights-lost", noise)
-    for step in facts.steps:
-        names = not_finite(step.values, FINITE_METRICS)
-        if names:
-            at = Excerpt(step.line, f"step:{step.step} - {names[0]}:{step.values[names[0]]}")
-            return _fault(at, Stage.LEARNING_SIGNAL, f"{names[0]} is not finite", "metrics-not-finite", noise)
-    return None
-
-
-def _lora_asked(facts: LogFacts) -> bool:
-    return facts.lora_at is not None or any(lora_rank(config) > 0 for config in facts.configs)
-
-
-def _import_or_export(facts: LogFacts, at: Excerpt) -> Stage:
-    synced = next((mark for mark in facts.stages if mark.stage is Stage.EXPORT_WEIGHT_SYNC), None)
-    saved = any(event.at.line < at.line for event in facts.checkpoints)
-    return Stage.EXPORT_WEIGHT_SYNC if saved or (synced is not None and synced.at.line < at.line) else Stage.HF_IMPORT
-
-
-def _fault(at: Excerpt, stage: Stage, cause: str, rule: str, noise: tuple[Noise, ...]) -> Triage:
-    return Triage(TriageVerdict.FAIL, stage, cause, at.line, at.text, noise, rule, _SILENT_MENDS[rule])
-
-
-_SILENT_MENDS = {
-    "adapter-empty": "Check lora.target_modules against the module names of this family.",
-    "weights-lost": "Compare Bridge's mapping for this family with the keys of the checkpoint.",
-    "metrics-not-finite": "Find the first tensor that is not finite; lower the rate or run in fp32.",
-}
 
 
 def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
@@ -190,7 +185,7 @@ def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
         line=at.line,
         excerpt=at.text,
         residual_noise=noise,
-        rule="completed",
+        rule=COMPLETED,
         mend="",
     )
 
@@ -223,6 +218,6 @@ def _blocked(facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt 
         line=0 if at is None else at.line,
         excerpt="" if at is None else at.text,
         residual_noise=noise,
-        rule="incomplete",
-        mend="Find out why the run stopped (time limit, hang, cut log), then rerun.",
+        rule=INCOMPLETE,
+        mend=mend_of(INCOMPLETE),
     )

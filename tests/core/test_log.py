@@ -23,7 +23,7 @@ CASES = (
         "  File x",
     ),
     (b"(W pid=3) ERROR 03-10 22:48:08 core.py:12] raised", "(W pid=3)  core.py:12] ", "raised"),
-    (b"(WorkerDict pid=3) warn [repeated 7x across cluster]", "(WorkerDict pid=3) ", "warn"),
+    (b"(WorkerDict pid=3) warn [repeated 7x across cluster]", "(WorkerDict pid=3) [repeated]", "warn"),
     (b"(TaskRunner pid=3) \rbar 1%\rbar 2%\r", "(TaskRunner pid=3) ", "bar 2%"),
     (b"(not a prefix) text", "", "(not a prefix) text"),
     (b"caf\xe9", "", "caf\N{REPLACEMENT CHARACTER}"),
