@@ -1,5 +1,6 @@
 """Run folders on disk: whatever lies there is read or named as missing, and never breaks the judge."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,10 @@ import pytest
 
 from bot.adapters import folder as disk
 from bot.core.levels import Level
+from bot.core.outcome import Result
 from bot.core.record import Record
+from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from bot.core.stages import Stage
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import make_job, make_record
 
@@ -205,3 +209,50 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 def test_an_empty_record_is_equal_to_none_read(tmp_path: Path) -> None:
     empty = disk.read_record(tmp_path)
     assert empty == Record(missing=tuple(f"{name}: not there" for name in FILES))
+
+
+BESIDE = RelatedRun(
+    role=Role.MERGE_BASE,
+    job_id="0-lora-ddp",
+    job_digest="e" * 64,
+    bridge_commit="d" * 40,
+    folder="related/merge_base",
+    result=Result.FAIL,
+    stage=Stage.PEFT,
+    cause="planted",
+    signature=("no_exception: ValueError",),
+    steps=(RelatedStep(step=1, values={"actor/grad_norm": math.inf, "actor/loss": 0.5}),),
+)
+
+
+def test_the_runs_beside_a_run_are_read_back_as_they_were_written(run: Path) -> None:
+    document = Related(runs=(BESIDE,), not_run={Role.RETRY: "interrupted"})
+    disk.write_files(run, {RELATED_FILE: document.model_dump_json()})
+    record = disk.read_record(run)
+    assert (record.related, record.related_not_run) == ((BESIDE,), {Role.RETRY: "interrupted"})
+    assert record.missing == ()
+
+
+def test_a_value_that_is_no_number_is_kept_as_one(run: Path) -> None:
+    step = RelatedStep(step=1, values={"actor/loss": math.nan})
+    document = Related(runs=(BESIDE.model_copy(update={"steps": (step,)}),))
+    disk.write_files(run, {RELATED_FILE: document.model_dump_json()})
+    (read,) = disk.read_record(run).related
+    assert math.isnan(read.steps[0].values["actor/loss"])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"runs": [{"role": "friend"}]}', "[" * 100_000])
+def test_runs_beside_a_run_that_cannot_be_read_are_missing(run: Path, text: str) -> None:
+    (run / RELATED_FILE).write_text(text)
+    record = disk.read_record(run)
+    assert record.related == ()
+    assert [row.partition(":")[0] for row in record.missing] == [RELATED_FILE]
+
+
+def test_related_folders_are_part_of_their_run_and_no_jobs(tmp_path: Path) -> None:
+    main = write_run_folder(tmp_path / "out" / "jobs" / "0-lora-ddp", make_record(), b"a log\n")
+    write_run_folder(main / "related" / "merge_base", make_record(), b"a log\n")
+    (main / "related" / "merge_base.job.json").write_text("{}")
+    assert disk.find_jobs(tmp_path / "out") == (main,)
+    assert disk.find_jobs(main) == (main,)
+    assert disk.find_jobs(main / "related" / "merge_base") == (main / "related" / "merge_base",)
