@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from bot.core.compared import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
 from bot.core.comparison import Agreement, Comparison, compare_steps
+from bot.core.comparison_text import Report, render_report, render_report_markdown, report_json
 from bot.core.facts import StepMetrics
 from bot.core.scan import scan
 from tests.core.logs import recorded
@@ -229,3 +230,21 @@ def in_words(tolerance: Tolerance | None) -> str:
 def test_every_stated_tolerance_is_documented(compared: Compared) -> None:
     text = (ROOT / "docs/parity.md").read_text()
     assert f"| `{compared.metric}` | {in_words(compared.same)} | {in_words(compared.sampled)} |" in text
+
+
+ANY = st.dictionaries(
+    st.sampled_from([*(item.metric for item in COMPARED), "critic/values/max", "critic/values/min", "actor/lr"]),
+    st.floats(),
+    max_size=8,
+)
+
+
+@given(st.lists(st.tuples(ANY, ANY), max_size=4))
+def test_no_number_in_a_log_ends_a_comparison_or_its_report(pairs: Any) -> None:
+    run = [StepMetrics(n, n, ours) for n, (ours, _) in enumerate(pairs, start=1)]
+    reference = [StepMetrics(n, n, theirs) for n, (_, theirs) in enumerate(pairs, start=1)]
+    report = Report("run beside reference", compare_steps(run, reference))
+    assert render_report(report).startswith("run beside reference: ")
+    document = json.loads(report_json((report,)), parse_constant=pytest.fail)
+    assert len(document["reports"][0]["metrics"]) == len(report.comparison.metrics)
+    assert render_report_markdown((report,)).count("\n|---|") == 2
