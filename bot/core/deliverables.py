@@ -22,7 +22,7 @@ def deliverables(
         _bridge_checks(case, by),
         _local_import(by),
         _backend_run(case, run),
-        _variants(case, run),
+        _variants(case, run, by),
         _log_capture(case, has_log=has_log),
     )
 
@@ -75,12 +75,23 @@ def _backend_run(case: Case, run: Decision) -> Deliverable:
     return Deliverable(wording.BACKEND_RUN, *_outcome_of_run(case, run))
 
 
-def _variants(case: Case, run: Decision) -> Deliverable:
+# What each level is for, and so what its line says once it is shown.
+_PURPOSE = {
+    Level.SAVE_RESUME: Criterion.RESUMED,
+    Level.PARALLELISM: Criterion.PARALLEL_SIZES,
+    Level.MEGATRON_FSDP: Criterion.FSDP_ACTIVE,
+    Level.FEATURE: Criterion.FEATURE_ACTIVE,
+}
+
+
+def _variants(case: Case, run: Decision, by: Mapping[Criterion, Evidence]) -> Deliverable:
     plain = case.job.level is Level.SMOKE and case.job.variant == variants_of(Level.SMOKE)[0].name
     if plain:
         return Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
     outcome, _ = _outcome_of_run(case, run)
-    return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job))
+    shown = by.get(_PURPOSE.get(case.job.level, Criterion.RESOLVED_CONFIG))
+    said = shown.summary if shown and shown.state is State.MET and case.job.level in _PURPOSE else ""
+    return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job, said))
 
 
 def _outcome_of_run(case: Case, run: Decision) -> tuple[Outcome, str]:

@@ -75,6 +75,12 @@ def feature_active(case: Case) -> Evidence:
     return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, case.log, first.line, first.excerpt)
 
 
+def leaves_trace(name: str) -> bool:
+    """Whether a log can show the feature."""
+    trace = TRACES.get(name)
+    return trace is not None and bool(trace.bridges or trace.signs or trace.metrics)
+
+
 def judge_feature(case: Case, feature: JobFeature) -> Evidence:
     """One feature: all that its configuration must show, and a trace in the log where the feature leaves one."""
     name, trace = feature.name, TRACES.get(feature.name)

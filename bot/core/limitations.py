@@ -71,6 +71,10 @@ def _shape(case: Case) -> Iterable[str]:
         yield "enforce_eager is on: vLLM's CUDA graph capture is not exercised."
     if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in SIZES):
         yield "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
+    if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
+        yield "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+    if case.job.level is Level.MEGATRON_FSDP and case.job.gpu_count == 1:
+        yield "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded."
     if case.job.level is not Level.LEARNING_SIGNAL:
         steps = "One training step" if case.job.steps == 1 else f"{case.job.steps} training steps"
         yield f"{steps}: no learning signal and no convergence is claimed."

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bot.core.bridge_tests import NO_CHOICE, Choice
+from bot.core.feature_evidence import leaves_trace
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
 from bot.core.levels import Variant
 from bot.core.rules import Feature
@@ -49,9 +50,9 @@ class JobOutline:
     @property
     def limitations(self) -> tuple[str, ...]:
         """What a run of the job leaves open about its features, a sentence each."""
-        unproven = (one.name for one in self.features if not one.active_when)
+        unproven = (one.name for one in self.features if not one.active_when and not leaves_trace(one.name))
         return (
             *(f"{one.name}: {one.limitation}" for one in self.features if one.limitation),
-            *(f"the run's configuration does not tell whether {name} was active" for name in unproven),
+            *(f"neither configuration nor log of a run tells whether {name} was active" for name in unproven),
             *(f"no script of verl shows {one.name}: {one.because}" for one in self.not_shown),
         )

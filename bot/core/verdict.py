@@ -25,8 +25,12 @@ _KEY = (
     Criterion.STEPS_COMPLETED,
     Criterion.GRADIENTS,
     Criterion.ROLLOUT_AGREEMENT,
+    Criterion.RESUMED,
     Criterion.RESUMED_STEP,
+    Criterion.PARALLEL_SIZES,
     Criterion.PARITY,
+    Criterion.FSDP_ACTIVE,
+    Criterion.FEATURE_ACTIVE,
     Criterion.LEARNING_SIGNAL,
 )
 

@@ -94,8 +94,8 @@ def passed(job: Job, bridge: RepositoryState) -> str:
     patched = f" plus {len(bridge.patches)} declared patch(es)" if bridge.patches else ""
     learned = "learning-signal passed: " if job.level is Level.LEARNING_SIGNAL else ""
     return (
-        f"{learned}verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)} "
-        f"(Level {int(job.level)}, {job.variant})"
+        f"{learned}verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)}"
+        f"{_beyond(job)} (Level {int(job.level)}, {job.variant})"
     )
 
 
@@ -127,6 +127,23 @@ def log_only(cause: str, answer: Triage | None) -> str:
 
 def _plain(text: str) -> str:
     return text.rstrip(" .")
+
+
+def _beyond(job: Job) -> str:
+    """What a job of levels 1, 2 and 4 shows beside its steps."""
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    match job.level:
+        case Level.SAVE_RESUME:
+            return f", saved after step {job.steps - 1} and resumed from there"
+        case Level.PARALLELISM:
+            named = ("TP", "PP", "VPP", "CP", "EP")
+            sizes = [f"{one.lower()}={wrapper[f'COMMON_{one}']}" for one in named if f"COMMON_{one}" in wrapper]
+            return f", {' '.join(size for size in sizes if not size.endswith(('=1', '=null'))) or 'data parallel'}"
+        case Level.FEATURE:
+            names = [*(one.name for one in job.features), *([f"family {job.family}"] if job.family else [])]
+            return f", {', '.join(names)} at work" if names else ""
+        case _:
+            return ""
 
 
 def _features(job: Job) -> str:
@@ -161,9 +178,9 @@ def backend_detail(job: Job, cause: str) -> str:
     return f"{_features(job)}{f' - {cause}' if cause else ''}"
 
 
-def variant_detail(job: Job) -> str:
-    """Which variant was asked for beside the default Level 0."""
-    return f"{job.level.title} ({job.variant})"
+def variant_detail(job: Job, shown: str = "") -> str:
+    """Which variant was asked for beside the default Level 0, and what shows it."""
+    return f"{job.level.title} ({job.variant}){f': {shown}' if shown else ''}"
 
 
 def log_detail(name: str, line_count: int) -> str:

@@ -235,7 +235,6 @@ def test_the_card_is_told_what_the_features_leave_open() -> None:
     assert told[: len(HOPPER.limitations)] == HOPPER.limitations
     assert told[len(HOPPER.limitations) :] == (
         f"fp8: {fp8.limitation}",
-        "the run's configuration does not tell whether moe was active",
         f"no script of verl shows audio: {audio.because}",
     )
 

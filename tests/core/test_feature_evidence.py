@@ -9,7 +9,7 @@ from bot.config.policy import packaged_policy
 from bot.core.config_proof import requested
 from bot.core.evidence import State
 from bot.core.expected import Value
-from bot.core.feature_evidence import TRACES, feature_active, judge_feature
+from bot.core.feature_evidence import TRACES, feature_active, judge_feature, leaves_trace
 from bot.core.jobs import Job, JobFeature
 from bot.core.levels import Level
 from bot.core.outcome import Result
@@ -150,6 +150,11 @@ def test_a_setting_that_the_smoke_has_too_tells_nothing() -> None:
     assert feature_active(made.case()).summary == "nothing that the run prints tells whether own was active"
 
 
+def test_the_sentence_of_a_pass_names_features_and_family() -> None:
+    made = run(job("moe", family="qwen3_moe"), bridge="Qwen3MoEBridge").verdict()
+    assert (made.result, "moe, family qwen3_moe at work (Level 4, feature)" in made.sentence) == (Result.PASS, True)
+
+
 def test_every_feature_of_the_job_must_show() -> None:
     made = run(job("moe", "mtp"), TRACE_LINES["moe"])
     assert feature_active(made.case()).summary == "nothing in the log shows mtp at work"
@@ -178,10 +183,5 @@ def test_a_family_shows_by_the_class_that_converted_its_weights(family: str, bri
 
 
 def test_the_packaged_features_that_can_be_shown_are_those_with_a_setting_or_a_trace() -> None:
-    shown = {name for name in SHOWN if FEATURES[name].active_when or any(_traces(name))}
+    shown = {name for name in SHOWN if FEATURES[name].active_when or leaves_trace(name)}
     assert shown == set(SHOWN) - {"vlm"}
-
-
-def _traces(name: str) -> tuple[object, ...]:
-    trace = TRACES.get(name)
-    return (trace.bridges, trace.signs, trace.metrics) if trace else ()

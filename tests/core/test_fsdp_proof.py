@@ -26,6 +26,7 @@ def test_a_run_under_fsdp_passes_and_names_the_wrapper() -> None:
     assert FSDP in item.excerpt
     assert made.verdict().result is Result.PASS
     assert "Megatron-FSDP" in made.verdict().sentence
+    assert "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded." in made.verdict().limitations
 
 
 def test_ddp_under_a_configuration_that_asks_for_fsdp_fails_at_the_wrap() -> None:

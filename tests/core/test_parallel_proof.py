@@ -41,7 +41,26 @@ def test_a_run_with_the_ranks_of_its_sizes_passes(variant: str) -> None:
     verdict = made.verdict()
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
     (row,) = (one for one in verdict.deliverables if one.name == "Requested variants")
-    assert (row.outcome, row.detail) == (Outcome.PASS, f"Parallelism stress ({variant})")
+    assert (row.outcome, row.detail) == (Outcome.PASS, f"Parallelism stress ({variant}): {item.summary}")
+
+
+@pytest.mark.parametrize(
+    ("variant", "said"),
+    [
+        ("dense", "tp=2 pp=2 (Level 2, dense)"),
+        ("vpp", "pp=2 vpp=2 (Level 2, vpp)"),
+        ("expert", "tp=2 ep=2 (Level 2, expert)"),
+        ("dp", "data parallel (Level 2, dp)"),
+    ],
+)
+def test_the_sentence_of_a_pass_names_the_sizes(variant: str, said: str) -> None:
+    assert run(variant, **SHAPES[variant]).verdict().sentence.endswith(said)
+
+
+def test_expert_sizes_are_owned_up_to_be_those_of_the_configuration() -> None:
+    said = "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+    assert said in run("expert", **SHAPES["expert"]).verdict().limitations
+    assert said not in run("dense", **SHAPES["dense"]).verdict().limitations
 
 
 @pytest.mark.parametrize("variant", [name for name in SHAPES if name != "dp"])
