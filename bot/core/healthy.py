@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bot.core.bands import KEPT, Healthy, Pair, PairStep, training_digest
+from bot.core.bands import KEPT, Healthy, Pair, PairStep
 from bot.core.comparison import compare_steps
 from bot.core.facts import LogFacts, StepMetrics
 from bot.core.health import AGREEMENT_METRIC
 from bot.core.jobs import Digest, Job
 from bot.core.levels import Level
 from bot.core.outcome import Result, Verdict
+from bot.core.probe import training_digest
 from bot.core.record import Event, Record
 
 _FIRST_STEP = 1

@@ -16,9 +16,7 @@ from bot.core.bands import (
     band_of,
     merged,
     only_of,
-    probe_digest,
     tolerances_of,
-    training_digest,
     with_healthy,
     with_pair,
 )
@@ -29,6 +27,7 @@ from bot.core.health import agreement_remark, rollout_agreement
 from bot.core.healthy import NotHealthyError, healthy_of, healthy_run, pair_of
 from bot.core.jobs import Checkpoint, Job
 from bot.core.levels import Level
+from bot.core.probe import probe_digest, training_digest
 from bot.core.record import Event
 from bot.core.verdict import judge
 from tests.core.builders import ended, make_case, make_facts, make_job, make_record, step_line
