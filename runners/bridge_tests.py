@@ -1,23 +1,39 @@
-"""The focused Bridge tests, in the run's environment and from the tree under test, before any GPU hour."""
+"""The focused Bridge tests, before any GPU hour: in the run's environment, or in one of their own on CPUs.
 
+They are run in one session, because importing Bridge takes longer than most of them; each result is kept as it comes,
+so that a test that hangs costs the rest of the limit and nothing that had finished.
+"""
+
+import os
 import re
 import shlex
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from bot.core.jobs import Job
+from bot.core.junit import missing_package
+from bot.core.junit_writing import CaseResult, junit_text
 from bot.core.record import JUNIT_FILE, Check, Finding
+from runners.bridge_events import Session, read_session
 from runners.findings import blocked, good, remark
 from runners.gate import Finished, run
-from runners.harness.verl import wrapper_map
+from runners.harness.verl import PROBE, wrapper_map
+from runners.session import IMPORTS_VARIABLE, PATH_VARIABLE
 from runners.worktrees import Trees
 
-_PASSED, _FAILED, _INTERRUPTED, _USAGE, _NOTHING = 0, 1, 2, 4, 5
+TESTS_VARIABLE = "VERL_E2E_TESTS"
+_PLUGIN = "verl_e2e_tests"
+_EVENTS = "tests.jsonl"
+_NOTHING = 5
+_SHOWN = 3
 
-_COLLECTION_ERROR = re.compile(r"^ERROR (?P<test>\S+?)(?: - (?P<error>.*))?$", re.MULTILINE)
-_MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(?P<module>[^']+)'")
+# A host that is short of memory, or a person, ends a process so; any other signal is the process's own fault.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+_NO_SUCH_TEST = re.compile(r"^ERROR: not found: (?P<node>\S+)", re.MULTILINE)
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -37,39 +53,42 @@ class BridgeTests:
 
 
 def run_bridge_tests(
-    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, timeout_s: float = 300
+    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, timeout_s: float | None = None
 ) -> BridgeTests:
-    """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when they could run.
+    """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when any could run.
 
     A failed test blocks nothing here: the judge reads the JUnit file and lets no failed test pass. Tests that
     could not run are skipped with the reason, which blocks only where the job requires the Bridge checks.
+    `timeout_s` bounds all of them together, the job's own limit by default.
     """
     (out / JUNIT_FILE).unlink(missing_ok=True)
+    limit_s = timeout_s or job.bridge_tests_limit_s
     existing, absent = _sorted(job, trees)
-    remarks = [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
     if not existing:
-        reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
-        return replace(_skipped(job, reason, (), 0.0, remarks), absent=tuple(absent))
-    finished, left_out = _run(job, trees, existing, _without_wrapper(job, trees, environment), out, timeout_s)
-    remarks += [
-        remark(Check.BRIDGE_TESTS, f"{test} cannot be collected here: package {module} is missing", f"install {module}")
-        for test, module in left_out.items()
-    ]
-    return replace(_outcome(job, finished, out, remarks), absent=tuple(absent))
+        return _none_there(job, absent)
+    variables = _variables(job, trees, environment, out)
+    finished, session = _run(job, trees, existing, variables, out, limit_s)
+    unknown = _unknown_tests(finished, existing)
+    if unknown and len(unknown) < len(existing):
+        absent += unknown
+        rest = [test for test in existing if test not in unknown]
+        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
+    return replace(_judged(job, finished, session, out, _absent(job, absent)), absent=tuple(absent))
 
 
-def bridge_tests_command(job: Job, tests: Sequence[str], out: Path) -> tuple[str, ...]:
+def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
     """The exact command for `tests` without those that the site leaves out, to be run in the Bridge tree."""
-    junit = f"--junitxml={out.resolve() / JUNIT_FILE}"
+    python = job.site.bridge_python or job.site.python
     left_out = (f"--deselect={one.test}" for one in job.site.deselected_tests)
-    return (job.site.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", junit, *left_out, *tests)
+    options = ("-q", "-p", "no:cacheprovider", "-p", _PLUGIN, "--continue-on-collection-errors")
+    return (python, "-m", "pytest", *options, *left_out, *tests)
 
 
 def bridge_tests_text(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> str:
     """The tests as a shell script that can be pasted; a listed test that the commit lacks is left out by a real run."""
-    variables = _without_wrapper(job, trees, environment)
-    path = f"PYTHONPATH={variables['PYTHONPATH']}"
-    words = ("env", path, *bridge_tests_command(job, job.bridge_tests, out))
+    variables = _variables(job, trees, environment, out)
+    shown = [f"{name}={variables[name]}" for name in ("PYTHONPATH", TESTS_VARIABLE)]
+    words = ("env", *shown, *bridge_tests_command(job, job.bridge_tests))
     lines = ["# focused Bridge tests", "(", f"mkdir -p {shlex.quote(str(out))}"]
     lines += [f"cd {shlex.quote(str(trees.bridge))} &&", " \\\n  ".join(map(shlex.quote, words)), ")"]
     return "\n".join(lines) + "\n"
@@ -85,70 +104,98 @@ def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
     return existing, absent
 
 
+def _absent(job: Job, absent: list[str]) -> list[Finding]:
+    return [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
+
+
+def _none_there(job: Job, absent: list[str]) -> BridgeTests:
+    reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
+    return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
+
+
 def _run(
-    job: Job, trees: Trees, tests: list[str], environment: Mapping[str, str], out: Path, timeout_s: float
-) -> tuple[Finished, dict[str, str]]:
-    """Run the tests; those that a missing package keeps from being collected are left out of a second run."""
-    command = bridge_tests_command(job, tests, out)
-    finished = run(command, env=environment, cwd=trees.bridge, timeout_s=timeout_s)
-    left_out = _uncollectable(finished)
-    rest = [test for test in tests if test.partition("::")[0] not in left_out]
-    if left_out and rest and rest != tests:
-        command = bridge_tests_command(job, rest, out)
-        again = run(command, env=environment, cwd=trees.bridge, timeout_s=timeout_s - finished.seconds)
-        return again, left_out
-    return finished, left_out
+    job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
+) -> tuple[Finished, Session]:
+    events = out.resolve() / _EVENTS
+    events.unlink(missing_ok=True)
+    finished = run(bridge_tests_command(job, tests), env=variables, cwd=trees.bridge, timeout_s=limit_s)
+    return finished, read_session(events)
 
 
-def _uncollectable(finished: Finished) -> dict[str, str]:
-    """Test files that pytest could not import, with the missing package; the trees' own modules do not count."""
-    found = {}
-    for error in _COLLECTION_ERROR.finditer(finished.stdout):
-        module = _MISSING_MODULE.search(error["error"] or "") or _missing_below(error["test"], finished.stdout)
-        if module is not None and module["module"].partition(".")[0] not in ("megatron", "verl", "tests"):
-            found[error["test"]] = module["module"]
-    return found
+def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> dict[str, str]:
+    """The tests' environment: the run's without what is meant for the wrapper, or that of a place of their own."""
+    gone = {*wrapper_map(job, trees), IMPORTS_VARIABLE, PATH_VARIABLE}
+    kept = {name: value for name, value in environment.items() if name not in gone}
+    path = environment.get("PYTHONPATH", "")
+    if job.site.bridge_python:
+        own = (str(trees.bridge / "src"), str(trees.megatron_lm), *job.site.bridge_python_path)
+        path = os.pathsep.join(own)
+        kept["CUDA_VISIBLE_DEVICES"] = ""
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(PROBE), path) if part)
+    return {**kept, TESTS_VARIABLE: str(out.resolve() / _EVENTS)}
 
 
-def _missing_below(test: str, stdout: str) -> re.Match[str] | None:
-    _, _, section = stdout.partition(f"ERROR collecting {test}")
-    return _MISSING_MODULE.search(section)
+def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
+    """Node ids that pytest did not find in their files, after which it runs nothing."""
+    told = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
+    return [test for test in tests if "::" in test and any(node.endswith(test) for node in told)]
 
 
-def _outcome(job: Job, finished: Finished, out: Path, remarks: list[Finding]) -> BridgeTests:
-    last = next((line for line in reversed(finished.stdout.splitlines()) if line.strip()), "").strip("= ")
-    junit = out / JUNIT_FILE
-    if finished.code == _PASSED:
-        finding = good(Check.BRIDGE_TESTS, f"Bridge tests: {last}")
-        return BridgeTests("passed", finished.argv, finished.seconds, (*remarks, finding))
-    if finished.code == _FAILED or (finished.code == _INTERRUPTED and not _uncollectable(finished)):
-        finding = remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {last}", f"see {JUNIT_FILE}")
-        return BridgeTests("failed", finished.argv, finished.seconds, (*remarks, finding))
-    junit.unlink(missing_ok=True)
-    return _skipped(job, _why_not(finished), finished.argv, finished.seconds, remarks)
+def _judged(job: Job, finished: Finished, session: Session, out: Path, remarks: list[Finding]) -> BridgeTests:
+    results = session.outcomes(because=_because(finished), killed_by=_killed_by(finished))
+    counts = {kind: sum(one.outcome == kind for one in results) for kind in ("passed", "failed", "skipped")}
+    findings = [*remarks, *_unfinished(results)]
+    if not counts["passed"] and not counts["failed"]:
+        return _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
+    (out / JUNIT_FILE).write_text(junit_text(results, job.bridge.commit), encoding="utf-8")
+    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    if counts["failed"]:
+        findings.append(remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {told}", f"see {JUNIT_FILE}"))
+        return BridgeTests("failed", finished.argv, finished.seconds, tuple(findings))
+    findings.append(good(Check.BRIDGE_TESTS, f"Bridge tests: {told} in {finished.seconds:.0f} s"))
+    return BridgeTests("passed", finished.argv, finished.seconds, tuple(findings))
 
 
-def _why_not(finished: Finished) -> str:
+def _because(finished: Finished) -> str:
+    return f"pytest ended with {finished.ending}, before it was done"
+
+
+def _killed_by(finished: Finished) -> str:
+    """The signal that a test drew upon its own interpreter, empty for any other end."""
+    return "" if finished.timed_out or finished.code >= 0 or -finished.code in _FROM_OUTSIDE else finished.ending
+
+
+def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
+    """One remark for each reason why tests have no result."""
+    reasons: dict[str, list[str]] = {}
+    for one in results:
+        if one.outcome == "unfinished":
+            reasons.setdefault(one.text, []).append(one.node)
+    return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
+
+
+def _remark_on(reason: str, nodes: list[str]) -> Finding:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return remark(Check.BRIDGE_TESTS, f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}")
+
+
+def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
     if finished.timed_out:
         return f"no end within {finished.seconds:.0f} s"
-    missing = _MISSING_MODULE.search(finished.stdout + finished.stderr)
-    if missing is not None:
-        return f"package {missing['module']} is missing in the run's Python"
+    module = missing_package(finished.stdout + finished.stderr)
+    if module:
+        return f"package {module} is missing in the Python of the tests"
     if "No module named pytest" in finished.stderr:
-        return "pytest is missing in the run's Python"
-    if finished.code == _NOTHING:
+        return "pytest is missing in the Python of the tests"
+    if results:
+        return next((one.text for one in results if one.outcome == "unfinished"), "all of them were skipped")
+    if finished.code in (0, _NOTHING):
         return "pytest found no test in them"
     return f"pytest ended with {finished.ending}: {finished.last_error}"
 
 
 def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, remarks: list[Finding]) -> BridgeTests:
     summary = f"Bridge checks not run: {reason}"
-    mend = "install what is missing, or bring a JUnit file of the same commit from a CPU environment"
+    mend = "install what is missing, or bring a JUnit file of the same commit from a CPU environment (--junit)"
     build = blocked if job.require_bridge_checks else remark
     return BridgeTests("skipped", command, seconds, (*remarks, build(Check.BRIDGE_TESTS, summary, mend)))
-
-
-def _without_wrapper(job: Job, trees: Trees, environment: Mapping[str, str]) -> dict[str, str]:
-    """The run's environment without what is meant for the wrapper, and without the probe's record."""
-    names = {*wrapper_map(job, trees), "VERL_E2E_IMPORTS"}
-    return {name: value for name, value in environment.items() if name not in names}

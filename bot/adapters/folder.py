@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from bot.core.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from bot.core.jobs import Job
-from bot.core.junit import JunitError, read_junit
+from bot.core.junit import Junit, JunitError, read_junit
 from bot.core.levels import Level
 from bot.core.record import (
     CHECK_FILE,
@@ -32,7 +32,6 @@ from bot.core.record import (
     Event,
     ImportLine,
     Record,
-    TestCase,
 )
 from bot.core.related import RELATED_FILE, Related
 
@@ -120,7 +119,8 @@ def read_record(folder: Path) -> Record:
         environment=environment,
         events=events,
         imports=imports,
-        tests=tests,
+        tests=tests.tests if tests else None,
+        tests_commit=tests.commit if tests else "",
         related=beside.runs if beside else (),
         related_not_run=beside.not_run if beside else {},
         checkpoints=checkpoints,
@@ -199,7 +199,7 @@ def _is_object(raw: bytes) -> bool:
         return False
 
 
-def _tests(path: Path, missing: list[str]) -> tuple[TestCase, ...] | None:
+def _tests(path: Path, missing: list[str]) -> Junit | None:
     if not path.exists():
         return None
     raw = _read(path, missing)

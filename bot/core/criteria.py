@@ -1,64 +1,20 @@
 """The pass criteria that every level asks for, each judged by one function of the record and the log's facts.
 
 Every function returns `Evidence` with a state: met, broken, missing (never a pass) or waived (named among the
-limitations). Criteria 2 and 3 have modules of their own.
+limitations). Criteria 1 to 3 have modules of their own.
 """
 
 from dataclasses import replace
 
+from bot.core.bridge_proof import bridge_tests
 from bot.core.case import Case, Judge
 from bot.core.config_proof import resolved_config
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import Progress, StepMetrics
 from bot.core.import_proof import local_import
-from bot.core.junit import covers
 from bot.core.phases import END, Phase, is_phase, planned_phases, started_phases
-from bot.core.record import EVENTS_FILE, JUNIT_FILE, Check, EndReason, TestCase
+from bot.core.record import EVENTS_FILE, EndReason
 from bot.core.triage import TriageVerdict
-
-_NOT_RUN = "Bridge checks not run: "
-
-
-def bridge_tests(case: Case) -> Evidence:
-    """Criterion 1: the focused Bridge tests passed on this head; waived when no result is there or demanded."""
-    tests = case.record.tests or ()
-    failed = [test for test in tests if test.outcome == "failed"]
-    if failed:
-        summary = f"{len(failed)} of {len(tests)} focused Bridge tests failed, first {failed[0].name}"
-        return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, summary, JUNIT_FILE, 0, failed[0].message or summary)
-    passed = sum(test.outcome == "passed" for test in tests)
-    gap = _unseen(case, tests) if passed else f"{_NOT_RUN}{_why_not_run(case)}"
-    if gap:
-        state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
-        return Evidence(Criterion.BRIDGE_TESTS, state, gap, JUNIT_FILE)
-    skipped = f", {len(tests) - passed} skipped" if len(tests) > passed else ""
-    return Evidence(Criterion.BRIDGE_TESTS, State.MET, f"{passed} focused Bridge tests passed{skipped}", JUNIT_FILE)
-
-
-def _why_not_run(case: Case) -> str:
-    """The runner's own reason, else what the folder shows."""
-    findings = case.record.environment.findings if case.record.environment else ()
-    said = [one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok]
-    reasons = [summary.removeprefix(_NOT_RUN) for summary in said if summary.startswith(_NOT_RUN)]
-    if reasons or said:
-        return (reasons or said)[0]
-    if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
-        return "the run was stopped before them"
-    if case.record.tests is not None:
-        return f"none of the {len(case.record.tests)} tests in {JUNIT_FILE} ran to its end"
-    return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
-
-
-def _unseen(case: Case, tests: tuple[TestCase, ...]) -> str:
-    """The listed tests without a result; empty when all have one."""
-    environment = case.record.environment
-    left_out = {
-        *(one.test for one in case.job.site.deselected_tests),
-        *(environment.absent_tests if environment else ()),
-    }
-    asked = [listed for listed in case.job.bridge_tests if listed not in left_out]
-    unseen = [listed for listed in asked if not any(covers(listed, test) for test in tests)]
-    return f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
 
 
 def steps_completed(case: Case) -> Evidence:

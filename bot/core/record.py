@@ -163,17 +163,18 @@ class Event(Document):
 
 
 class TestCase(Document):
-    """One test of the focused Bridge tests, from the JUnit file."""
+    """One test of the focused Bridge tests, from the JUnit file; an `unfinished` one has no result."""
 
     name: str
-    outcome: Literal["passed", "failed", "skipped"]
+    outcome: Literal["passed", "failed", "skipped", "unfinished"]
     message: str = ""
 
 
 class Record(Document):
     """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
 
-    `log` is the name of the log file in the folder, `related_not_run` says why a run beside this one is not there.
+    `log` is the name of the log file in the folder, `related_not_run` says why a run beside this one is not there,
+    `tests_commit` is the Bridge commit that the JUnit file states for `tests`, empty when it states none.
     """
 
     job: Job | None = None
@@ -181,6 +182,7 @@ class Record(Document):
     events: tuple[Event, ...] = ()
     imports: tuple[ImportLine, ...] = ()
     tests: tuple[TestCase, ...] | None = None
+    tests_commit: str = ""
     related: tuple[RelatedRun, ...] = ()
     related_not_run: dict[Role, str] = Field(default_factory=dict)
     checkpoints: Checkpoints | None = None

@@ -19,7 +19,8 @@ def write_run_folder(folder: Path, record: Record, log: bytes | None) -> Path:
     _write_lines(folder / "imports.jsonl", record.imports)
     if record.tests is not None:
         cases = "".join(_case(test) for test in record.tests)
-        (folder / "junit.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+        stated = f'<property name="bridge_commit" value={quoteattr(record.tests_commit)}/>'
+        (folder / "junit.xml").write_text(f"<testsuites><testsuite>{stated}{cases}</testsuite></testsuites>")
     if log is not None:
         (folder / record.log).write_bytes(zstd.compress(log))
     (folder / "metrics.jsonl").write_text("")

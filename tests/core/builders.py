@@ -122,6 +122,7 @@ def make_record(**given: Any) -> Record:
         "events": ended(),
         "imports": import_lines("run", DRIVER, TRAINER),
         "tests": passing_tests(),
+        "tests_commit": BRIDGE,
     }
     return Record(**(fields | given))
 

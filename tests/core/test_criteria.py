@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from bot.core.bridge_proof import bridge_tests
 from bot.core.config_proof import requested, resolved_config, same_value
-from bot.core.criteria import bridge_tests, exit_zero, no_exception, steps_completed
+from bot.core.criteria import exit_zero, no_exception, steps_completed
 from bot.core.evidence import State
 from bot.core.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
 from bot.core.import_proof import MODULES, is_below, local_import, run_imported_checkout

@@ -18,7 +18,7 @@ REAL = b"""<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"
 
 
 def test_a_real_file() -> None:
-    assert [(case.name, case.outcome, case.message) for case in read_junit(REAL)] == [
+    assert [(case.name, case.outcome, case.message) for case in read_junit(REAL).tests] == [
         ("tests.unit.test_a.TestA.test_x[1-2]", "passed", ""),
         ("tests.unit.test_a.test_y", "failed", "assert 1 == 2"),
         ("tests.unit.test_b", "failed", "collection failure"),
@@ -43,21 +43,21 @@ def suite(inner: str, **counts: int) -> bytes:
     ],
 )
 def test_the_worst_outcome_of_a_test_counts(inner: str, outcome: str, message: str) -> None:
-    (case,) = read_junit(suite(f'<testcase name="t">{inner}</testcase>'))
+    (case,) = read_junit(suite(f'<testcase name="t">{inner}</testcase>')).tests
     assert (case.outcome, case.message) == (outcome, message)
 
 
 @pytest.mark.parametrize("counts", [{"failures": 2}, {"errors": 2}])
 def test_failures_that_are_counted_but_not_named_are_kept(counts: dict[str, int]) -> None:
-    cases = read_junit(suite('<testcase name="t"/>', **counts))
+    cases = read_junit(suite('<testcase name="t"/>', **counts)).tests
     assert [case.outcome for case in cases] == ["passed", "failed"]
     assert cases[1].message == "the suite counts 2 failed, none is named"
 
 
 def test_odd_counts_are_no_counts() -> None:
-    assert len(read_junit(b'<testsuite failures="-1" errors="many"><testcase name="t"/></testsuite>')) == 1
-    assert read_junit(b'<testsuite failures="99999999999"/>') == ()
-    assert read_junit(b"<testsuites/>") == ()
+    assert len(read_junit(b'<testsuite failures="-1" errors="many"><testcase name="t"/></testsuite>').tests) == 1
+    assert read_junit(b'<testsuite failures="99999999999"/>').tests == ()
+    assert read_junit(b"<testsuites/>").tests == ()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_is_no_junit_is_refused(raw: bytes, said: str) -> None:
 
 def test_sizes_are_bounded() -> None:
     name, text = "n" * 1000, "m" * 1000
-    (case,) = read_junit(suite(f'<testcase name="{name}"><failure>{text}</failure></testcase>'))
+    (case,) = read_junit(suite(f'<testcase name="{name}"><failure>{text}</failure></testcase>')).tests
     assert (len(case.name), len(case.message)) == (MAX_NAME, MAX_MESSAGE)
     with pytest.raises(JunitError, match="more than"):
         read_junit(suite('<testcase name="t"/>' * (MAX_CASES + 1)))
@@ -86,7 +86,7 @@ def test_sizes_are_bounded() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(raw: bytes) -> None:
     with suppress(JunitError):
-        assert all(case.name for case in read_junit(b"<testsuite>" + raw + b"</testsuite>"))
+        assert all(case.name for case in read_junit(b"<testsuite>" + raw + b"</testsuite>").tests)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,11 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
         ("tests/unit/test_a.py::TestA::test_x[2]", "tests.unit.test_a.TestA.test_x[3]", True),
         ("tests/unit/test_a.py::TestB", "tests.unit.test_a.TestA.test_x", False),
         ("tests/unit/test_a.py", "tests/unit/test_a.py", True),
+        ("tests/unit/test_a.py", "tests.unit.test_a", True),
+        ("tests/unit/test_a.py", "bridge.tests.unit.test_a.test_x", True),
+        ("tests/unit/models/test_utils.py", "tests.unit.peft.test_utils.test_x", False),
+        ("tests/unit/models/test_utils.py", "test_utils.test_x", True),
+        ("tests/unit/test_a.py::test_x", "tests.unit.test_a.TestA.test_x", False),
     ],
 )
 def test_which_case_belongs_to_a_listed_test(listed: str, name: str, covered: bool) -> None:

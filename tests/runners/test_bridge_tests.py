@@ -1,12 +1,14 @@
 """The focused Bridge tests, run for real in a private tree of the fixture's Bridge."""
 
 import os
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from bot.core.jobs import DeselectedTest
+from bot.core.junit import read_junit
 from bot.core.record import JUNIT_FILE
 from runners.bridge_tests import BridgeTests, run_bridge_tests
 from runners.worktrees import Trees, prepare_trees
@@ -82,8 +84,8 @@ def test_what_a_missing_package_keeps_out_does_not_keep_out_the_rest(
 ) -> None:
     result = ran(world, shared_trees, base, tmp_path, NEEDS_PACKAGE, GOOD)
     assert result.outcome == "passed"
-    assert outcomes(tmp_path) == {"test_good": "passed"}
-    assert "test_needs_a_package.py cannot be collected" in result.findings[0].summary
+    assert outcomes(tmp_path) == {"test_good": "passed", "tests.unit.test_needs_a_package": "skipped"}
+    assert "package a_package_of_the_image is missing: tests/unit/test_needs_a_package.py" in result.findings[0].summary
 
 
 def test_a_module_of_the_checkout_that_is_missing_is_a_failure(
@@ -91,7 +93,7 @@ def test_a_module_of_the_checkout_that_is_missing_is_a_failure(
 ) -> None:
     result = ran(world, shared_trees, base, tmp_path, BROKEN)
     assert result.outcome == "failed"
-    assert "error" in outcomes(tmp_path).values()
+    assert outcomes(tmp_path) == {"tests.unit.test_broken": "failure"}
 
 
 def test_none_listed_and_none_existing_are_skipped(
@@ -102,7 +104,40 @@ def test_none_listed_and_none_existing_are_skipped(
     assert (result.outcome, result.command) == ("skipped", ())
 
 
-def test_a_test_that_hangs_ends_at_the_limit(world: World, base: dict[str, str], tmp_path: Path) -> None:
+HANG = """
+import time
+
+def test_before(): pass
+
+def test_hang(): time.sleep(60)
+
+def test_after(): pass
+"""
+
+
+def test_a_test_that_hangs_ends_at_the_limit_and_what_had_finished_is_kept(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    (trees.bridge / BAD).write_text(HANG)
+    result = ran(world, trees, base, tmp_path, GOOD, BAD, timeout_s=3)
+    assert result.outcome == "passed"
+    assert 3 <= result.seconds < 20
+    assert outcomes(tmp_path) == {
+        "test_good": "passed",
+        "test_before": "passed",
+        "test_hang": "skipped",
+        "test_after": "skipped",
+    }
+    (said,) = (finding.summary for finding in result.findings if not finding.ok)
+    assert said.startswith("Bridge tests without a result, for pytest ended with no end within 3 s, before it was done")
+    assert f"{BAD}::test_hang, {BAD}::test_after" in said
+    kept = read_junit((tmp_path / JUNIT_FILE).read_bytes())
+    assert [case.outcome for case in kept.tests] == ["passed", "passed", "unfinished", "unfinished"]
+    assert kept.commit == world.bridge_commit
+
+
+def test_a_test_that_hangs_first_leaves_no_result(world: World, base: dict[str, str], tmp_path: Path) -> None:
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     (trees.bridge / BAD).write_text("import time\n\ndef test_hang():\n    time.sleep(60)\n")
     result = ran(world, trees, base, tmp_path, BAD, timeout_s=2)
@@ -110,7 +145,98 @@ def test_a_test_that_hangs_ends_at_the_limit(world: World, base: dict[str, str],
     assert "no end within 2 s" in result.findings[-1].summary
 
 
-def test_what_the_site_leaves_out_stays_out_when_a_missing_package_asks_for_a_second_run(
+def test_a_failure_before_a_hang_is_a_failure(world: World, base: dict[str, str], tmp_path: Path) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    (trees.bridge / GOOD).write_text("import time\n\ndef test_hang():\n    time.sleep(60)\n")
+    result = ran(world, trees, base, tmp_path, BAD, GOOD, timeout_s=3)
+    assert (result.outcome, outcomes(tmp_path)["test_bad"]) == ("failed", "failure")
+
+
+@pytest.mark.parametrize(("number", "outcome"), [("SIGSEGV", "failed"), ("SIGKILL", "passed")])
+def test_a_test_that_ends_the_interpreter_failed_unless_it_was_ended_from_outside(
+    number: str, outcome: str, world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    text = f"import os, signal\n\ndef test_dies():\n    os.kill(os.getpid(), signal.{number})\n"
+    (trees.bridge / BAD).write_text(text)
+    result = ran(world, trees, base, tmp_path, GOOD, BAD)
+    assert (result.outcome, outcomes(tmp_path)["test_good"]) == (outcome, "passed")
+    assert outcomes(tmp_path)["test_dies"] == ("failure" if outcome == "failed" else "skipped")
+
+
+def test_a_node_that_its_file_does_not_hold_is_absent_and_the_rest_runs(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    gone = f"{BAD}::TestGone::test_x"
+    result = ran(world, shared_trees, base, tmp_path, GOOD, gone)
+    assert (result.outcome, result.absent, outcomes(tmp_path)) == ("passed", (gone,), {"test_good": "passed"})
+    assert any(finding.summary.startswith(f"{gone} does not exist at") for finding in result.findings)
+
+
+KINDS = """
+import pytest
+
+@pytest.mark.xfail(reason="known")
+def test_expected(): assert 0
+
+@pytest.mark.xfail(strict=True)
+def test_unexpected(): pass
+
+@pytest.mark.skip(reason="not today")
+def test_left(): pass
+
+@pytest.fixture
+def broken(): raise OSError("no set-up")
+
+def test_set_up(broken): pass
+
+@pytest.fixture
+def late():
+    yield
+    raise OSError("no tear-down")
+
+def test_tear_down(late): pass
+
+@pytest.mark.parametrize("text", ["a<b>&\\x00", "::"])
+def test_odd(text): assert text == ""
+"""
+
+
+def test_every_kind_of_outcome(world: World, base: dict[str, str], tmp_path: Path) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    (trees.bridge / BAD).write_text(KINDS)
+    assert ran(world, trees, base, tmp_path, BAD).outcome == "failed"
+    found = {case.name.rpartition(".test_")[2]: case for case in read_junit((tmp_path / JUNIT_FILE).read_bytes()).tests}
+    assert {name: case.outcome for name, case in found.items() if "odd" not in name} == {
+        "expected": "skipped",
+        "unexpected": "failed",
+        "left": "skipped",
+        "set_up": "failed",
+        "tear_down": "failed",
+    }
+    assert [case.outcome for name, case in found.items() if "odd" in name] == ["failed", "failed"]
+    assert found["expected"].message == "expected to fail: known"
+    assert "no tear-down" in found["tear_down"].message
+
+
+def test_a_place_of_their_own_has_its_own_python_path_and_no_gpu(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "only_here.py").write_text("")
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    (trees.bridge / BAD).write_text(
+        "import os\nimport only_here, megatron.bridge\n\ndef test_place():\n"
+        "    assert os.environ['CUDA_VISIBLE_DEVICES'] == ''\n    assert 'nowhere' not in os.environ['PYTHONPATH']\n"
+    )
+    site = world.site(python="/no/python", bridge_python=sys.executable, bridge_python_path=(str(extra),))
+    job = world.job(bridge_tests=(BAD,), site=site)
+    given = {**base, "PYTHONPATH": "/nowhere", "CUDA_VISIBLE_DEVICES": "0"}
+    assert run_bridge_tests(job, trees, given, tmp_path).outcome == "passed"
+
+
+def test_what_the_site_leaves_out_stays_out_beside_a_missing_package(
     world: World, base: dict[str, str], tmp_path: Path
 ) -> None:
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
@@ -118,4 +244,5 @@ def test_what_the_site_leaves_out_stays_out_when_a_missing_package_asks_for_a_se
     job = world.job(bridge_tests=(GOOD, BAD, NEEDS_PACKAGE), site=site)
     path = os.pathsep.join((str(trees.bridge / "src"), str(trees.bridge / SUBMODULE)))
     result = run_bridge_tests(job, trees, {**base, "PYTHONPATH": path}, tmp_path)
-    assert (result.outcome, outcomes(tmp_path)) == ("passed", {"test_good": "passed"})
+    assert result.outcome == "passed"
+    assert outcomes(tmp_path) == {"test_good": "passed", "tests.unit.test_needs_a_package": "skipped"}

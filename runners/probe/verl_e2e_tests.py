@@ -1,0 +1,69 @@
+"""A pytest plugin that tells each result at once, so that a session that hangs or dies keeps what had finished.
+
+pytest writes its JUnit file only at its end. This writes one JSON line an event to the file that VERL_E2E_TESTS names:
+what was collected, which test starts, every report, every file that could not be collected, and the end.
+"""
+
+import json
+import os
+
+_LONGEST = 4000
+_FILE = os.environ.get("VERL_E2E_TESTS", "")
+
+
+def pytest_collectreport(report):
+    """A file or folder that could not be collected."""
+    if report.failed:
+        _tell(kind="uncollected", node=report.nodeid, text=_text(report))
+    elif report.skipped:
+        _tell(kind="report", node=report.nodeid, when="collect", outcome="skipped", text=_reason(report), seconds=0)
+
+
+def pytest_collection_finish(session):
+    """All tests that are going to be run."""
+    _tell(kind="collected", nodes=[item.nodeid for item in session.items])
+
+
+def pytest_runtest_logstart(nodeid):
+    """A test starts."""
+    _tell(kind="start", node=nodeid)
+
+
+def pytest_runtest_logreport(report):
+    """One part of a test ended: its set-up, its call or its tear-down."""
+    outcome = report.outcome
+    text = _reason(report) if outcome == "skipped" else _text(report) if outcome == "failed" else ""
+    seconds = round(getattr(report, "duration", 0), 3)
+    _tell(kind="report", node=report.nodeid, when=report.when, outcome=outcome, text=text, seconds=seconds)
+
+
+def pytest_sessionfinish(exitstatus):
+    """The session ended by itself."""
+    _tell(kind="end", code=int(exitstatus))
+
+
+def _text(report):
+    try:
+        crash = report.longrepr.reprcrash.message
+    except AttributeError:
+        crash = ""
+    whole = str(getattr(report, "longreprtext", "") or report.longrepr or "")
+    return f"{crash}\n{whole[-_LONGEST:]}" if crash else whole[-_LONGEST:]
+
+
+def _reason(report):
+    if getattr(report, "wasxfail", None) is not None:
+        return f"expected to fail: {report.wasxfail}"[:_LONGEST]
+    told = report.longrepr
+    return str(told[2] if isinstance(told, tuple) and len(told) == 3 else told)[:_LONGEST]
+
+
+def _tell(**event):
+    if not _FILE:
+        return
+    line = (json.dumps(event, default=str) + "\n").encode("utf-8", "replace")
+    handle = os.open(_FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(handle, line)
+    finally:
+        os.close(handle)
