@@ -10,6 +10,7 @@ from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.reach.summary import Summary
 from bot.core.record import CheckNotes, Record
+from bot.core.signal.figure import SignalFigure
 
 
 class ChangeSource(Protocol):
@@ -100,4 +101,8 @@ class RunFolders(Protocol):
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         """Write files of text into the folder, each whole or not at all."""
+        ...
+
+    def draw(self, folder: Path, figure: SignalFigure) -> None:
+        """Draw curves into the folder's `plots`, where a plotting library is installed; else nothing."""
         ...

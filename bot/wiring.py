@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -38,14 +39,17 @@ from bot.core.record import VERDICT_FILE, CheckNotes, Record
 from bot.core.related import Role
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
+from bot.core.signal.figure import PLOTS_FOLDER, SignalFigure
 from bot.core.verdict import Verdict
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate
+from bot.handlers.learning import Source, source_of
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps, with_verl_files
 from bot.handlers.rerunning import Beside, follow_up
 from bot.ports import UnreadableLogError
 
 DEMO_JOB = "0-lora-ddp"
+_PLOTTING = "matplotlib"
 
 
 class UsageError(Exception):
@@ -93,6 +97,10 @@ class _Folders:
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         disk.write_files(folder, {**files, **self._bands_of(folder, files)})
 
+    def draw(self, folder: Path, figure: SignalFigure) -> None:
+        if find_spec(_PLOTTING):
+            draw_plots(figure, folder / PLOTS_FOLDER)
+
     def _bands_of(self, folder: Path, files: Mapping[str, str]) -> dict[str, str]:
         """The bands to keep beside a verdict, so that it is the same wherever the folder is judged again."""
         job = disk.read_record(folder).job if self.keep and VERDICT_FILE in files else None
@@ -117,6 +125,21 @@ def keep_bands(bands: Bands, file: Path) -> None:
 def own_bands(file: Path) -> Bands:
     """The bands file that a user keeps, empty when it is not there yet."""
     return read_bands(file) if file.exists() else Bands()
+
+
+def draw_plots(figure: SignalFigure, folder: Path) -> tuple[Path, ...]:
+    """Draw curves into a folder; UsageError where the plotting library is not installed."""
+    if not find_spec(_PLOTTING):
+        raise UsageError(f"plots need {_PLOTTING}, which is not installed; pip install 'verl-e2e[plots]'")
+    # Only here: it takes longer to load than everything else together, and is not everywhere.
+    from bot.adapters.plots import draw  # noqa: PLC0415
+
+    return draw(figure, folder)
+
+
+def signal_source(path: Path) -> Source:
+    """The metrics of a run folder or of a bare log."""
+    return Source(path, log_facts(str(path))) if path.is_file() else source_of(run_folders(), path)
 
 
 def log_facts(name: str) -> LogFacts:

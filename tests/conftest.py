@@ -30,6 +30,11 @@ def _ray() -> str:
     return f"not installed: {', '.join(missing)} (REQUIRE_ALL=1 make test installs both)" if missing else ""
 
 
+def _plots() -> str:
+    found = importlib.util.find_spec("matplotlib") is not None
+    return "" if found else "not installed: matplotlib (REQUIRE_ALL=1 make test installs it)"
+
+
 def _gpu() -> str:
     if os.environ.get("WITH_GPU") != "1":
         return "opt in with WITH_GPU=1"
@@ -55,6 +60,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "labelled": _labelled,
     "node": _program("node"),
     "online": _online,
+    "plots": _plots,
     "postgres": _postgres,
     "ray": _ray,
     "slurm": _program("slurmctld"),

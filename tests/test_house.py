@@ -10,6 +10,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -116,7 +117,8 @@ def test_core_needs_pydantic_and_nothing_else() -> None:
 
 
 def test_every_dependency_is_used_and_every_import_declared() -> None:
-    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["project"]["dependencies"]}
+    lines = [*PROJECT["project"]["dependencies"], *chain(*PROJECT["project"]["optional-dependencies"].values())]
+    declared = {canonicalize_name(Requirement(line).name) for line in lines}
     distributions = importlib.metadata.packages_distributions()
     used = set()
     for name in third_party("bot", "runners"):

@@ -3,11 +3,12 @@
 from bot.cli.command import cli, main
 from bot.cli.comparing import bands, parity
 from bot.cli.judging import card, judge, triage
+from bot.cli.learning import signal
 from bot.cli.planning import backtest, explain, plan, policy
 from bot.cli.running import check, demo, run
 
 # In the order of a pull request's life.
-for verb in (plan, explain, check, run, judge, card, parity, bands, triage, policy, backtest, demo):
+for verb in (plan, explain, check, run, judge, card, parity, bands, signal, triage, policy, backtest, demo):
     cli.add_command(verb)
 
 __all__ = ["cli", "main"]

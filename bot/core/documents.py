@@ -47,7 +47,7 @@ def triage_line(file: str, answer: Triage) -> str:
 
 def _verdict(verdict: Verdict) -> dict[str, object]:
     fields = asdict(verdict)
-    del fields["evidence"], fields["reports"]
+    del fields["evidence"], fields["reports"], fields["figure"]
     return fields
 
 

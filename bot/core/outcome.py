@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from bot.core.comparison_text import Report
 from bot.core.evidence import Evidence
 from bot.core.stages import Stage
+
+if TYPE_CHECKING:
+    # A signal is made of a case, and a case names results.
+    from bot.core.signal.figure import SignalFigure
 
 
 class Result(StrEnum):
@@ -55,7 +60,8 @@ class Verdict:
     """The judgement of one job with everything that the card shows; `stage` is None for a Pass.
 
     `alone` is the result before the runs beside it were weighed, `signature` the marks of a failure (see
-    `bot.core.same_failure`), `related` a sentence for each run beside it, `reports` its steps beside theirs.
+    `bot.core.same_failure`), `related` a sentence for each run beside it, `reports` its steps beside theirs,
+    `figure` the curves of a learning signal.
     """
 
     job_id: str
@@ -76,3 +82,4 @@ class Verdict:
     alone: Result | None = None
     signature: tuple[str, ...] = ()
     reports: tuple[Report, ...] = ()
+    figure: "SignalFigure | None" = None

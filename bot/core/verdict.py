@@ -14,6 +14,7 @@ from bot.core.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from bot.core.parity import reports
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.same_failure import signature
+from bot.core.signal import case_figure
 from bot.core.stages import Stage
 from bot.core.triage import Triage, TriageVerdict, triage
 
@@ -67,6 +68,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         alone=alone.result,
         signature=signature(case, alone),
         reports=reports(case),
+        figure=case_figure(case),
     )
 
 

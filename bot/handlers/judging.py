@@ -48,6 +48,8 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
                 **_comparisons(verdict),
             },
         )
+        if verdict.figure is not None:
+            folders.draw(path, verdict.figure)
 
 
 def _comparisons(verdict: Verdict) -> dict[str, str]:

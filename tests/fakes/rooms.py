@@ -10,6 +10,7 @@ from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.record import CHECK_FILE, CheckNotes, Record
 from bot.core.related import RELATED_FILE, Related
+from bot.core.signal.figure import SignalFigure
 
 
 @dataclass
@@ -20,6 +21,7 @@ class FakeFolders:
     logs: dict[Path, LogFacts] = field(default_factory=dict)
     files: dict[Path, dict[str, str]] = field(default_factory=dict)
     plans: dict[Path, dict[str, Level]] = field(default_factory=dict)
+    figures: dict[Path, SignalFigure] = field(default_factory=dict)
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         below = sorted(path for path in self.records if path.parent == folder / "jobs")
@@ -42,6 +44,9 @@ class FakeFolders:
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         self.files.setdefault(folder, {}).update(files)
+
+    def draw(self, folder: Path, figure: SignalFigure) -> None:
+        self.figures[folder] = figure
 
 
 @dataclass

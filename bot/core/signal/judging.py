@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
+from bot.core.levels import Level
+from bot.core.record import Record
 from bot.core.related import Role
 from bot.core.signal.compare import Run
 from bot.core.signal.curves import (
@@ -17,6 +19,7 @@ from bot.core.signal.curves import (
     curve,
     train_steps,
 )
+from bot.core.signal.figure import SignalFigure, signal_figure
 from bot.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
 from bot.core.signal.sparkline import sparkline
 
@@ -40,8 +43,25 @@ def _state(report: SignalReport) -> State:
 
 def case_report(case: Case) -> SignalReport:
     """The report on a case: its own steps beside those of the runs on the merge base."""
-    baseline = tuple(Run(one.folder, one.steps) for one in case.related(Role.MERGE_BASE) if one.steps)
-    return signal_report(case.facts.steps, baseline=baseline, options=case_options(case))
+    return signal_report(case.facts.steps, baseline=baselines_of(case), options=case_options(case))
+
+
+def baselines_of(case: Case) -> tuple[Run, ...]:
+    """The runs of the same job on the merge base that trained at all."""
+    return tuple(Run(one.folder, one.steps) for one in case.related(Role.MERGE_BASE) if one.steps)
+
+
+def case_figure(case: Case) -> SignalFigure | None:
+    """The curves of a level 5 run beside its baselines, to be drawn; None for other levels and untrained runs."""
+    if case.job.level is not Level.LEARNING_SIGNAL or not case.train_steps():
+        return None
+    title = f"{figure_title(case.record)}: {case_report(case).headline}"
+    return signal_figure(title, case.facts.steps, baselines_of(case))
+
+
+def figure_title(record: Record) -> str:
+    """The job and its Bridge commit."""
+    return f"{record.job.id}, Bridge {record.job.bridge.commit[:12]}" if record.job else "unknown job"
 
 
 def case_options(case: Case) -> SignalOptions:

@@ -89,9 +89,18 @@ class SignalReport:
         return _rise(self.trend) <= median(rises) / 2
 
     @property
+    def headline(self) -> str:
+        """The outcome in a word or two."""
+        return "weak evidence" if self._is_weak else str(self.outcome)
+
+    @property
+    def _is_weak(self) -> bool:
+        return bool(self.weak) and self.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)
+
+    @property
     def sentence(self) -> str:
         """The outcome and its cause in one sentence without a full stop; weak evidence is never called passed."""
-        if self.weak and self.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT):
+        if self._is_weak:
             return f"weak evidence: {'; '.join(self.weak)}"
         against = ""
         if self.outcome is SignalOutcome.FLAT and self.baselines:
