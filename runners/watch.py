@@ -53,9 +53,11 @@ class _Watch:
     marker: object = None
     step: int | None = None
     stages: list[tuple[Stage, float]] = field(default_factory=list)
+    before: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
         self.began = self.progressed_at = self.clock.monotonic()
+        self.before = self.seen()
 
     def until_end(self) -> tuple[EndReason, int | None, str]:
         while True:
@@ -106,7 +108,15 @@ class _Watch:
             return EndReason.WRONG_IMPORT, wrong
         return quick or self.lost_by_time(now)
 
+    def seen(self) -> tuple[object, ...]:
+        """What the scanner says of stage, step and progress."""
+        return self.scanner.stage, self.scanner.step, self.scanner.marker
+
     def note_progress(self, now: float) -> None:
+        # A scanner that read an earlier phase says where that one ended until it reads of this one.
+        if self.seen() == self.before:
+            return
+        self.before = ()
         stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
         if stage is not None and self.is_new(stage):
             self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
