@@ -192,7 +192,8 @@ class LogFacts:
     the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the
     line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
     in `steps` (a repeated line keeps the line number of its first occurrence). `earlier` are the last progress bars
-    of the runs before the latest one.
+    of the runs before the latest one. `timeline` holds the first line of each stage of the latest run in the order of
+    entry, `runs` how many runs the log holds, `first` its first line.
     """
 
     line_count: int
@@ -218,6 +219,9 @@ class LogFacts:
     chunks: tuple[ModelChunks, ...] = ()
     bridges: tuple[BridgeUse, ...] = ()
     signs: tuple[Sign, ...] = ()
+    timeline: tuple[StageMark, ...] = ()
+    runs: int = 0
+    first: Excerpt | None = None
 
     def reached(self) -> Stage | None:
         """The furthest stage in enum order that the log proves, None for an empty log."""

@@ -41,6 +41,7 @@ class Scanner:
         self._prefilter = prefilter or FindPrefilter(_LITERAL_BYTES)
         self._pending = b""
         self._lines = 0
+        self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
         self._book = FactBook()
 
@@ -64,7 +65,7 @@ class Scanner:
     def facts(self) -> LogFacts:
         """Everything known so far."""
         last = None if self._last is None else parse_line(*self._last).excerpt()
-        return self._book.facts(self._lines, last)
+        return self._book.facts(self._lines, self._first, last)
 
     @property
     def stage(self) -> Stage | None:
@@ -114,13 +115,15 @@ class Scanner:
             self._take(number, block, start, end, marks)
             position = end + 1
         self._lines = number + block.count(b"\n", position)
-        self._remember_last(block)
+        self._remember_ends(block)
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
         line = parse_line(number, ends_of(block[start:end]))
         self._book.take(line, [LITERALS[index] for index in sorted(set(marks))] if marks else ())
 
-    def _remember_last(self, block: bytes) -> None:
+    def _remember_ends(self, block: bytes) -> None:
+        if self._first is None:
+            self._first = parse_line(1, ends_of(block[: block.index(b"\n")])).excerpt()
         tail = block[-LINE_CAP:]
         stripped = tail.rstrip()
         if stripped:

@@ -120,7 +120,7 @@ class FactBook:
             return None
         return Excerpt(empty.line, "Adapter parameters: 0")
 
-    def facts(self, line_count: int, last: Excerpt | None) -> LogFacts:
+    def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
         """Everything known so far, frozen."""
         return LogFacts(
             line_count=line_count,
@@ -140,6 +140,9 @@ class FactBook:
             lora_at=self._lora,
             final_metrics=self.run.final,
             last_step=self.run.last_step,
+            timeline=tuple(self.run.phases.timeline.values()),
+            runs=self.run.phases.runs,
+            first=first,
             earlier=tuple(self.run.earlier),
             ranks=tuple(self._builds.ranks),
             wrapped=tuple(self._builds.wrapped),

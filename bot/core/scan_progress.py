@@ -5,6 +5,7 @@ import re
 from bot.core.facts import Excerpt, Progress, StageMark, StepMetrics
 from bot.core.log import Line
 from bot.core.metrics import pack, parse_step
+from bot.core.scan_phases import PhaseMachine
 from bot.core.stages import Stage
 
 MAX_STEPS = 20_000
@@ -12,46 +13,48 @@ MAX_NAMES = 64
 MAX_EARLIER = 64
 
 _BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})")
-_FIRST_STAGES = frozenset({Stage.ENVIRONMENT, Stage.RAY})
 
 
 class RunBook:
-    """`stood`, `completed`, `progress`, `final` and `last_step` are those of the latest run in the log.
+    """`phases` is where the latest run in the log stands; `completed`, `progress`, `final`, `last_step` are those of it.
 
     `earlier` are the last bars of the runs before it.
-    `marker` is the line of the last sign of progress. `stages` and `steps` cover the whole log; steps beyond
-    `MAX_STEPS` only move `last_step`.
+    `marker` is the line of the last sign of progress. `steps` covers the whole log; steps beyond `MAX_STEPS` only
+    move `last_step`.
     """
 
     def __init__(self) -> None:
-        self.stood: Stage | None = None
+        self.phases = PhaseMachine()
         self.marker = 0
         self.completed: Excerpt | None = None
         self.last_step: StepMetrics | None = None
         self.final: Excerpt | None = None
         self.progress: Progress | None = None
         self.earlier: list[Progress] = []
-        self.stages: dict[Stage, StageMark] = {}
         self.steps: list[StepMetrics] = []
         self._step_texts: dict[int, StepMetrics] = {}
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
 
+    @property
+    def stood(self) -> Stage | None:
+        """The stage that the latest run is in, None before the first sign of one."""
+        return self.phases.stood
+
+    @property
+    def stages(self) -> dict[Stage, StageMark]:
+        """The first line of every stage of the whole log."""
+        return self.phases.seen
+
     def enter(self, stage: Stage, line: Line) -> None:
         """The line proves that the run is in `stage`."""
-        if self.completed is not None and stage in _FIRST_STAGES:
-            self._begin()
-        if stage not in self.stages:
-            self.stages[stage] = StageMark(stage, line.excerpt())
-        # A weight sync inside a step is part of the step, and what streams print late is part of the shutdown.
-        part = self.stood is Stage.TRAIN_STEP and stage is Stage.EXPORT_WEIGHT_SYNC
-        if self.completed is None and not part:
-            self.stood = stage
+        if self.phases.enter(stage, line):
+            self._forget()
         self.marker = line.number
 
-    def _begin(self) -> None:
+    def _forget(self) -> None:
         if self.progress is not None and len(self.earlier) < MAX_EARLIER:
             self.earlier.append(self.progress)
-        self.completed = self.final = self.progress = self.last_step = self.stood = None
+        self.completed = self.final = self.progress = self.last_step = None
 
     def step(self, line: Line) -> None:
         """Take a metric line; an identical one seen before is not read again."""
@@ -79,7 +82,8 @@ class RunBook:
             return
         percent, done, total = (int(number) for number in bars[-1])
         if self.completed is not None and done < total:
-            self._begin()
+            self.phases.begin()
+            self._forget()
         self.enter(Stage.TRAIN_STEP, line)
         self.progress = Progress(percent, done, total, line.excerpt())
         if done >= total > 0:
@@ -94,6 +98,4 @@ class RunBook:
 
     def _complete(self, line: Line) -> None:
         self.completed = line.excerpt()
-        if Stage.SHUTDOWN not in self.stages:
-            self.stages[Stage.SHUTDOWN] = StageMark(Stage.SHUTDOWN, line.excerpt())
-        self.stood = Stage.SHUTDOWN
+        self.phases.enter(Stage.SHUTDOWN, line)
