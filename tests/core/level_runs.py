@@ -45,17 +45,20 @@ def driver(text: str, pid: int = DRIVER) -> str:
 
 
 def saving(step: int, pid: int = TRAINER) -> list[str]:
-    """What verl prints while it saves a step."""
-    folder = f"{SAVED}/global_step_{step}"
-    lines = [driver(f"Saving checkpoint to {folder}")]
-    for role in ROLES:
-        own = f"{folder}/{role}"
+    """What verl prints while it saves a step: it announces it, and prints the provider of each model."""
+    lines = [driver(f"Saving checkpoint to {SAVED}/global_step_{step}")]
+    for _ in ROLES:
         lines += [
-            said(pid, f"{LOGGED}[Rank 0] Saved bridge checkpoint to {own}/model/huggingface"),
-            said(pid, f"{LOGGED}[Rank 0] Checkpoint save completed for {own}"),
-            said(pid, f"{LOGGED}[Rank 0] Wrote checkpoint contents manifest to {own}/ckpt_contents.json"),
+            said(pid, "Streaming adapter weights ━━━━━━━━━━━━━━━━━━━━━ 100% 0:00:00 (16/16) Qwen2Bridge"),
+            said(pid, "GPTModelProvider(tensor_model_parallel_size=1, pipeline_model_parallel_size=1)"),
         ]
     return lines
+
+
+def saved(step: int, pid: int = TRAINER) -> list[str]:
+    """What verl's workers log of a save where their logger is not silenced."""
+    folder = f"{SAVED}/global_step_{step}"
+    return [said(pid, f"{LOGGED}[Rank 0] Checkpoint save completed for {folder}/{role}") for role in ROLES]
 
 
 def resuming(step: int, pid: int = TRAINER) -> list[str]:

@@ -23,6 +23,7 @@ from tests.core.level_runs import (
     resume_run,
     resuming,
     run_of,
+    saved,
     saving,
     trained,
 )
@@ -80,14 +81,10 @@ def test_a_line_that_is_missing_is_missing_evidence(edit: Callable[[str], str], 
     assert run.verdict().result is Result.BLOCKED
 
 
-def test_a_save_that_the_log_does_not_finish_is_missing_evidence() -> None:
-    whole = trained(1, after=saving(1))
-    for part in ("Saving checkpoint to", "global_step_1/critic"):
-        run = run_of(
-            job_of(Level.SAVE_RESUME, "resume"), without(part)(whole), resumed_phase(), checkpoints=checkpoints()
-        )
-        item = resumed(run.case())
-        assert (item.state, "no line says that the save phase wrote step 1 whole") == (State.MISSING, item.summary)
+def test_a_save_that_the_log_does_not_announce_is_missing_evidence() -> None:
+    run = run_of(job_of(Level.SAVE_RESUME, "resume"), trained(1), resumed_phase(), checkpoints=checkpoints())
+    item = resumed(run.case())
+    assert (item.state, item.summary) == (State.MISSING, "no line says that the save phase saved step 1")
 
 
 def resumed_phase() -> str:
@@ -122,6 +119,15 @@ def test_training_from_scratch_where_nothing_was_saved_is_nobody_s_fault_yet() -
     assert resumed(run.case()).state is State.BROKEN
     assert resume_stage(run.case()) is None
     assert run.verdict().result is Result.BLOCKED
+
+
+@pytest.mark.parametrize("roles", [("actor", "critic"), ("actor",), ()])
+def test_a_log_alone_shows_a_save_only_where_it_says_so_of_every_model(roles: tuple[str, ...]) -> None:
+    lines = [line for line in saved(1) if line.endswith(roles)] if roles else []
+    save = trained(1, after=[*saving(1), *lines])
+    run = run_of(job_of(Level.SAVE_RESUME, "resume"), save, from_scratch(resumed_phase()))
+    assert resume_stage(run.case()) is (Stage.CHECKPOINT_LOAD if len(roles) == 2 else None)
+    assert run.verdict().result is (Result.FAIL if len(roles) == 2 else Result.BLOCKED)
 
 
 @pytest.mark.parametrize(
