@@ -32,6 +32,8 @@ from bot.core.explain import Explanation
 from bot.core.facts import LogFacts
 from bot.core.followups import AS_ASKED, Allowed, MergeBase, without_base
 from bot.core.jobs import Job, Patch, Repository
+from bot.core.junit import JunitError, read_junit, stating_commit
+from bot.core.junit_writing import COMMIT_PROPERTY
 from bot.core.levels import Level
 from bot.core.policy_lint import lint_features
 from bot.core.reach.entries import Uses, uses_of
@@ -158,6 +160,27 @@ def read_job(path: Path) -> Job:
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         shown = repr(first["input"])[:80]
         raise UsageError(f"{path}: {key}: {first['msg']}, got {shown}; mend the file and run again") from None
+
+
+def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
+    """A JUnit file from another environment, stating the job's Bridge commit; raises UsageError for any other.
+
+    `commit` is what the caller says of a file that does not say it itself.
+    """
+    wanted = job.bridge.commit
+    try:
+        raw = path.read_bytes()
+        stated = read_junit(raw).commit or (commit or "").lower()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a readable JUnit file") from None
+    except JunitError as error:
+        raise UsageError(f"{path}: not readable as JUnit ({error}); bring the whole file as pytest wrote it") from None
+    if not stated:
+        raise UsageError(f"{path}: no property {COMMIT_PROPERTY}; name the commit of the tests with --junit-commit SHA")
+    if stated != wanted:
+        told = f"{COMMIT_PROPERTY}: {stated}, and the job tests {wanted}"
+        raise UsageError(f"{path}: {told}; run the tests on the job's commit")
+    return stating_commit(raw, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,9 +360,7 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
     blobs = {"bridge": bridge, "verl": verl}
     planner = _planner(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
     folders = run_folders(_policy_bands(bridge, order, policy))
-    rooms = Rooms(
-        bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work)
-    )
+    rooms = Rooms(bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work))
     return check_change(request, rooms, say)
 
 

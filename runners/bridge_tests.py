@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from bot.core.bridge_proof import without_result
 from bot.core.jobs import Job
-from bot.core.junit import missing_package
+from bot.core.junit import Junit, missing_package, read_junit
 from bot.core.junit_writing import CaseResult, junit_text
 from bot.core.record import JUNIT_FILE, Check, Finding
 from runners.bridge_events import Session, read_session
@@ -29,6 +30,7 @@ _PLUGIN = "verl_e2e_tests"
 _EVENTS = "tests.jsonl"
 _NOTHING = 5
 _SHOWN = 3
+_MEND = "install what is missing, raise the limit of the policy, or bring a JUnit file of the same commit with --junit"
 
 # A host that is short of memory, or a person, ends a process so; any other signal is the process's own fault.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -73,7 +75,17 @@ def run_bridge_tests(
         absent += unknown
         rest = [test for test in existing if test not in unknown]
         finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
-    return replace(_judged(job, finished, session, out, _absent(job, absent)), absent=tuple(absent))
+    return _judged(job, finished, session, out, absent)
+
+
+def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
+    """The results of a JUnit file from elsewhere, which states the job's commit, in place of a run of the tests."""
+    junit = read_junit(raw)
+    if not any(one.outcome in ("passed", "failed") for one in junit.tests):
+        return _skipped(job, "no test of the file that was brought ran", (), 0.0, [])
+    (out / JUNIT_FILE).write_bytes(raw)
+    outcome, said = _told(job, junit, (), "taken from a file of this commit")
+    return BridgeTests(outcome, (), 0.0, said)
 
 
 def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
@@ -141,19 +153,32 @@ def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
     return [test for test in tests if "::" in test and any(node.endswith(test) for node in told)]
 
 
-def _judged(job: Job, finished: Finished, session: Session, out: Path, remarks: list[Finding]) -> BridgeTests:
+def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
     results = session.outcomes(because=_because(finished), killed_by=_killed_by(finished))
-    counts = {kind: sum(one.outcome == kind for one in results) for kind in ("passed", "failed", "skipped")}
-    findings = [*remarks, *_unfinished(results)]
-    if not counts["passed"] and not counts["failed"]:
-        return _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
-    (out / JUNIT_FILE).write_text(junit_text(results, job.bridge.commit), encoding="utf-8")
-    told = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    findings = [*_absent(job, absent), *_unfinished(results)]
+    if not any(one.outcome in ("passed", "failed") for one in results):
+        skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
+        return replace(skipped, absent=tuple(absent))
+    text = junit_text(results, job.bridge.commit)
+    (out / JUNIT_FILE).write_text(text, encoding="utf-8")
+    outcome, said = _told(job, read_junit(text.encode()), tuple(absent), f"in {finished.seconds:.0f} s")
+    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *said), tuple(absent))
+
+
+def _told(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
+    """The outcome of tests of which some ran, with what the record says of it."""
+    counts = {kind: sum(one.outcome == kind for one in junit.tests) for kind in ("passed", "failed", "skipped")}
+    told = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
     if counts["failed"]:
-        findings.append(remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {told}", f"see {JUNIT_FILE}"))
-        return BridgeTests("failed", finished.argv, finished.seconds, tuple(findings))
-    findings.append(good(Check.BRIDGE_TESTS, f"Bridge tests: {told} in {finished.seconds:.0f} s"))
-    return BridgeTests("passed", finished.argv, finished.seconds, tuple(findings))
+        return "failed", (remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {told}", f"see {JUNIT_FILE}"),)
+    passed = good(Check.BRIDGE_TESTS, f"Bridge tests: {told}")
+    unseen = without_result(job, junit.tests, absent) if job.require_bridge_checks else ()
+    if not unseen:
+        return "passed", (passed,)
+    return "passed", (
+        blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _MEND),
+        passed,
+    )
 
 
 def _because(finished: Finished) -> str:
@@ -196,6 +221,5 @@ def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
 
 def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, remarks: list[Finding]) -> BridgeTests:
     summary = f"Bridge checks not run: {reason}"
-    mend = "install what is missing, or bring a JUnit file of the same commit from a CPU environment (--junit)"
     build = blocked if job.require_bridge_checks else remark
-    return BridgeTests("skipped", command, seconds, (*remarks, build(Check.BRIDGE_TESTS, summary, mend)))
+    return BridgeTests("skipped", command, seconds, (*remarks, build(Check.BRIDGE_TESTS, summary, _MEND)))

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
+from bot.core.bridge_proof import TESTS_PHASE
 from bot.core.jobs import Job
 from bot.core.phases import BEGIN, END, RUN_PHASE, wants_save
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
 from bot.core.redact import Redactor
 from bot.core.resolved_config import lookup
 from bot.core.scan import Scanner
-from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests
+from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests, take_bridge_tests
 from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock
 from runners.collect import collect, record_end
@@ -56,6 +57,7 @@ class _Run:
     progress: Progress
     devices: Callable[[], Devices]
     alone: Finding
+    junit: bytes | None = None
 
     def emit(self, kind: str, **data: object) -> None:
         """Record an event, and show the beginning of a phase."""
@@ -75,12 +77,14 @@ def run_job(
     stream: TextIO,
     devices: Callable[[], Devices] = read_devices,
     alone: Callable[[], AbstractContextManager[Finding]] = sole_run,
+    junit: bytes | None = None,
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
-    meanwhile. Raises FolderInUseError when `out` already holds a run.
+    meanwhile. `junit` is a JUnit file that states the job's commit; then the Bridge tests are not run here. Raises
+    FolderInUseError when `out` already holds a run.
     """
     clock = SystemClock()
     nonce = secrets.token_hex(16)
@@ -95,7 +99,7 @@ def run_job(
         alone() as sole,
     ):
         cache = work / "cache" if work else None
-        run = _Run(job, environ, own, cache, opened, recorder, progress, devices, sole)
+        run = _Run(job, environ, own, cache, opened, recorder, progress, devices, sole, junit)
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest())
         try:
@@ -187,13 +191,16 @@ def _not_started(run: _Run, why: str) -> Ended:
 
 def _bridge_tests(run: _Run, trees: Trees, seen: Preflight) -> BridgeTests:
     """The focused tests; their JUnit file goes through redaction like everything else."""
-    run.emit("phase", name="bridge tests", state="begin")
+    run.emit("phase", name=TESTS_PHASE, state="begin")
     folder = run.work / "bridge-tests"
     folder.mkdir()
-    tests = run_bridge_tests(run.job, trees, seen.launches[0].environment, folder)
+    if run.junit is None:
+        tests = run_bridge_tests(run.job, trees, seen.launches[0].environment, folder)
+    else:
+        tests = take_bridge_tests(run.job, run.junit, folder)
     for finding in tests.findings:
         run.emit("finding", **finding.model_dump(mode="json"))
-    run.emit("phase", name="bridge tests", state="end", seconds=round(tests.seconds, 3), outcome=tests.outcome)
+    run.emit("phase", name=TESTS_PHASE, state="end", seconds=round(tests.seconds, 3), outcome=tests.outcome)
     written = folder / JUNIT_FILE
     if written.is_file():
         run.recorder.text(JUNIT_FILE, written.read_text(encoding="utf-8", errors="replace"))

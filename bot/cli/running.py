@@ -32,9 +32,21 @@ def _to_stderr(sentence: str) -> None:
 @WORK_OPTION
 @click.option("--baseline", metavar="SHA", help="Rerun a failed job on this Bridge commit, and follow it up.")
 @click.option("--follow-ups", is_flag=True, help="Then run what the result asks for beside it on the same commit.")
+@click.option("--junit", type=FOLDER, help="Results of the Bridge tests from elsewhere; then they are not run here.")
+@click.option("--junit-commit", metavar="SHA", help="The commit of --junit, for a file that does not state it.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
 @JSON_OPTION
-def run(job_file: Path, out: Path, work: Path | None, baseline: str | None, *, as_json: bool, **flags: bool) -> int:
+def run(
+    job_file: Path,
+    out: Path,
+    work: Path | None,
+    baseline: str | None,
+    junit: Path | None,
+    junit_commit: str | None,
+    *,
+    as_json: bool,
+    **flags: bool,
+) -> int:
     """Run one job on this GPU host, leave its run folder, judge it and show its card.
 
     With --baseline a failure is run again on that commit and, where it does not show there, once more on the head:
@@ -50,12 +62,13 @@ def run(job_file: Path, out: Path, work: Path | None, baseline: str | None, *, a
 
     job = wiring.read_job(job_file)
     environ = dict(os.environ)
+    brought = wiring.read_junit_file(junit, job, junit_commit) if junit else None
     allowed = wiring.beside_job(job, baseline) if baseline or flags["follow_ups"] else None
     if flags["dry_run"]:
         click.echo(commands(job, out, environ=environ, work=work), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
-    interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr)
+    interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr, junit=brought)
     folders = wiring.run_folders()
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)

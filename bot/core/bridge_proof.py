@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.jobs import WhyChosen
+from bot.core.jobs import Job, WhyChosen
 from bot.core.junit import covers
 from bot.core.junit_writing import COMMIT_PROPERTY, UNFINISHED
 from bot.core.record import JUNIT_FILE, Check, EndReason, Record, TestCase
@@ -23,7 +23,7 @@ def bridge_tests(case: Case) -> Evidence:
         excerpt = failed[0].message or _failure(failed, tests)
         return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, _failure(failed, tests), JUNIT_FILE, 0, excerpt)
     passed = sum(test.outcome == "passed" for test in tests)
-    gap = _unseen(case, tests) if passed else f"{_NOT_RUN}{refused or _why_not_run(case)}"
+    gap = _incomplete(case, tests) if passed else f"{_NOT_RUN}{refused or _why_not_run(case)}"
     if gap:
         state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
         return Evidence(Criterion.BRIDGE_TESTS, state, gap, JUNIT_FILE)
@@ -88,24 +88,26 @@ def _why_not_run(case: Case) -> str:
     return f"no {JUNIT_FILE} in the folder" if case.job.bridge_tests else "the job lists none"
 
 
-def _unseen(case: Case, tests: tuple[TestCase, ...]) -> str:
-    """The tests that a pass needs and that have no result; empty when all have one.
+def _incomplete(case: Case, tests: tuple[TestCase, ...]) -> str:
+    absent = case.record.environment.absent_tests if case.record.environment else ()
+    unseen = without_result(case.job, tests, absent)
+    return f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
+
+
+def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...]) -> tuple[str, ...]:
+    """The tests that a pass needs and that have no result; `absent` do not exist at the commit.
 
     A pass needs those that the policy lists and those that the change touched. Of what else was chosen a missing
     result is a remark, and so it is of a test that the change touched and that its environment cannot collect.
     """
-    environment = case.record.environment
-    left_out = {
-        *(one.test for one in case.job.site.deselected_tests),
-        *(environment.absent_tests if environment else ()),
-    }
-    why = {one.test: one.why for one in case.job.chosen_tests}
-    asked = [(listed, why.get(listed, WhyChosen.POLICY)) for listed in case.job.bridge_tests if listed not in left_out]
-    unseen = [listed for listed, kind in asked if _lacks_result(listed, kind, [t for t in tests if covers(listed, t)])]
-    return f"Bridge checks incomplete: no result of {', '.join(unseen)}" if unseen else ""
+    left_out = {*(one.test for one in job.site.deselected_tests), *absent}
+    why = {one.test: one.why for one in job.chosen_tests}
+    asked = [(listed, why.get(listed, WhyChosen.POLICY)) for listed in job.bridge_tests if listed not in left_out]
+    return tuple(listed for listed, kind in asked if _lacks_result(listed, kind, tests))
 
 
-def _lacks_result(listed: str, why: WhyChosen, tests: list[TestCase]) -> bool:
+def _lacks_result(listed: str, why: WhyChosen, every: tuple[TestCase, ...]) -> bool:
+    tests = [test for test in every if covers(listed, test)]
     match why:
         case WhyChosen.POLICY:
             return _cut_off(listed, tests) or all(test.outcome in ("skipped", UNFINISHED) for test in tests)

@@ -66,12 +66,15 @@ def stating_commit(raw: bytes, commit: str) -> bytes:
     stated = read_junit(raw).commit
     if stated not in ("", commit):
         raise JunitError(f"its tests were run on {stated}")
+    if stated:
+        return raw
     root = ElementTree.fromstring(raw)  # noqa: S314  (read_junit has refused document types and with them entities)
-    for suite in (element for element in root.iter("testsuite") if not stated):
+    for suite in root.iter("testsuite"):
         properties = ElementTree.Element("properties")
         ElementTree.SubElement(properties, "property", {"name": COMMIT_PROPERTY, "value": commit})
         suite.insert(0, properties)
-    return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    text: str = ElementTree.tostring(root, encoding="unicode")
+    return text.encode()
 
 
 class _Reader:

@@ -1,12 +1,14 @@
 """pytest's JUnit file: nothing that failed may be read as passed."""
 
 from contextlib import suppress
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit
+from bot.core.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
+from bot.core.junit_writing import CaseResult, junit_text
 from bot.core.record import TestCase
 
 REAL = b"""<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="0"
@@ -110,3 +112,81 @@ def test_no_bytes_break_the_reader(raw: bytes) -> None:
 )
 def test_which_case_belongs_to_a_listed_test(listed: str, name: str, covered: bool) -> None:
     assert covers(listed, TestCase(name=name, outcome="passed")) is covered
+
+
+COMMIT, OTHER = "a" * 40, "b" * 40
+MISSING_PACKAGE = """<testcase classname="" name="tests.unit.test_b"><error message="collection failure">
+tests/unit/test_b.py:1: in &lt;module&gt;
+E   ModuleNotFoundError: No module named 'nemo_run'</error></testcase>"""
+
+
+def stated(commit: str, inner: str = '<testcase name="t"/>') -> str:
+    properties = f'<properties><property name="bridge_commit" value="{commit}"/></properties>' if commit else ""
+    return f"<testsuite>{properties}{inner}</testsuite>"
+
+
+@pytest.mark.parametrize(
+    ("text", "commit"),
+    [
+        (stated(COMMIT), COMMIT),
+        (stated(f" {COMMIT.upper()} "), COMMIT),
+        (stated(""), ""),
+        (f"<testsuites>{stated(COMMIT)}{stated(COMMIT)}</testsuites>", COMMIT),
+        (f"<testsuites>{stated(COMMIT)}{stated('', '')}</testsuites>", COMMIT),
+        (f"<testsuites>{stated(COMMIT)}{stated(OTHER, '')}</testsuites>", COMMIT),
+        (stated(COMMIT, stated("")), COMMIT),
+        (
+            stated(
+                "", '<testcase name="t"><properties><property name="bridge_commit" value="x"/></properties></testcase>'
+            ),
+            "",
+        ),
+    ],
+)
+def test_the_commit_that_a_file_states(text: str, commit: str) -> None:
+    assert read_junit(text.encode()).commit == commit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"<testsuites>{stated(COMMIT)}{stated(OTHER)}</testsuites>",
+        f"<testsuites>{stated(COMMIT)}{stated('')}</testsuites>",
+        stated(
+            COMMIT, f'<properties><property name="bridge_commit" value="{OTHER}"/></properties><testcase name="t"/>'
+        ),
+    ],
+)
+def test_suites_of_different_commits_are_refused(text: str) -> None:
+    with pytest.raises(JunitError, match="commits"):
+        read_junit(text.encode())
+
+
+def test_a_package_that_is_missing_elsewhere_is_no_failure_of_the_change() -> None:
+    raw = f'<testsuite errors="1" failures="0">{MISSING_PACKAGE}<testcase name="t"/></testsuite>'
+    assert [(one.outcome, one.message) for one in read_junit(raw.encode()).tests] == [
+        ("unfinished", "it cannot be collected there: package nemo_run is missing"),
+        ("passed", ""),
+    ]
+    ours = raw.replace("nemo_run", "megatron.bridge.gone")
+    assert [one.outcome for one in read_junit(ours.encode()).tests] == ["failed", "passed"]
+    more = raw.replace('errors="1"', 'errors="2"')
+    assert [one.outcome for one in read_junit(more.encode()).tests] == ["unfinished", "passed", "failed"]
+
+
+def test_a_file_can_be_made_to_state_its_commit() -> None:
+    made = read_junit(stating_commit(REAL, COMMIT))
+    assert (made.commit, made.tests) == (COMMIT, read_junit(REAL).tests)
+    assert stating_commit(stated(COMMIT).encode(), COMMIT) == stated(COMMIT).encode()
+    with pytest.raises(JunitError, match=f"its tests were run on {COMMIT}"):
+        stating_commit(stated(COMMIT).encode(), OTHER)
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.sampled_from(["passed", "failed", "skipped", "unfinished"]))
+def test_what_is_written_is_read_again(
+    node: str, text: str, outcome: Literal["passed", "failed", "skipped", "unfinished"]
+) -> None:
+    results = (CaseResult(f"tests/test_a.py::test_x[{node}]", outcome, text, 1.5),)
+    made = read_junit(junit_text(results, COMMIT).encode("utf-8", "surrogatepass"))
+    assert (made.commit, [one.outcome for one in made.tests]) == (COMMIT, [outcome])
+    assert made.tests[0].name.startswith("tests.test_a.test_x[")

@@ -10,7 +10,7 @@ import pytest
 from bot.core.jobs import DeselectedTest
 from bot.core.junit import read_junit
 from bot.core.record import JUNIT_FILE
-from runners.bridge_tests import BridgeTests, run_bridge_tests
+from runners.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
 from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import SUBMODULE, World
 
@@ -246,3 +246,27 @@ def test_what_the_site_leaves_out_stays_out_beside_a_missing_package(
     result = run_bridge_tests(job, trees, {**base, "PYTHONPATH": path}, tmp_path)
     assert result.outcome == "passed"
     assert outcomes(tmp_path) == {"test_good": "passed", "tests.unit.test_needs_a_package": "skipped"}
+
+
+JUNIT = "<testsuite>{commit}<testcase classname='tests.unit.test_good' name='test_good'>{inside}</testcase></testsuite>"
+
+
+@pytest.mark.parametrize(
+    ("inside", "tests", "outcome", "blocks"),
+    [
+        ("", (GOOD,), "passed", False),
+        ("<failure message='no'/>", (GOOD,), "failed", False),
+        ("<skipped message='no GPU'/>", (GOOD,), "skipped", True),
+        ("", (GOOD, BAD), "passed", True),
+    ],
+)
+def test_results_from_elsewhere_stand_in_for_a_run(
+    inside: str, tests: tuple[str, ...], outcome: str, blocks: bool, world: World, tmp_path: Path
+) -> None:
+    stated = f"<properties><property name='bridge_commit' value='{world.bridge_commit}'/></properties>"
+    raw = JUNIT.format(commit=stated, inside=inside).encode()
+    job = world.job(bridge_tests=tests, require_bridge_checks=True)
+    result = take_bridge_tests(job, raw, tmp_path)
+    assert (result.outcome, result.command) == (outcome, ())
+    assert any(finding.blocking and not finding.ok for finding in result.findings) is blocks
+    assert (tmp_path / JUNIT_FILE).exists() is (outcome != "skipped")
