@@ -24,11 +24,17 @@ from bot.core.signal.report import SignalOptions, SignalOutcome, SignalReport, s
 from bot.core.signal.sparkline import sparkline
 
 _SHORT = ((REWARD, "reward"), (POLICY_LOSS, "loss"), (ACTOR_GRADIENT, "grad"), (KL, "KL"), (ENTROPY, "entropy"))
+# The rule of triage for a step that ended in an exception because of NaN: it prints no metrics any more.
+STOPPED_BY_NAN = "not-finite"
 _WITH_LENGTH = (*_SHORT, (LENGTH, "length"))
 
 
 def learning_signal(case: Case) -> Evidence:
     """Level 5: passed is met, unstable broken, flat broken where the baseline learned, all else missing."""
+    stopped = case.triage
+    if stopped.rule == STOPPED_BY_NAN:
+        summary = f"{SignalOutcome.UNSTABLE}: {stopped.cause}"
+        return Evidence(Criterion.LEARNING_SIGNAL, State.BROKEN, summary, case.log, stopped.line, stopped.excerpt)
     report = case_report(case)
     line = next((one.line for one in reversed(case.facts.steps) if one.step == report.step), 0)
     excerpt = sparklines(case)

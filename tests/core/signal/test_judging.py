@@ -15,7 +15,7 @@ from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.signal import learning_signal
 from bot.core.stages import Stage
 from bot.core.verdict import judge
-from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
+from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
 
 (VARIANT,) = variants_of(Level.LEARNING_SIGNAL)
@@ -116,6 +116,24 @@ def test_a_planted_nan_is_unstable_and_fails(metric: str) -> None:
     assert f"unstable: {metric} is nan at step 7" in verdict.sentence
     (item,) = [item for item in verdict.evidence if item.criterion is Criterion.LEARNING_SIGNAL]
     assert (item.state, item.line) == (State.BROKEN, 1470)
+
+
+def test_a_step_that_ends_in_an_exception_over_nan_is_unstable_too() -> None:
+    raised = error(
+        "RuntimeError",
+        "Rank 0, iteration 0: Unexpected result nan (message='found NaN in local grad norm for bucket #0')",
+        stage=Stage.TRAIN_STEP,
+        line=1605,
+        frames=("verl/trainer/main_ppo.py", "megatron/core/rerun_state_machine.py"),
+        driver=True,
+    )
+    cut = make_facts(
+        configs=(CONFIG,), steps=RISING[:6], errors=(raised,), progress=bar(6, 20, 30), completed_at=None, stood=None
+    )
+    verdict = judge(make_record(job=job(), events=ended(exit_code=1)), cut)
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.LEARNING_SIGNAL)
+    assert "unstable: the step produced NaN or infinity" in verdict.sentence
+    assert [item.line for item in verdict.key_lines] == [143, 1605]
 
 
 def test_an_earlier_fault_of_health_comes_first() -> None:
