@@ -25,6 +25,8 @@ from bot.core.signal.curves import (
 EXPLOSION = 1000.0
 # Below this KL divergence, in nats a token, a policy is the reference but for rounding.
 UNMOVED_KL = 1e-5
+# A divergence that does not grow by half over a run is where it was.
+GROWN_KL = 1.5
 _LISTED = 3
 
 
@@ -94,11 +96,15 @@ def _curves(steps: Sequence[Step], *quantities: Quantity) -> Iterable[Curve]:
 
 
 def policy_moved(steps: Sequence[Step]) -> bool | None:
-    """Whether the policy left the reference; None when the run prints no KL divergence from it."""
+    """Whether the policy went away from the reference; None when the run prints no KL divergence from it.
+
+    An adapter that starts at random is away from the reference from the first step on, so the divergence must grow.
+    """
     found = curve(steps, KL)
     if found is None or found.name not in KL.names[:2]:
         return None
-    return any(abs(value) > UNMOVED_KL for value in found.values)
+    sizes = [abs(value) for value in found.values]
+    return median(sizes[-max(1, len(sizes) // 3) :]) > max(UNMOVED_KL, GROWN_KL * sizes[0])
 
 
 def cap_share(steps: Sequence[Step]) -> float | None:

@@ -48,6 +48,21 @@ def test_learning_rate_zero_is_flat_with_every_seed(seed: int) -> None:
     assert unsaid.sentence.endswith("; the policy did not move from the reference")
 
 
+@pytest.mark.parametrize(
+    ("divergence", "said"),
+    [
+        ([2e-6] * 20, "the policy did not move"),
+        ([0.04] * 20, "the policy did not move"),
+        ([0.01 * at for at in range(1, 21)], "the policy moved"),
+    ],
+)
+def test_a_flat_run_says_whether_its_policy_moved(divergence: list[float], said: str) -> None:
+    steps = LEVEL
+    for at, value in enumerate(divergence, start=1):
+        steps = with_value(steps, at, actor__kl_loss=value)
+    assert report(steps).sentence.endswith(f"; {said} from the reference")
+
+
 def test_a_reward_that_rises_without_a_learning_rate_is_not_learned() -> None:
     assert report(run_of(noisy(0, 0.3), actor__lr=0.0)).outcome is FLAT
 
