@@ -143,6 +143,14 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
         (M, R),
     ),
     (
+        "an unstable signal asks for its baseline once",
+        SIGNAL,
+        verdict(Result.FAIL, Stage.LEARNING_SIGNAL, learning_signal=State.BROKEN),
+        (),
+        ALLOWED,
+        (M,),
+    ),
+    (
         "a signal run that was stopped",
         SIGNAL,
         verdict(Result.BLOCKED, Stage.TRAIN_STEP, exit_zero=State.MISSING, learning_signal=State.MISSING),
@@ -231,11 +239,13 @@ def test_a_retry_is_the_very_same_job() -> None:
 
 @pytest.mark.parametrize("role", [U, W])
 def test_without_saving_a_resume_is_a_longer_smoke_in_one_phase(role: Role) -> None:
-    job = RESUME.model_copy(update={"expected": {"trainer.save_freq": 1, "a.feature": True}})
+    wanted_of_it = {"trainer.save_freq": 1, "a.feature": True}
+    job = RESUME.model_copy(update={"expected": wanted_of_it, "require_bridge_checks": True})
     made = job_of(role, job)
     assert made is not None
     assert (made.level, made.steps, made.gpu_count) == (Level.SMOKE, 2, 1)
     assert made.id == f"0-{made.variant}"
+    assert (job.bridge_tests != (), made.bridge_tests, made.require_bridge_checks) == (True, (), False)
     assert [phase.name for phase in planned_phases(made)] == ["train"]
     wanted = dict(requested(made))
     shown = {key: wanted[f"trainer.{key}"] for key in ("save_freq", "resume_mode", "total_training_steps")}

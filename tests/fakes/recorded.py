@@ -78,3 +78,19 @@ class RecordedRuns:
             raise one
         lay(one, job, out)
         return 0
+
+
+@dataclass
+class NothingKept:
+    """Baselines of which none is there from before; remembers what is kept."""
+
+    kept: dict[str, Path] = field(default_factory=dict)
+
+    def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
+        """Never there."""
+        return False
+
+    def keep(self, key: str, folder: Path) -> bool:
+        """Remember the folder."""
+        self.kept[key] = folder
+        return True

@@ -16,7 +16,7 @@ from bot.core.contract import Finding, Kind
 from bot.core.facts import LogFacts
 from bot.core.followups import AS_ASKED, Allowed, MergeBase
 from bot.core.jobs import Job
-from bot.core.levels import Level
+from bot.core.levels import Level, Variant
 from bot.core.plan import plan
 from bot.core.record import PLAN_FILE, Check, Environment, Record
 from bot.core.record import Finding as PreflightFinding
@@ -210,6 +210,9 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     assert levels == sorted(levels, reverse=True)
     costs = [job.variant.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
     assert costs == sorted(costs)
+    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 1, 500), requires=("0-lora-ddp",))
+    planned = replace(plan(change, packaged_policy(), EVERY_LEVEL), jobs=(*ordered, slow))
+    assert [job.id for job in in_order(planned)].index("0-slow") == sum(levels)
 
 
 def test_no_level_starts_before_level_0_has_passed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.core.builders import (
     step_line,
 )
 from tests.core.level_runs import Run, job_of, resume_run
+from tests.fakes.recorded import NothingKept
 from tests.fakes.rooms import FakeFolders
 
 HEAD, BASE = "a" * 40, "d" * 40
@@ -61,10 +62,11 @@ def _failed(job: Job) -> Run:
 
 @dataclass
 class Host:
-    """A dispatcher that makes of each job what the test says, and the folders that it fills."""
+    """A dispatcher that makes of each job what the test says, the folders that it fills, and what is kept."""
 
     make: Make
     folders: FakeFolders = field(default_factory=FakeFolders)
+    baselines: NothingKept = field(default_factory=NothingKept)
     jobs: list[Job] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
@@ -79,7 +81,7 @@ class Host:
     def follow(self, job: Job, allowed: Allowed = ALLOWED) -> Verdict:
         """Run the job and all that follows it."""
         self.run(job, OUT)
-        return follow_up(job, OUT, allowed, Beside(self, self.folders), lambda _: None)
+        return follow_up(job, OUT, allowed, Beside(self, self.folders, self.baselines), lambda _: None)
 
 
 def _state(verdict: Verdict, criterion: Criterion) -> State:
@@ -195,6 +197,20 @@ def test_a_learning_signal_gets_as_many_baselines_as_asked_for_though_it_does_no
     assert {len(run.steps) for run in baselines} == {SIGNAL.steps}
     assert {job.bridge.commit for job in host.jobs[1:]} == {BASE}
     assert len({job.digest() for job in host.jobs[1:]}) == 1
+
+
+def test_each_baseline_of_a_noise_band_is_kept_by_itself() -> None:
+    def made(job: Job, _: Path) -> Run:
+        return _failed(job) if job.bridge.commit == BASE else _signal(job, OUT)
+
+    host = Host(made)
+    host.follow(SIGNAL, replace(ALLOWED, baselines=3))
+    digest = host.jobs[1].digest()
+    assert host.baselines.kept == {
+        digest: OUT / "related/merge_base",
+        f"{digest}-2": OUT / "related/merge_base-2",
+        f"{digest}-3": OUT / "related/merge_base-3",
+    }
 
 
 def test_a_learning_signal_run_that_breaks_is_blamed_like_any_other() -> None:

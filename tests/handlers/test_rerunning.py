@@ -200,8 +200,11 @@ def test_an_interruption_keeps_what_is_there(
 
 def test_a_conclusive_baseline_is_run_once_for_all_changes_that_start_from_it(tmp_path: Path) -> None:
     host(tmp_path, (RAISES,), (PASSES,), "first").check()
+    manifest = _kept(tmp_path).parent / "manifest.json"
+    made = manifest.stat().st_mtime_ns
     second = host(tmp_path, (RAISES,), (AssertionError("the baseline was run again"),), "second")
     verdict = second.check()
+    assert manifest.stat().st_mtime_ns == made, "what is kept already is not written again"
     assert second.places == ["related/retry"]
     assert "is kept from an earlier run" in second.said[0]
     assert read_record(second.folder).related[0].cached
