@@ -12,6 +12,7 @@ from bot.core.record import LOG_FILE, Record, RepositoryState
 from bot.core.stages import Stage
 from bot.core.triage import Triage, TriageVerdict
 
+_SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"
 LOCAL_IMPORT = "Local Bridge import in verl"
 BACKEND_RUN = "verl Megatron backend run"
@@ -170,7 +171,12 @@ def run_bridge_tests(job: Job) -> str:
 
 
 def _pytest(job: Job) -> str:
-    return f"pytest -q {shlex.join(job.bridge_tests)}"
+    """The command, with no more of the tests that were chosen for the change than a person reads."""
+    chosen = [one.test for one in job.chosen_tests]
+    listed = [test for test in job.bridge_tests if test not in set(chosen)]
+    left = len(chosen) - _SHOWN_CHOSEN
+    more = f" and {left} more chosen for this change" if left > 0 else ""
+    return f"pytest -q {shlex.join([*listed, *chosen[:_SHOWN_CHOSEN]])}{more}"
 
 
 def backend_detail(job: Job, cause: str) -> str:

@@ -91,7 +91,7 @@ def _imported_modules(view: ModuleView, one: Import) -> tuple[str, ...]:
 
 
 def _uses_by_import(view: ModuleView, summary: Summary, changed: Changed, program: Program | None) -> Iterator[Use]:
-    for one in summary.imports:
+    for one in (one for one in summary.imports if not one.typing):
         target = view.target(one)
         whole = target if one.attribute is None else f"{target}.{one.attribute}"
         if whole in changed:
