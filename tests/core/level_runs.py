@@ -55,12 +55,6 @@ def saving(step: int, pid: int = TRAINER) -> list[str]:
     return lines
 
 
-def saved(step: int, pid: int = TRAINER) -> list[str]:
-    """What verl's workers log of a save where their logger is not silenced."""
-    folder = f"{SAVED}/global_step_{step}"
-    return [said(pid, f"{LOGGED}[Rank 0] Checkpoint save completed for {folder}/{role}") for role in ROLES]
-
-
 def resuming(step: int, pid: int = TRAINER) -> list[str]:
     """What verl prints while it goes on from the checkpoint of a step."""
     folder = f"$WORK/verl/{SAVED}/global_step_{step}"
@@ -86,6 +80,8 @@ def trained(step: int, *, before: list[str] | None = None, after: list[str] | No
         "training/global_step:1 ", f"training/global_step:{step} "
     )
     text = text.replace("| 1/1 [", f"| {step}/{step} [").replace("| 0/1 [", f"| {step - 1}/{step} [")
+    if after:
+        text = text.replace("timing_s/step:", "timing_s/save_checkpoint:6.6 - timing_s/step:")
     lines = text.splitlines()
     fit = next(index for index, line in enumerate(lines) if "ready to fit" in line)
     shown = next(index for index, line in enumerate(lines) if f"step:{step} - " in line)
