@@ -116,3 +116,11 @@ def test_the_document_holds_numbers_that_json_has() -> None:
     assert [one["outcome"] for one in document["baselines"]] == ["learning-signal passed"] * 3
     assert {one["standing"] for one in document["comparisons"]} <= {"above", "below", "level with"}
     assert signal_json(report, spoiled) == signal_json(report, spoiled)
+
+
+def test_the_text_leaves_out_what_a_run_does_not_print() -> None:
+    steps = without(STEPS, "critic/vf_loss", "response_length/clip_ratio")
+    text = render_signal(signal_report(steps), steps)
+    assert "Value loss" not in text
+    assert "Responses at the length cap" not in text
+    assert "baseline" not in text
