@@ -49,11 +49,17 @@ class SummaryStore(Protocol):
         ...
 
 
+class DispatchError(Exception):
+    """A job could not even begin and left no run folder; the text says why."""
+
+    user_mistake = True
+
+
 class Dispatcher(Protocol):
     """Where a job is run."""
 
     def run(self, job: Job, out: Path) -> int:
-        """Run one job to its end, leave its run folder in `out`, and return the runner's exit code."""
+        """Run one job to its end, leave its run folder in `out`, and return the runner's exit code; DispatchError."""
         ...
 
 

@@ -5,8 +5,8 @@ trivial sizes, the baseline of a learning signal; they are asked for once the ru
 whose a failure is: the merge base, one retry on the head, and the same job without saving.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from bot.core.blame import Stand, most_telling
 from bot.core.evidence import Criterion, State
@@ -43,13 +43,14 @@ class Allowed:
     """Which runs may stand beside a job.
 
     `why_no_base` is said on the card where a merge base is asked for and there is none. `baselines` is how many runs
-    on the merge base a learning signal gets, for its noise band.
+    on the merge base a learning signal gets, for its noise band. `not_run` are roles that were given up, and why.
     """
 
     roles: frozenset[Role] = frozenset(Role) - {Role.TRIVIAL_SIZES}
     merge_base: MergeBase | None = None
     why_no_base: str = ""
     baselines: int = 1
+    not_run: Mapping[Role, str] = field(default_factory=dict)
 
     def has_base(self, job: Job) -> bool:
         """Whether a run on the merge base may be made, and would not be the job itself."""

@@ -5,7 +5,7 @@ written after each of them, so an interruption keeps what was learnt.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.core import beside
@@ -16,10 +16,11 @@ from bot.core.jobs import Job
 from bot.core.outcome import Result, Verdict
 from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
 from bot.handlers.judging import judge_run, write_judgement
-from bot.ports import Baselines, Dispatcher, RunFolders
+from bot.ports import Baselines, Dispatcher, DispatchError, RunFolders
 
 RELATED_FOLDER = "related"
 INTERRUPTED = "interrupted"
+NOT_BEGUN = "its run could not begin"
 
 Say = Callable[[str], None]
 
@@ -65,14 +66,31 @@ def _follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say
         except KeyboardInterrupt:
             _write(rooms, folder, history, {asked[0].role: INTERRUPTED})
             raise
-        _write(rooms, folder, history)
+        except DispatchError as error:
+            say(f"{job.id}: {error}")
+            allowed = _given_up(allowed, asked[0].role)
+        _write(rooms, folder, history, _reasons(job, verdict, history, allowed))
         verdict, facts = judge_run(rooms.folders, folder, facts)
-    reason = allowed.no_base_for(job)
-    if verdict.alone is Result.FAIL and reason and not any(run.role is Role.MERGE_BASE for run in history):
-        _write(rooms, folder, history, {Role.MERGE_BASE: reason})
+    reasons = _reasons(job, verdict, history, allowed)
+    if reasons:
+        _write(rooms, folder, history, reasons)
         verdict, facts = judge_run(rooms.folders, folder, facts)
     write_judgement(rooms.folders, folder, (verdict,))
     return verdict, facts
+
+
+def _given_up(allowed: Allowed, role: Role) -> Allowed:
+    """Without a role whose run could not begin."""
+    return replace(allowed, roles=allowed.roles - {role}, not_run={**allowed.not_run, role: NOT_BEGUN})
+
+
+def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Mapping[Role, str]:
+    """Why runs that the verdict asks for are not there."""
+    made = {run.role for run in history}
+    reasons = dict(allowed.not_run)
+    if verdict.alone is Result.FAIL and allowed.no_base_for(job):
+        reasons.setdefault(Role.MERGE_BASE, allowed.no_base_for(job))
+    return {role: reason for role, reason in reasons.items() if role not in made}
 
 
 def _run(

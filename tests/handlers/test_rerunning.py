@@ -9,6 +9,7 @@ import pytest
 
 from bot import wiring
 from bot.adapters.baselines import BaselineCache
+from bot.adapters.dispatch.local import RunnerError
 from bot.adapters.folder import find_jobs, read_record
 from bot.core.followups import AS_ASKED, Allowed, MergeBase, without_base
 from bot.core.outcome import Result, Verdict
@@ -196,6 +197,24 @@ def test_an_interruption_keeps_what_is_there(
     (verdict,) = judge_folders(FOLDERS, here.folder)
     assert verdict.result is Result.FAIL
     assert verdict.sentence.endswith(ending)
+
+
+@pytest.mark.parametrize(
+    ("head", "base", "said"),
+    [
+        ((RAISES,), (RunnerError("no room"),), "merge base not run: its run could not begin"),
+        ((RAISES, RunnerError("no room")), (PASSES,), "failed once, not retried: its run could not begin"),
+    ],
+)
+def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(
+    tmp_path: Path, head: tuple[Recorded, ...], base: tuple[Recorded, ...], said: str
+) -> None:
+    here = host(tmp_path, head, base)
+    verdict = here.check()
+    assert verdict.result is Result.FAIL
+    assert verdict.sentence.endswith(said)
+    assert "0-lora-ddp: no room" in here.said
+    assert judge_folders(FOLDERS, here.folder) == (verdict,)
 
 
 def test_a_conclusive_baseline_is_run_once_for_all_changes_that_start_from_it(tmp_path: Path) -> None:

@@ -12,12 +12,11 @@ from types import FrameType
 
 from bot.core.jobs import Job
 from bot.core.record import EVENTS_FILE
+from bot.ports import DispatchError
 
 
-class RunnerError(Exception):
+class RunnerError(DispatchError):
     """The runner could not even begin; it has said why."""
-
-    user_mistake = True
 
 
 @dataclass(slots=True)
