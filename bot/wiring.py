@@ -41,6 +41,7 @@ from bot.core.record import VERDICT_FILE, CheckNotes, Record
 from bot.core.related import Role
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
+from bot.core.stages import Stage
 from bot.core.signal.figure import PLOTS_FOLDER, SignalFigure
 from bot.core.verdict import Verdict
 from bot.handlers.checking import CheckRequest, Rooms, check_change
@@ -147,6 +148,18 @@ def signal_source(path: Path) -> Source:
 def log_facts(name: str) -> LogFacts:
     """The facts of a log on disk, or of standard input for `-`."""
     return scan(open_log(name), fastest_prefilter(literal_bytes()))
+
+
+def log_with_times(name: str) -> tuple[LogFacts, Mapping[Stage, float]]:
+    """The facts of a log or of a run folder's log, and when its run entered each stage, where the folder says so.
+
+    Raises UsageError for a folder without a log.
+    """
+    path = Path(name)
+    log = disk.find_log(path) if path.is_dir() else path
+    if log is None:
+        raise UsageError(f"{name}: no log in this folder; give a log file or a run folder")
+    return log_facts(name if name == "-" else str(log)), disk.stage_times(log.parent)
 
 
 def read_job(path: Path) -> Job:

@@ -84,13 +84,19 @@ class Sampler(Protocol):
         ...
 
 
+FATAL_END_S = 10.0
+KILL_MARGIN_S = 0.7
+MIN_GRACE_S = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When a run is given up, all in seconds.
 
     `stall_s` is by stage name, `default` for the rest; `hang_grace_s` is how long after a fatal error the run
-    may take to exit by itself; `end_grace_s` lies between SIGTERM and SIGKILL; `linger_s` is what its daemons
-    have to go by themselves after an ordinary exit.
+    may take to exit by itself; `end_grace_s` lies between SIGTERM and SIGKILL, less after a fatal error, so that
+    a run that hangs is gone `FATAL_END_S` after the error appeared; `linger_s` is what its daemons have to go by
+    themselves after an ordinary exit.
     """
 
     time_limit_s: float
@@ -103,6 +109,10 @@ class Limits:
     def of(job: Job) -> "Limits":
         """The limits that a job and its site ask for."""
         return Limits(job.time_limit_s, dict(job.site.stall_s), job.site.hang_grace_s)
+
+    def last_words_s(self, fatal_for_s: float) -> float:
+        """How long a run may take between SIGTERM and SIGKILL when its fatal error is `fatal_for_s` old."""
+        return min(self.end_grace_s, max(MIN_GRACE_S, FATAL_END_S - KILL_MARGIN_S - fatal_for_s))
 
     def stall(self, stage: Stage) -> float:
         """How long this stage may show no progress."""

@@ -169,13 +169,18 @@ class _Watch:
             return EndReason.STALLED, f"No progress for {allowed:g} s in stage {stage.value}."
         return None
 
+    def end_grace_s(self) -> float:
+        if self.fatal_at is None:
+            return self.limits.end_grace_s
+        return self.limits.last_words_s(self.clock.monotonic() - self.fatal_at)
+
     def finish(self, *, linger_s: float) -> tuple[Survivor, ...]:
         """End what is left of the run and read its last words."""
         deadline = self.clock.monotonic() + linger_s
         while self.process.alive() and self.clock.monotonic() < deadline:
             self.read(_TICK_S / 5)
         survivors = self.process.end(
-            grace_s=self.limits.end_grace_s,
+            grace_s=self.end_grace_s(),
             clock=self.clock,
             wait=self.read,
             hurry=lambda: len(self.signals) > 1,

@@ -34,6 +34,7 @@ from bot.core.record import (
     Record,
 )
 from bot.core.related import RELATED_FILE, Related
+from bot.core.stages import Stage
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
@@ -94,6 +95,16 @@ def check_notes(folder: Path) -> CheckNotes:
     missing: list[str] = []
     notes = _document(path, CheckNotes, missing)
     return notes if notes else CheckNotes(remarks=tuple(f"{problem}." for problem in missing))
+
+
+def stage_times(folder: Path) -> dict[Stage, float]:
+    """Seconds since the start of a run at which it first entered each stage; empty without events."""
+    times: dict[Stage, float] = {}
+    for event in _rows(folder / EVENTS_FILE, Event, []):
+        name = event.data.get("stage")
+        if event.kind == "stage" and name in [str(stage) for stage in Stage]:
+            times.setdefault(Stage(str(name)), event.t_s)
+    return times
 
 
 def read_record(folder: Path) -> Record:

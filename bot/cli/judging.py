@@ -50,22 +50,35 @@ def _not_run_text(job: "NotRun") -> str:
 
 @click.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@click.option("--json", "as_json", is_flag=True, help="Accepted for symmetry: the output is JSON lines anyway.")
-def triage(logs: tuple[str, ...], *, as_json: bool) -> int:  # noqa: ARG001  (every verb takes --json)
+@click.option("--explain", is_flag=True, help="Show the phase timeline, the candidates and the rule that decided.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, also with --explain.")
+def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
     """Say of each bare log where it ended and why, one JSON line each; `-` reads standard input.
 
-    Plain, .gz, .xz and .zst are read alike. `pass` means only that the requested steps completed with no
-    unexplained error: it is never a verdict.
+    Plain, .gz, .xz and .zst are read alike; with --explain a run folder may be given too. `pass` means only that
+    the requested steps completed with no unexplained error: it is never a verdict.
 
-    Example: verl-e2e triage run1.log run2.log.zst
+    Example: verl-e2e triage --explain run1.log run2.log.zst
     """
     from bot import wiring
     from bot.core.documents import triage_line
     from bot.core.triage import triage as triage_facts
 
     for name in logs:
-        click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
+        if explain:
+            _explain(name, as_json=as_json)
+        else:
+            click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
     return 0
+
+
+def _explain(name: str, *, as_json: bool) -> None:
+    from bot import wiring
+    from bot.core.documents import explained_line
+    from bot.core.triage_explain import explain, explain_text
+
+    told = explain(*wiring.log_with_times(name))
+    click.echo(explained_line(name, told) if as_json else explain_text(name, told) + "\n")
 
 
 @click.command()

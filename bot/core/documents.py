@@ -7,6 +7,7 @@ from bot.core.card import Card, checkpoint_of, coverage_of, followups_of, limita
 from bot.core.evidence import Evidence
 from bot.core.outcome import Verdict
 from bot.core.triage import Triage, triage_json
+from bot.core.triage_explain import Explained, explain_json
 
 
 def verdict_json(verdict: Verdict) -> str:
@@ -43,6 +44,11 @@ def card_json(card: Card) -> str:
 def triage_line(file: str, answer: Triage) -> str:
     """One JSON line for one triaged log."""
     return _encodable(json.dumps(triage_json(file, answer), ensure_ascii=False))
+
+
+def explained_line(file: str, told: Explained) -> str:
+    """One JSON line for one triaged log with how the answer came about."""
+    return _encodable(json.dumps(explain_json(file, told), ensure_ascii=False))
 
 
 def _verdict(verdict: Verdict) -> dict[str, object]:

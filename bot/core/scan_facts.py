@@ -30,6 +30,8 @@ MAX_WORKERS = 2048
 MAX_OPEN = 512
 OPEN_WINDOW = 256
 EXPIRE_EVERY = 32
+# Lone lines after which a run cannot go on, whatever its driver waits for.
+DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
 
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 
@@ -108,7 +110,7 @@ class FactBook:
         self._end_config()
 
     def fatal(self) -> LoggedError | None:
-        """The driver's error, or the death of an engine, unless the run had completed."""
+        """The driver's error, the death of an engine or a collective that timed out, unless the run had completed."""
         if self.run.completed is not None:
             return None
         return self._errors_so_far().driver or self._dead
@@ -276,7 +278,7 @@ class FactBook:
 
     def _lone(self, literal: Literal, line: Line) -> None:
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
-        if literal.name == "EngineDeadError" and self.run.completed is None:
+        if literal.name in DEADLY and self._dead is None and self.run.completed is None:
             self._dead = self._errors.all()[-1]
 
     def _where(self) -> Stage:

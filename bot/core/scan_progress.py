@@ -16,7 +16,7 @@ _BAR = re.compile(r"Training Progress:\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/
 
 
 class RunBook:
-    """`phases` is where the latest run in the log stands; `completed`, `progress`, `final`, `last_step` are those of it.
+    """`phases` is where the latest run stands; `completed`, `progress`, `final` and `last_step` are those of it.
 
     `earlier` are the last bars of the runs before it.
     `marker` is the line of the last sign of progress. `steps` covers the whole log; steps beyond `MAX_STEPS` only

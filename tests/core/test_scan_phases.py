@@ -8,7 +8,7 @@ from bot.core.stages import Stage
 from tests.core.logs import lines
 
 E, R, T, S = Stage.ENVIRONMENT, Stage.RAY, Stage.TRAIN_STEP, Stage.SHUTDOWN
-X, L, P, O = Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_LOAD, Stage.BRIDGE_PROVIDER, Stage.ROLLOUT_ENGINE
+X, L, P, V = Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_LOAD, Stage.BRIDGE_PROVIDER, Stage.ROLLOUT_ENGINE
 STEP = "step:{} - a:1 - b:2 - c:3"
 
 
@@ -17,9 +17,9 @@ STEP = "step:{} - a:1 - b:2 - c:3"
     [
         (None, R, True, Move.ON),
         (P, R, False, Move.ON),  # critic and actor are built one after the other
-        (O, P, False, Move.ON),
-        (O, X, False, Move.ON),
-        (X, O, False, Move.STAY),  # a second engine reports late
+        (V, P, False, Move.ON),
+        (V, X, False, Move.ON),
+        (X, V, False, Move.STAY),  # a second engine reports late
         (X, R, True, Move.NEW_RUN),
         (T, P, False, Move.STAY),
         (T, P, True, Move.STAY),
@@ -35,7 +35,7 @@ STEP = "step:{} - a:1 - b:2 - c:3"
         (S, E, False, Move.NEW_RUN),
     ],
 )
-def test_what_a_milestone_does(stood: Stage | None, to: Stage, driver: bool, expected: Move) -> None:  # noqa: FBT001
+def test_what_a_milestone_does(stood: Stage | None, to: Stage, driver: bool, expected: Move) -> None:
     assert move(stood, to, driver=driver) is expected
 
 

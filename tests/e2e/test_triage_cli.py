@@ -1,0 +1,49 @@
+"""`verl-e2e triage` as a whole process: bare lines, explanations, run folders, and mistakes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG = ROOT / "tests" / "fixtures" / "logs" / "level0-dataset-missing.log.xz"
+FOLDER = ROOT / "bot" / "demo" / "recording"
+
+
+def triage(*arguments: object) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "bot", "triage", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_log_is_one_json_line() -> None:
+    done = triage(LOG, LOG)
+    rows = [json.loads(row) for row in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert [(row["verdict"], row["stage"], row["line"]) for row in rows] == [("blocked", "data", 1211)] * 2
+    assert "phases" not in rows[0]
+
+
+def test_an_explanation_is_text_or_json() -> None:
+    text, shown = triage("--explain", LOG), triage("--explain", "--json", LOG)
+    assert text.stdout.startswith(f"{LOG}: blocked in data\n")
+    assert "Decided by rule data: the stage decides" in text.stdout
+    assert "What to do: " in text.stdout
+    assert "docs/triage.md#data." in text.stdout
+    (row,) = (json.loads(line) for line in shown.stdout.splitlines())
+    assert [phase["stage"] for phase in row["phases"]] == ["environment", "ray", "data"]
+    assert row["candidates"][0]["chosen"] is True
+
+
+def test_a_run_folder_is_explained_with_the_seconds_of_its_events() -> None:
+    (row,) = (json.loads(line) for line in triage("--explain", "--json", FOLDER).stdout.splitlines())
+    assert row["verdict"] == "pass"
+    seconds = [phase["seconds"] for phase in row["phases"] if phase["stage"] in ("ray", "train_step")]
+    assert 0 < seconds[0] < seconds[1]
+
+
+def test_a_folder_without_a_log_is_the_users_mistake(tmp_path: Path) -> None:
+    done = triage("--explain", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.strip() == f"verl-e2e: {tmp_path}: no log in this folder; give a log file or a run folder"
