@@ -105,7 +105,7 @@ def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenT
     """The tests that so many GPUs are enough for, and a sentence for each other one."""
     tests = tuple(tests)
     kept = tuple(one for one in tests if one.gpu_count <= gpu_count)
-    beyond = tuple(f"{one.test} is not run: {_gpus(one.gpu_count, gpu_count)}" for one in tests if one not in kept)
+    beyond = tuple(f"{one.test} is not run: {_gpus(one.gpu_count, gpu_count)}." for one in tests if one not in kept)
     return kept, beyond
 
 

@@ -9,7 +9,7 @@ from bot.core.bridge_tests import Choice
 from bot.core.jobs import WhyChosen
 from bot.core.rules import Policy
 from bot.handlers.planning import Planner, uses_at
-from tests.fakes.trees import FakeSummaries, FakeTrees, Files
+from tests.fakes.trees import FakeSummaries, FakeTrees
 
 POLICY_TEXT = """
 schema: 1
@@ -43,7 +43,7 @@ def source(imports: str, extra: str = "") -> str:
     return f"{imports}\n{extra}\ndef test_it():\n    pass\n"
 
 
-BASE: Files = {
+BASE: dict[str, str] = {
     "src/lib/__init__.py": "from lib.peft import attach, shape\n",
     "src/lib/peft.py": "def attach(x):\n    return shape(x)\n\n\ndef shape(x):\n    return x\n",
     "src/lib/one_bridge.py": "from lib.families.two import pairs\n\n\ndef load(x):\n    return pairs(x)\n",
@@ -95,7 +95,6 @@ def names(made: Choice) -> list[str]:
 
 def peft(old: str = "return x\n", new: str = "return x + 1\n") -> dict[str, str]:
     text = BASE["src/lib/peft.py"]
-    assert isinstance(text, str)
     assert old in text
     return {"src/lib/peft.py": text.replace(old, new)}
 
@@ -126,9 +125,9 @@ def test_the_limit_counts_the_listed_ones_and_says_what_is_left() -> None:
 
 
 def test_a_module_without_a_difference_in_effect_chooses_nothing() -> None:
-    documented = {"src/lib/peft.py": '"""A text."""\n' + str(BASE["src/lib/peft.py"])}
+    documented = {"src/lib/peft.py": '"""A text."""\n' + BASE["src/lib/peft.py"]}
     made = choice(
-        {**documented, "src/lib/one_bridge.py": str(BASE["src/lib/one_bridge.py"]).replace("(x)", "(x or 1)")}
+        {**documented, "src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("(x)", "(x or 1)")}
     )
     assert not any("peft" in one.because for one in made.tests)
     assert made.tests
@@ -165,7 +164,7 @@ def test_a_renamed_test_is_run_by_its_new_name() -> None:
 
 
 def test_a_change_of_import_or_export_puts_conversion_tests_first() -> None:
-    changed = {"src/lib/one_bridge.py": str(BASE["src/lib/one_bridge.py"]).replace("pairs(x)", "pairs(x or 1)")}
+    changed = {"src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("pairs(x)", "pairs(x or 1)")}
     made = choice(changed)
     assert [(one.test.rpartition("/")[2], one.why) for one in made.tests] == [
         ("test_bridge_of_one.py", WhyChosen.CONVERSION),
