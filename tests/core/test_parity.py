@@ -135,7 +135,7 @@ def test_without_a_twin_the_resumed_step_is_not_judged() -> None:
 def test_the_resumed_step_equals_the_twins() -> None:
     item = resumed_step(resumed(line(2, actor__kl_loss=0.02), *TWIN))
     assert (item.state, item.line) == (State.MET, 1002)
-    assert "step before the save equal to the last digit" in item.summary
+    assert "the step before the save equal but for rounding" in item.summary
 
 
 def test_an_adapter_that_was_not_loaded_fails_the_load() -> None:
@@ -152,6 +152,15 @@ def test_an_optimizer_that_was_not_loaded_shows_where_the_runs_are_exact() -> No
     twin = (line(1), line(2, actor__kl_loss=0.02, actor__ppo_kl=0.002))
     item = resumed_step(resumed(line(2, actor__kl_loss=0.024, actor__ppo_kl=0.006), *twin))
     assert (item.state, "actor/ppo_kl" in item.summary, "adapter" in item.summary) == (State.BROKEN, True, False)
+
+
+@pytest.mark.parametrize(("gradient", "state"), [(0.2205, State.BROKEN), (0.2225, State.MET)])
+def test_rounding_before_the_save_lets_the_next_step_be_held_to_the_narrow_tolerances(
+    gradient: float, state: State
+) -> None:
+    after = line(2, actor__kl_loss=0.0235, rollout_corr__rollout_log_ppl=7.3601)
+    item = resumed_step(resumed(after, *TWIN, before=line(1, actor__grad_norm=gradient)))
+    assert item.state is state
 
 
 def test_noise_before_the_save_widens_what_is_held_against_the_step_after() -> None:
