@@ -73,6 +73,7 @@ RISES: dict[str, Callable[[float], float]] = {
     "even": lambda part: part,
     "fast, then level": lambda part: (1 - math.exp(-4 * part)) / (1 - math.exp(-4)),
     "level, then fast": lambda part: max(0.0, 2 * part - 1),
+    "ever faster": lambda part: math.expm1(4 * part) / math.expm1(4),
     "S-shaped": lambda part: 1 / (1 + math.exp(-10 * (part - 0.5))),
     "one jump half-way": lambda part: float(part > 0.5),
 }
