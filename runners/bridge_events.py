@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bot.core.junit import missing_package
 from bot.core.junit_writing import CaseResult
+from bot.core.lacking import lacking, missing_package, skip_reason
 
 _SAME_NAME = "import file mismatch"
 _PASSED = CaseResult("", "passed")
@@ -71,10 +71,13 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
         session.running = ""
     if outcome not in _WORST:
         return
+    text = event["text"]
+    if outcome == "failed" and (lack := lacking(text)):
+        outcome, text = "skipped", skip_reason(lack)
     before = session.results.get(node)
     seconds = event["seconds"] + (before.seconds if before else 0.0)
     if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
-        session.results[node] = CaseResult(node, outcome, event["text"], seconds)
+        session.results[node] = CaseResult(node, outcome, text, seconds)
     else:
         session.results[node] = CaseResult(node, before.outcome, before.text, seconds)
 

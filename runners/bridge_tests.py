@@ -15,8 +15,9 @@ from typing import Literal
 
 from bot.core.bridge_proof import without_result
 from bot.core.jobs import Job
-from bot.core.junit import Junit, missing_package, read_junit
+from bot.core.junit import Junit, read_junit
 from bot.core.junit_writing import CaseResult, junit_text
+from bot.core.lacking import SKIP_REASON, missing_package
 from bot.core.record import JUNIT_FILE, Check, Finding
 from runners.bridge_events import Session, read_session
 from runners.findings import blocked, good, remark
@@ -191,10 +192,10 @@ def _killed_by(finished: Finished) -> str:
 
 
 def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
-    """One remark for each reason why tests have no result."""
+    """One remark for each reason why tests have no result, and for each thing that their environment lacks."""
     reasons: dict[str, list[str]] = {}
     for one in results:
-        if one.outcome == "unfinished":
+        if one.outcome == "unfinished" or one.text.startswith(SKIP_REASON):
             reasons.setdefault(one.text, []).append(one.node)
     return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
 

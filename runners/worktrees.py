@@ -196,7 +196,7 @@ def _needs(name: Name, job: Job) -> _Needs:
         return _Needs(("megatron",))
     if name == "bridge":
         tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
-        return _Needs(("src", *patched), ("tests", "scripts", *tests))
+        return _Needs(("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests))
     optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
     return _Needs(("verl", job.script, *patched), optional)
 

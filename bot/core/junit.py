@@ -1,11 +1,11 @@
 """The result of the focused Bridge tests, read from a JUnit file: pytest's own, or one that a runner wrote."""
 
-import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.parsers import expat
 
 from bot.core.junit_writing import COMMIT_PROPERTY, UNFINISHED
+from bot.core.lacking import lacking, missing_package, skip_reason
 from bot.core.record import TestCase
 
 MAX_CASES = 20_000
@@ -17,9 +17,6 @@ _MAX_TEXT = 20_000
 _OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 _SUITES = ("testsuite", "testsuites")
 _NOT_COLLECTED = "collection failure"
-_MISSING_MODULE = re.compile(r"No module named '(?P<module>[^']+)'")
-# Whose absence is the fault of the trees under test and not of the environment.
-_OURS = frozenset({"megatron", "verl", "tests"})
 
 
 class JunitError(ValueError):
@@ -32,12 +29,6 @@ class Junit:
 
     tests: tuple[TestCase, ...]
     commit: str = ""
-
-
-def missing_package(text: str) -> str:
-    """The package whose absence an import error tells; empty for none, and for the trees' own modules."""
-    found = [match["module"] for match in _MISSING_MODULE.finditer(text)]
-    return found[-1] if found and found[-1].partition(".")[0] not in _OURS else ""
 
 
 def read_junit(raw: bytes) -> Junit:
@@ -90,7 +81,7 @@ class _Reader:
         self._open: list[str] = []
         self._commits: set[str] = set()
         self._waiting: list[int] = []
-        self._uncollected = 0
+        self._excused = 0
 
     def refuse_doctype(self, *_: object) -> None:
         """Entities can blow a small file up; JUnit needs none."""
@@ -136,7 +127,7 @@ class _Reader:
         cases = self._cases
         if self._counted and not any(case.outcome == "failed" for case in cases):
             unnamed = f"the suite counts {self._counted} failed, none is named"
-            if self._counted > self._uncollected:
+            if self._counted > self._excused:
                 cases = [*cases, TestCase(name="testsuite", outcome="failed", message=unnamed)]
         if len(self._commits) > 1:
             told = " and ".join(sorted(commit[:12] or "none" for commit in self._commits))
@@ -165,7 +156,10 @@ class _Reader:
         if module:
             reason = f"it cannot be collected there: package {module} is missing"
             case |= {"outcome": UNFINISHED, "message": reason}
-            self._uncollected += 1
+            self._excused += 1
+        elif case["outcome"] == "failed" and (lack := lacking(case["message"] or text)):
+            case |= {"outcome": "skipped", "message": skip_reason(lack)}
+            self._excused += 1
         elif not case["message"]:
             case["message"] = text[:MAX_MESSAGE]
 

@@ -190,3 +190,11 @@ def test_what_is_written_is_read_again(
     made = read_junit(junit_text(results, COMMIT).encode("utf-8", "surrogatepass"))
     assert (made.commit, [one.outcome for one in made.tests]) == (COMMIT, [outcome])
     assert made.tests[0].name.startswith("tests.test_a.test_x[")
+
+
+def test_an_error_of_the_environment_is_no_failure_of_the_change() -> None:
+    driver = "RuntimeError: Found no NVIDIA driver on your system."
+    inside = f'<testcase name="a"><failure message="{driver}">E  {driver}</failure></testcase><testcase name="b"/>'
+    first, second = read_junit(suite(inside, failures=1)).tests
+    assert (first.outcome, first.message) == ("skipped", "its environment lacks the GPUs that it asks for")
+    assert second.outcome == "passed"

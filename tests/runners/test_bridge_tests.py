@@ -270,3 +270,18 @@ def test_results_from_elsewhere_stand_in_for_a_run(
     assert (result.outcome, result.command) == (outcome, ())
     assert any(finding.blocking and not finding.ok for finding in result.findings) is blocks
     assert (tmp_path / JUNIT_FILE).exists() is (outcome != "skipped")
+
+
+def test_what_its_environment_lacks_keeps_a_test_from_saying_anything(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    gpu = "def test_gpu():\n    raise RuntimeError('No CUDA GPUs are available')\n"
+    (trees.bridge / BAD).write_text(f"{gpu}\ndef test_package():\n    import nowhere\n")
+    result = ran(world, trees, base, tmp_path, GOOD, BAD)
+    assert result.outcome == "passed"
+    assert outcomes(tmp_path) == {"test_good": "passed", "test_gpu": "skipped", "test_package": "skipped"}
+    assert [finding.summary.partition(":")[0] for finding in result.findings if not finding.ok] == [
+        "Bridge tests without a result, for its environment lacks the GPUs that it asks for",
+        "Bridge tests without a result, for its environment lacks package nowhere",
+    ]
