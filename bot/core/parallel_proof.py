@@ -5,6 +5,7 @@ says of how many chunks it consists, those of data- and context-parallel rank 0 
 and the token counts of a step divide by the data-parallel size.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -30,6 +31,8 @@ _SIZES: Mapping[str, str] = {
     "etp": "expert_tensor_parallel_size",
 }
 _ROLLOUT_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+# vLLM names its worker processes after their ranks, where there is more than one.
+_ROLLOUT_WORKER = re.compile(r"Worker(?:_[A-Z]+\d+)*?_TP(\d{1,4})(?:_[A-Z]+\d+)*")
 _TOKENS, _TOKENS_OF_A_RANK = "perf/total_num_tokens", "global_seqlen/mean"
 # Sequences that only fill up a batch are in one of the two counts; a size is a whole number well apart from the next.
 _ROUNDING = 0.1
@@ -87,8 +90,10 @@ def _met(case: Case, sizes: Mapping[str, Sizes], world: int, config: ResolvedCon
     seen = sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})
     ranks = ", ".join(map(str, seen))
     dp = actor.data_parallel(world)
+    workers = _rollout_ranks(case)
+    named = f" (workers of rank {_shown(workers)})" if workers else ""
     summary = (
-        f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}; {world} process(es) built the models, "
+        f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}{named}; {world} process(es) built the models, "
         f"(tensor, pipeline) ranks {ranks}, data-parallel size {dp}"
     )
     line = case.facts.ranks[0].line if case.facts.ranks else config.line
@@ -147,11 +152,20 @@ def _gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:
     if seen != expected:
         yield f"the (tensor, pipeline) ranks in the log are {_shown(seen)}, the sizes make {_shown(expected)}"
     counts, chunks = {one.count for one in facts.chunks}, {one.vpp for one in trained}
-    if counts and counts != chunks:
+    if counts != chunks and (counts or chunks != {1}):
         yield f"models of {_shown(counts)} chunk(s) were built, the virtual pipeline asks for {_shown(chunks)}"
+    rollout, workers = lookup(case.facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
+    if workers and type(rollout) is int and workers != set(range(rollout)):
+        yield f"the rollout's tensor ranks in the log are {_shown(workers)}, its size is {rollout}"
     logged = _logged_data_parallel(case)
     if logged not in (None, actor.data_parallel(world)):
         yield f"the token counts are of {logged} data-parallel ranks, the sizes leave {actor.data_parallel(world)}"
+
+
+def _rollout_ranks(case: Case) -> set[int]:
+    """The tensor ranks of the rollout's workers by their names; empty where they bear none."""
+    found = (_ROLLOUT_WORKER.fullmatch(worker.actor) for worker in case.facts.workers)
+    return {int(match[1]) for match in found if match}
 
 
 def _logged_data_parallel(case: Case) -> int | None:

@@ -7,18 +7,19 @@ import pytest
 
 from bot.core.config_proof import requested
 from bot.core.evidence import State
+from bot.core.facts import Worker
 from bot.core.levels import Level, variants_of
 from bot.core.outcome import Outcome, Result
 from bot.core.parallel_proof import parallel_sizes
 from tests.core.builders import config_with
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 
-TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4}
+TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {
     "dense": TP2_PP2,
     "vpp": {"pipeline": 2, "chunks": 2, "world": 2},
     "cp": {"world": 2},
-    "expert": {"tensor": 2, "world": 2},
+    "expert": {"tensor": 2, "world": 2, "rollout": 2},
     "dp": {"data": 4, "world": 4},
 }
 
@@ -72,7 +73,8 @@ def test_the_card_claims_the_sizes_that_were_shown(variant: str) -> None:
 def test_the_summary_names_sizes_workers_and_ranks() -> None:
     item = parallel_sizes(run("dense", **TP2_PP2).case())
     assert item.summary == (
-        "actor and ref and critic have tp=2, pp=2, vpp=1, cp=1, ep=1, etp=1, the rollout tp=2; "
+        "actor and ref and critic have tp=2, pp=2, vpp=1, cp=1, ep=1, etp=1, the rollout tp=2 "
+        "(workers of rank 0, 1); "
         "4 process(es) built the models, (tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1), data-parallel size 1"
     )
 
@@ -90,6 +92,8 @@ def test_the_summary_names_sizes_workers_and_ranks() -> None:
         ("dense", {**TP2_PP2, "tensor": 4, "pipeline": 1}, "(2, 0), (3, 0), the sizes make"),
         ("dense", {**TP2_PP2, "data": 2}, "the token counts are of 2 data-parallel ranks, the sizes leave 1"),
         ("dense", {**TP2_PP2, "chunks": 2}, "models of 2 chunk(s) were built, the virtual pipeline asks for 1"),
+        ("dense", {**TP2_PP2, "rollout": 4}, "the rollout's tensor ranks in the log are 0, 3, its size is 2"),
+        ("vpp", {"pipeline": 2, "chunks": 2, "world": 2, "rollout": 2}, "ranks in the log are 0, 1, its size is 1"),
         ("vpp", {"pipeline": 2, "chunks": 1, "world": 2}, "models of 1 chunk(s) were built"),
         ("cp", {"world": 2, "data": 2}, "the token counts are of 2 data-parallel ranks, the sizes leave 1"),
         ("dp", {"world": 4, "data": 1}, "the token counts are of 1 data-parallel ranks, the sizes leave 4"),
@@ -100,6 +104,16 @@ def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[st
     item = parallel_sizes(made.case())
     assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
     assert made.verdict().result is Result.BLOCKED
+
+
+def test_chunks_that_no_worker_tells_are_missed_only_under_a_virtual_pipeline() -> None:
+    for variant, state in (("vpp", State.MISSING), ("dense", State.MET)):
+        log = parallel_log(**SHAPES[variant]).replace("module: ", "modules ")
+        job = job_of(Level.PARALLELISM, variant)
+        made = run_of(job, log, pids=PARALLEL_PIDS[: job.gpu_count])
+        facts = replace(made.facts, workers=tuple(Worker(pid, "WorkerDict", 1, True) for pid in PARALLEL_PIDS))  # noqa: FBT003
+        facts = replace(facts, workers=facts.workers[: job.gpu_count])
+        assert parallel_sizes(Run(made.record, facts).case()).state is state
 
 
 @pytest.mark.parametrize("asked", SHAPES)

@@ -27,6 +27,7 @@ RUNS = ROOT / "tests" / "fixtures" / "runs"
 # Our own GPU runs: the verdict, where it was decided, and a word that the card must show.
 RECORDED = {
     "1-resume": ("Pass", None, "saved after step 1 and resumed from there"),
+    "2-dense": ("Pass", None, "(tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1)"),
     "level0-bridge-not-on-path": ("Blocked", "import", "src does not exist"),
     "level0-bridge-test-failed": ("Fail", "bridge_provider", "1 of 62 focused Bridge tests failed"),
     "level0-dataset-missing": ("Blocked", "data", "does not exist"),
