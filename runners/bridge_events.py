@@ -72,7 +72,7 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
     if outcome not in _WORST:
         return
     text = event["text"]
-    if outcome == "failed" and (lack := lacking(text)):
+    if outcome == "failed" and (lack := lacking(event["error"])):
         outcome, text = "skipped", skip_reason(lack)
     before = session.results.get(node)
     seconds = event["seconds"] + (before.seconds if before else 0.0)

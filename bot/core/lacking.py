@@ -8,8 +8,15 @@ from dataclasses import dataclass
 
 SKIP_REASON = "its environment lacks "
 
-# Top-level names of the trees under test: their absence is a fault of the trees.
-_OURS = frozenset({"megatron", "verl", "tests", "examples", "scripts", "tools", "tutorials", "skills"})
+# Top-level names of the trees under test, whose absence is a fault of the trees; others share the name `megatron`.
+_OURS = frozenset({"verl", "tests", "examples", "scripts", "tools", "tutorials", "skills"})
+_MEGATRON = frozenset(
+    {"", "bridge", "core", "training", "legacy", "inference", "post_training", "rl", "elastification"}
+)
+_UNAVAILABLE = re.compile(
+    r"The (?P<first>[\w.-]+) package is not available"
+    r"|requires the (?P<second>[\w.-]+) library\W+[Bb]ut (?:it|that) was not found"
+)
 _MODULE = re.compile(r"No module named '(?P<module>[^']+)'")
 # What a test itself claims or expects is its own matter, whatever words it quotes; torch says one thing in that way.
 _CLAIMS = ("AssertionError", "assert ", "Failed:")
@@ -47,7 +54,12 @@ _LACKS = (
 def missing_package(text: str) -> str:
     """The package whose absence an import error tells; empty for none, and for the trees' own modules."""
     found = [match["module"] for match in _MODULE.finditer(text)]
-    return found[-1] if found and found[-1].partition(".")[0] not in _OURS else ""
+    return found[-1] if found and not _is_ours(found[-1]) else ""
+
+
+def _is_ours(module: str) -> bool:
+    top, _, rest = module.partition(".")
+    return top in _OURS or (top == "megatron" and rest.partition(".")[0] in _MEGATRON)
 
 
 def lacking(error: str) -> str:
@@ -57,9 +69,16 @@ def lacking(error: str) -> str:
     for lack in _LACKS:
         if lack.pattern.search(error):
             return lack.clause
-    first = error.partition("\n")[0]
-    package = missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
+    package = _package(error)
     return f"package {package}" if package else ""
+
+
+def _package(error: str) -> str:
+    told = _UNAVAILABLE.search(error)
+    if told is not None:
+        return told["first"] or told["second"]
+    first = error.partition("\n")[0]
+    return missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
 
 
 def skip_reason(lack: str) -> str:

@@ -16,7 +16,8 @@ def pytest_collectreport(report):
     if report.failed:
         _tell(kind="uncollected", node=report.nodeid, text=_text(report))
     elif report.skipped:
-        _tell(kind="report", node=report.nodeid, when="collect", outcome="skipped", text=_reason(report), seconds=0)
+        told = {"when": "collect", "outcome": "skipped", "text": _reason(report), "error": "", "seconds": 0}
+        _tell(kind="report", node=report.nodeid, **told)
 
 
 def pytest_collection_finish(session):
@@ -34,7 +35,8 @@ def pytest_runtest_logreport(report):
     outcome = report.outcome
     text = _reason(report) if outcome == "skipped" else _text(report) if outcome == "failed" else ""
     seconds = round(getattr(report, "duration", 0), 3)
-    _tell(kind="report", node=report.nodeid, when=report.when, outcome=outcome, text=text, seconds=seconds)
+    told = {"when": report.when, "outcome": outcome, "text": text, "error": _error(report), "seconds": seconds}
+    _tell(kind="report", node=report.nodeid, **told)
 
 
 def pytest_sessionfinish(exitstatus):
@@ -42,13 +44,17 @@ def pytest_sessionfinish(exitstatus):
     _tell(kind="end", code=int(exitstatus))
 
 
-def _text(report):
+def _error(report):
+    """The error itself, with its kind and without the source around it."""
     try:
-        crash = report.longrepr.reprcrash.message
+        return report.longrepr.reprcrash.message[:_LONGEST]
     except AttributeError:
-        crash = ""
+        return ""
+
+
+def _text(report):
     whole = str(getattr(report, "longreprtext", "") or report.longrepr or "")
-    return f"{crash}\n{whole[-_LONGEST:]}" if crash else whole[-_LONGEST:]
+    return f"{_error(report)}\n{whole[-_LONGEST:]}".lstrip("\n")
 
 
 def _reason(report):

@@ -9,8 +9,8 @@ from bot.core.lacking import lacking, missing_package
     ("error", "lack"),
     [
         (
-            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed "
-            "a driver from http://www.nvidia.com/Download/index.aspx",
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
+            "installed a driver from http://www.nvidia.com/Download/index.aspx",
             "the GPUs that it asks for",
         ),
         ("RuntimeError: TransformerEngine needs CUDA.", "the GPUs that it asks for"),
@@ -23,6 +23,17 @@ from bot.core.lacking import lacking, missing_package
             "apex's fused kernels",
         ),
         ("ModuleNotFoundError: No module named 'nemo_run'", "package nemo_run"),
+        ("ModuleNotFoundError: No module named 'megatron.energon'", "package megatron.energon"),
+        ("ModuleNotFoundError: No module named 'megatron'", ""),
+        (
+            "RuntimeError: The multistorageclient package is not available. Please install it",
+            "package multistorageclient",
+        ),
+        (
+            "ImportError: \nFeatureExtractor requires the librosa library but it was not found in your environment.",
+            "package librosa",
+        ),
+        ("ImportError: \nAnExtractor requires the librosa library. But that was not found.", "package librosa"),
         ("ImportError: No module named 'apex.normalization'", "package apex.normalization"),
         ("ModuleNotFoundError: No module named 'examples.conversion'", ""),
         ("ModuleNotFoundError: No module named 'megatron.bridge.gone'", ""),
