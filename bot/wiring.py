@@ -41,8 +41,8 @@ from bot.core.record import VERDICT_FILE, CheckNotes, Record
 from bot.core.related import Role
 from bot.core.rules import Policy, ReachPolicy
 from bot.core.scan import literal_bytes, scan
-from bot.core.stages import Stage
 from bot.core.signal.figure import PLOTS_FOLDER, SignalFigure
+from bot.core.stages import Stage
 from bot.core.verdict import Verdict
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.demonstrating import Demonstration, demonstrate

@@ -478,7 +478,8 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_SAVE,
         places=True,
-        calls=r":_?save_checkpoint$|^ray::.*save_checkpoint|checkpoint_manager\.py:save"
+        calls=r":save_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?save"
+        r"|:_?save_checkpoint$|^ray::.*save_checkpoint|checkpoint_manager\.py:save"
         r"|dist_checkpointing/\S+:\w*save\w*$|state_dict_saver\.py:|:_save_dist_checkpoint$"
         r"|:_schedule_dist_checkpoint_saves$",
         cause="saving the checkpoint failed",
@@ -494,7 +495,8 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.CHECKPOINT_LOAD,
         places=True,
-        calls=r":_?load_checkpoint$|^ray::.*load_checkpoint|checkpoint_manager\.py:load"
+        calls=r":load_megatron_model$|training/(?:checkpointing|model_load_save)\.py:_?load"
+        r"|:_?load_checkpoint$|^ray::.*load_checkpoint|checkpoint_manager\.py:load"
         r"|dist_checkpointing/\S+:(?:\w*load\w*|verify_checkpoint)$|state_dict_loader\.py:"
         r"|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)|data_parallel_base\.py:load_"
         r"|:load_dist_checkpointing$|:_load_dist_checkpoint$",
@@ -557,7 +559,8 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         places=True,
-        calls=r":_?update_weights?|^ray::.*update_weights|:export_hf_weights$|:save_hf_weights$"
+        calls=r"/auto_bridge\.py:(?:export_|save_hf|push_to_hub)"
+        r"|:_?update_weights?|^ray::.*update_weights|:export_hf_weights$|:save_hf_weights$"
         r"|:save_hf_pretrained$|:get_per_tensor_param|:per_tensor_generator$|:stream_\w*weights\w*$"
         r"|:stream_adapter|:export_adapter|:rollout_mode$|:wake_up$|checkpoint_engine/|:megatron_to_hf$"
         r"|sharding_manager/\S+:__enter__",
@@ -575,7 +578,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.TRAIN_STEP,
         places=True,
         calls=r":(?:train_step|training_log|evaluate)$|megatron/training/training\.py:train$"
-        r"|megatron/bridge/training/train\.py:"
+        r"|megatron/bridge/training/(?:train\w*|\w+_step|losses)\.py:|/finalize_model_grads\.py:"
         r"|:_?update_(?:actor|critic|policy)$|^ray::.*(?:update_actor|update_critic|compute_"
         r"|generate_sequences)|:_?compute_(?:ref_|old_)?log_probs?$|:_?compute_values?$|:_?compute_advantage"
         r"|:forward_backward|:forward_step$|:train_(?:mini_)?batch$|:infer_batch$|:generate_sequences$"
@@ -625,7 +628,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         stage=Stage.OPTIMIZER,
         places=True,
-        calls=r"megatron/bridge/training/optim\.py:|:get_megatron_optimizer|megatron/core/optimizer/"
+        calls=r"megatron/bridge/training/optim\.py:|:get_megatron_optimizer|core/optimizer/\w+\.py:(?:__init__|_?get_)"
         r"|/optimizer_config\.py:|:_build_optimizer$"
         r"|:init_megatron_optim_config$|:_build_lr_scheduler$|optimizer_param_scheduler",
         cause="the optimizer could not be set up",
@@ -721,6 +724,19 @@ RULES: tuple[Rule, ...] = (
         source="Megatron-Bridge, src/megatron/bridge/peft/lora.py:transform",
     ),
     Rule(
+        id="hf-config",
+        fault=Fault.CODE,
+        stage=Stage.BRIDGE_PROVIDER,
+        places=True,
+        calls=r":to_megatron_provider$|:provider_bridge$|:hf_config_to_\w+$|:get_model_config$",
+        cause="Bridge could not make a provider of the model's configuration",
+        mend="Compare the field that the message names with what Bridge's bridge of this family maps.",
+        example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 1968, in to_megatron_provider\n'
+        '  File "megatron/bridge/models/conversion/model_bridge.py", line 529, in hf_to_megatron_activation\n'
+        "ValueError: Unsupported activation function: nonsense. Supported: ['gelu', 'relu', 'silu']",
+        source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py:hf_to_megatron_activation",
+    ),
+    Rule(
         id="hf-import",
         fault=Fault.CODE,
         stage=Stage.HF_IMPORT,
@@ -741,7 +757,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
         places=True,
-        calls=r":initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
+        calls=r"megatron/bridge/training/initialize\.py:|:initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
         r"|:initialize_global_process_group|:_init_device_mesh$|base/worker\.py:|:_setup_env",
         cause="processes, device mesh or parallel sizes could not be set up",
         mend="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",

@@ -218,7 +218,7 @@ def _state(state: RepositoryState) -> str:
 
 
 def host(record: Record) -> tuple[str, ...]:
-    """What the run ran on, one row, or none when nothing is recorded."""
+    """What the run ran on and what was installed by hand, or nothing when nothing is recorded."""
     environment = record.environment
     if environment is None:
         return ()
@@ -226,7 +226,11 @@ def host(record: Record) -> tuple[str, ...]:
     parts = [f"{count} x {name}" for name, count in sorted(names.items())]
     named = (("image", environment.image), ("site", environment.site))
     parts += [f"{title} {value}" for title, value in named if value]
-    return (f"Host: {', '.join(parts)}",) if parts else ()
+    rows = [f"Host: {', '.join(parts)}"] if parts else []
+    if environment.hand_installed:
+        by_hand = (f"{name} {environment.packages.get(name, '')}".strip() for name in environment.hand_installed)
+        rows.append(f"Installed by hand: {', '.join(by_hand)}")
+    return tuple(rows)
 
 
 def command(record: Record, *, started: bool) -> str:
