@@ -85,7 +85,7 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     if variant:
         # The number of steps of a variant is its default; the job's own is what was asked for.
         wrapper |= {name: value for name, value in variant.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
-        overrides += [item for item in variant.overrides if item not in overrides]
+        overrides += [item for item in variant.overrides if item not in overrides and not _is_set(item, overrides)]
     phases = len(planned_phases(job))
     derived = expected_of_overrides(overrides)
     if job.script == WRAPPER_SCRIPT:
@@ -95,6 +95,12 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
     unique = {(key, type(value), value): (key, value) for key, value in rows}
     return tuple(unique.values())
+
+
+def _is_set(override: str, overrides: list[str]) -> bool:
+    """Whether the job sets this learning rate itself: a variant's is fit for one probe, the job's for its own."""
+    key = override.partition("=")[0].lstrip("+")
+    return key.endswith(".optim.lr") and any(item.partition("=")[0].lstrip("+") == key for item in overrides)
 
 
 def _of_level(level: Level) -> Iterator[tuple[str, Value]]:

@@ -12,7 +12,7 @@ from bot.core.evidence import State
 from bot.core.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
 from bot.core.import_proof import MODULES, is_below, local_import, run_imported_checkout
 from bot.core.jobs import DeselectedTest, Repository, SiteProfile
-from bot.core.levels import FULL_RECOMPUTE, Level
+from bot.core.levels import FULL_RECOMPUTE, PROBE_LEARNING_RATE, Level
 from bot.core.phases import planned_phases
 from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
 from bot.core.stages import Stage
@@ -459,3 +459,11 @@ def test_the_exit(events: tuple[Event, ...], state: State, said: str) -> None:
     item = exit_zero(make_case(make_record(events=events)))
     assert item.state is state
     assert said in item.summary
+
+
+def test_a_learning_rate_of_the_job_s_own_stands_for_that_of_the_variant() -> None:
+    key = PROBE_LEARNING_RATE[0].partition("=")[0]
+    own = make_job(Level.LEARNING_SIGNAL, "signal", overrides=(f"{key}=0.005",))
+    assert [value for name, value in requested(own) if name == key] == [0.005]
+    silent = make_job(Level.LEARNING_SIGNAL, "signal")
+    assert [value for name, value in requested(silent) if name == key] == [0.0001]
