@@ -1,13 +1,17 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from bot.core.change import Change
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
+from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
 from bot.core.levels import Level
+from bot.core.pull import Pull, PullRef
 from bot.core.reach.summary import Summary
 from bot.core.record import CheckNotes, Record
 from bot.core.signal.figure import SignalFigure
@@ -78,6 +82,12 @@ class Baselines(Protocol):
         ...
 
 
+class UnknownPullError(Exception):
+    """There is no such pull request, or it cannot be seen; the text says which."""
+
+    user_mistake = True
+
+
 class UnreadableLogError(Exception):
     """A run folder's log is damaged; the text names the file and what is wrong with it."""
 
@@ -111,4 +121,193 @@ class RunFolders(Protocol):
 
     def draw(self, folder: Path, figure: SignalFigure) -> None:
         """Draw curves into the folder's `plots`, where a plotting library is installed; else nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment on a pull request. `edited` is true when it is not what was first written."""
+
+    id: int
+    author: str
+    author_is_app: bool
+    body: str
+    created: datetime
+    edited: bool
+    app_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """A check run as we want it, or as GitHub has it (`id` > 0).
+
+    `status` is queued, in_progress or completed; `conclusion` is empty until completed. `external_id` is ours.
+    `actions` are (label, description, identifier), at most three.
+    """
+
+    name: str
+    head_sha: str
+    status: str
+    conclusion: str = ""
+    title: str = ""
+    summary: str = ""
+    text: str = ""
+    details_url: str = ""
+    external_id: str = ""
+    actions: tuple[tuple[str, str, str], ...] = ()
+    annotations: tuple["Annotation", ...] = ()
+    id: int = 0
+    app_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A remark on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
+
+    path: str
+    first_line: int
+    last_line: int
+    level: str
+    title: str
+    message: str
+
+
+class Pulls(Protocol):
+    """Facts of pull requests; every call reads GitHub anew. UnknownPullError when there is none."""
+
+    def pull(self, ref: PullRef) -> Pull:
+        """The pull request as it is now."""
+        ...
+
+    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+        """Every open pull request."""
+        ...
+
+    def change(self, pull: Pull) -> Change:
+        """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
+        ...
+
+    def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
+        """A file's content at a revision, None when it is not there."""
+        ...
+
+
+class Conversation(Protocol):
+    """The comments of a pull request."""
+
+    def comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        """All comments, oldest first."""
+        ...
+
+    def comment(self, ref: PullRef, body: str) -> int:
+        """Write a comment and give its id."""
+        ...
+
+    def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
+        """Replace a comment of ours; false when it is gone."""
+        ...
+
+    def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
+        """React to a comment; once is enough, again changes nothing."""
+        ...
+
+
+class Checks(Protocol):
+    """Check runs of our App."""
+
+    def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit, whoever wrote it."""
+        ...
+
+    def write_check(self, repository: str, check: CheckRun) -> int:
+        """Create the check run (id 0) or update it, and give its id."""
+        ...
+
+
+class People(Protocol):
+    """Who somebody is in a repository."""
+
+    def role(self, repository: str, login: str) -> str:
+        """The role by name (`admin`, `maintain`, `write`, `triage`, `read`, a custom one), `none` without access."""
+        ...
+
+    def in_team(self, team: str, login: str) -> bool:
+        """Whether somebody is an active member of `organisation/team`."""
+        ...
+
+
+class Ledger(Protocol):
+    """What the bot remembers; every write is idempotent by the document's own key."""
+
+    def add(self, entry: Asked | Approval | Override) -> bool:
+        """Append an entry; false when one with this source is there already."""
+        ...
+
+    def entries(self, repository: str, number: int) -> tuple[Asked | Approval | Override, ...]:
+        """All entries of a pull request in the order in which they were added."""
+        ...
+
+    def put_run(self, run: Run) -> Run:
+        """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
+        ...
+
+    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+        """The runs of a pull request, of a head, or of the repository, oldest first."""
+        ...
+
+    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
+        """What was posted for a subject."""
+        ...
+
+    def put_posted(self, posted: Posted) -> None:
+        """Remember what was posted."""
+        ...
+
+
+class BackendError(Exception):
+    """The back end did not take an order; `final` says that trying again is no use. The text names the mend."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a submitted run stands: `state`, a sentence, and a page to look at."""
+
+    state: RunState
+    note: str = ""
+    url: str = ""
+
+
+class Backend(Protocol):
+    """A place that runs jobs while we wait: idempotent by the run's key. Errors are BackendError."""
+
+    def submit(self, run: Run) -> str:
+        """Start the run once and give its handle; a second call with the same key gives the same handle."""
+        ...
+
+    def poll(self, run: Run) -> Progress:
+        """Where it stands."""
+        ...
+
+    def cancel(self, run: Run) -> None:
+        """Ask it to end; `poll` says when it has."""
+        ...
+
+    def log(self, run: Run) -> Iterator[bytes]:
+        """What it has printed so far; nothing when there is none yet."""
+        ...
+
+    def artifacts(self, run: Run, into: Path) -> bool:
+        """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""
+        ...
+
+
+class Clock(Protocol):
+    """The time, so that tests can choose it."""
+
+    def now(self) -> datetime:
+        """Now, with its zone."""
         ...
