@@ -126,9 +126,7 @@ def test_the_limit_counts_the_listed_ones_and_says_what_is_left() -> None:
 
 def test_a_module_without_a_difference_in_effect_chooses_nothing() -> None:
     documented = {"src/lib/peft.py": '"""A text."""\n' + BASE["src/lib/peft.py"]}
-    made = choice(
-        {**documented, "src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("(x)", "(x or 1)")}
-    )
+    made = choice({**documented, "src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("(x)", "(x or 1)")})
     assert not any("peft" in one.because for one in made.tests)
     assert made.tests
 
