@@ -94,8 +94,8 @@ def compare(steps: Sequence[Step], baselines: Sequence[Run], *, rule: Rule, min_
         for quantity in SHOWN
         if (mine := curve(steps, quantity)) is not None and (theirs := band(baselines, quantity)) is not None
     ]
-    strict = Rule(rule.order / max(1, len(pairs)), rule.size, rule.at_steps, rule.least_size, rule.autocorrelation)
-    return tuple(_compared(*pair, rule=strict, min_steps=min_steps) for pair in pairs)
+    shared = rule.shared_by(len(pairs))
+    return tuple(_compared(*pair, rule=shared, min_steps=min_steps) for pair in pairs)
 
 
 _STANDING = {Direction.UP: Standing.ABOVE, Direction.DOWN: Standing.BELOW, Direction.NONE: Standing.LEVEL}

@@ -8,7 +8,7 @@ from statistics import median
 from bot.core.signal.checks import Fault, cap_share, exploded, not_finite, policy_moved, stuck
 from bot.core.signal.compare import Comparison, Run, Standing, band, compare, difference
 from bot.core.signal.curves import REWARD, Curve, Step, curve, train_steps
-from bot.core.signal.statistics import Direction, Rule, Trend, direction, trend
+from bot.core.signal.statistics import Bar, Direction, Rule, Trend, direction, trend
 
 
 class SignalOutcome(StrEnum):
@@ -33,7 +33,7 @@ class SignalOptions:
     requested_steps: int | None = None
     max_cap_share: float = 0.5
     rise: Rule = field(default_factory=Rule)
-    fall: Rule = field(default_factory=lambda: Rule(order=0.005, size=7.0, least_size=5.0))
+    fall: Rule = field(default_factory=lambda: Rule(bars=(Bar(0.005, 7.0),)))
 
 
 @dataclass(frozen=True, slots=True)

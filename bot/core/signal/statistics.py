@@ -8,13 +8,15 @@ estimated: Kendall's S is held against the variance that it has under autoregres
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations, pairwise
 from statistics import fmean, median
 
 # The pairs of a series grow with the square of its length; longer ones are judged by the medians of equal blocks.
 MAX_POINTS = 200
+# The length that sizes are stated for.
+_AT_STEPS = 20
 
 
 class Direction(StrEnum):
@@ -26,23 +28,37 @@ class Direction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """When a series counts as moving: order and size, both.
+class Bar:
+    """What a series must clear, both: its order, and its size.
 
-    `order` is the largest one-sided chance of Kendall's S under noise of that lag-one `autocorrelation`. `size`
-    is the least shift from the first to the last third, in units of one step's noise, at `at_steps` steps; it
-    goes with the inverse root of the number of steps, as the noise of a mean does, and never below `least_size`.
+    `order` is the largest one-sided chance of Kendall's S in noise alone, `size` the least shift from the first to
+    the last third, in units of one step's noise, at 20 steps.
     """
 
-    order: float = 0.1
-    size: float = 3.5
-    at_steps: int = 20
-    least_size: float = 2.5
+    order: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a series counts as moving: it clears any of the bars. The better ordered it is, the smaller it may be.
+
+    Noise is taken to have that lag-one `autocorrelation`. Sizes go with the inverse root of the number of steps, as
+    the noise of a mean does, down to the share `least` of those at 20 steps.
+    """
+
+    bars: tuple[Bar, ...] = (Bar(0.01, 2.0), Bar(0.1, 4.0))
+    least: float = 0.8
     autocorrelation: float = 0.5
 
-    def size_at(self, count: int) -> float:
-        """The least shift for a series of so many points."""
-        return max(self.least_size, self.size * math.sqrt(self.at_steps / count))
+    def clears(self, chance: float, shift: float, count: int) -> bool:
+        """Whether so much order and size over so many points is enough."""
+        scale = max(self.least, math.sqrt(_AT_STEPS / count))
+        return any(chance <= bar.order and shift >= bar.size * scale for bar in self.bars)
+
+    def shared_by(self, count: int) -> "Rule":
+        """The rule for each of so many series that are looked at together (Bonferroni)."""
+        return replace(self, bars=tuple(Bar(bar.order / max(1, count), bar.size) for bar in self.bars))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +108,10 @@ def trend(values: Sequence[float], *, autocorrelation: float) -> Trend:
 
 def direction(found: Trend, rule: Rule) -> Direction:
     """Where the series goes by the rule."""
-    size = rule.size_at(min(found.count, MAX_POINTS))
-    if found.p_up <= rule.order and found.shift >= size:
+    count = min(found.count, MAX_POINTS)
+    if rule.clears(found.p_up, found.shift, count):
         return Direction.UP
-    if found.p_down <= rule.order and -found.shift >= size:
+    if rule.clears(found.p_down, -found.shift, count):
         return Direction.DOWN
     return Direction.NONE
 

@@ -223,7 +223,7 @@ def test_flat_is_a_failure_where_the_baseline_moved(
 
 
 def test_a_rise_that_is_just_missed_accuses_nobody() -> None:
-    nearly, just = run_of(noisy(6, 0.014)), run_of(noisy(5, 0.021))
+    nearly, just = run_of(noisy(7, 0.01)), run_of(noisy(5, 0.012))
     found = report(nearly, just)
     assert (found.outcome, found.baseline_moved, found.failed) == (FLAT, True, False)
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.signal_power import FLAT, RISES, of_flat, of_rise
 from bot.core.signal.report import SignalOutcome
-from bot.core.signal.statistics import Direction, Rule, direction, inflation, noise, theil_sen, thinned, trend
+from bot.core.signal.statistics import Bar, Direction, Rule, direction, inflation, noise, theil_sen, thinned, trend
 
 
 def test_a_line_has_its_own_slope_and_no_noise() -> None:
@@ -86,8 +86,30 @@ def test_a_long_series_is_judged_by_blocks() -> None:
     assert trend(values, autocorrelation=0.5).slope == pytest.approx(1.0, rel=0.01)
 
 
-def test_the_size_asked_for_falls_with_the_root_of_the_steps() -> None:
-    assert [round(Rule().size_at(count), 2) for count in (5, 20, 80)] == [7.0, 3.5, 2.5]
+@pytest.mark.parametrize(
+    ("chance", "shift", "count", "clears"),
+    [
+        (0.01, 2.0, 20, True),
+        (0.01, 1.99, 20, False),
+        (0.011, 2.0, 20, False),
+        (0.011, 3.99, 20, False),
+        (0.1, 4.0, 20, True),
+        (0.11, 40.0, 20, False),
+        (0.01, 3.99, 5, False),
+        (0.01, 4.0, 5, True),
+        (0.01, 1.6, 200, True),
+        (0.01, 1.59, 200, False),
+    ],
+)
+def test_the_better_ordered_a_series_is_the_smaller_it_may_be(
+    chance: float, shift: float, count: int, clears: bool
+) -> None:
+    assert Rule().clears(chance, shift, count) is clears
+
+
+def test_a_chance_is_shared_by_all_series_that_are_looked_at() -> None:
+    assert Rule(bars=(Bar(0.1, 4.0),)).shared_by(8).bars == (Bar(0.0125, 4.0),)
+    assert Rule().shared_by(0) == Rule()
 
 
 @pytest.mark.parametrize("name", [name for name in FLAT if name not in ("autocorrelation 0.7", "a random walk")])
