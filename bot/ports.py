@@ -1,6 +1,6 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
