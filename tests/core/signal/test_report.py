@@ -15,6 +15,7 @@ from bot.core.signal.sparkline import sparkline
 from tests.core.logs import FOLDER
 from tests.core.signal.series import SEEDS, noisy, run_of, with_value, without
 
+RUNS = FOLDER.parent / "runs"
 PASSED, FLAT = SignalOutcome.PASSED, SignalOutcome.FLAT
 UNSTABLE, SHORT = SignalOutcome.UNSTABLE, SignalOutcome.NOT_ENOUGH_STEPS
 RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(0))
@@ -279,6 +280,14 @@ def test_the_recorded_run_is_flat_and_its_policy_moved() -> None:
     assert found.cause.endswith("; the policy moved from the reference")
     assert report(log.steps).weak
     assert report(log.steps, requested_steps=20).outcome is SHORT
+
+
+def test_the_recorded_run_that_was_cut_while_rising_claims_nothing() -> None:
+    log = scan(open_log(str(RUNS / "level5-rising-cut-at-11" / "log.txt.zst")))
+    found = report(log.steps, requested_steps=16, max_cap_share=1.0)
+    assert found.sentence == "not enough steps: the run stops at step 11 of 16"
+    alone = report(log.steps, max_cap_share=1.0)
+    assert (alone.outcome, alone.trend.shift > 3 if alone.trend else False) == (FLAT, True)
 
 
 @pytest.mark.parametrize(
