@@ -17,7 +17,7 @@ from bot.core.scan import scan
 from bot.core.verdict import judge
 from tests.core.level_runs import job_of
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "2-dense"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level2-dense"
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
 
 
