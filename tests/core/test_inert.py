@@ -105,7 +105,7 @@ def test_a_block_without_room_for_its_note_is_left_out() -> None:
 
 @given(st.lists(st.lists(st.text(max_size=80), max_size=20), max_size=6), st.integers(0, 400), st.integers(0, 600))
 def test_no_document_grows_beyond_its_limit(rows: list[list[str]], share: int, limit: int) -> None:
-    blocks = tuple(folded("t", tuple(one), share) for one in rows)
+    blocks = tuple(folded("t", tuple(map(markdown, one)), share) for one in rows)
     text = fit(blocks, limit, "cut")
     assert len(text) <= limit
     assert text.count("<details>") == text.count("</details>")
