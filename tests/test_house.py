@@ -69,11 +69,11 @@ PLANTED = (
     ("bot/core/stages.py", "from pathlib import Path", "bot.core is pure"),
     ("bot/core/stages.py", "import bot.ports", "Imports point down through the rooms"),
     ("bot/handlers/planted.py", "import bot.adapters.planted", "Imports point down through the rooms"),
-    ("bot/wiring.py", "import bot.cli", "Imports point down through the rooms"),
+    ("bot/wiring/checking.py", "import bot.cli", "Imports point down through the rooms"),
     ("bot/attic.py", "", "Imports point down through the rooms"),
     ("bot/adapters/planted.py", "import bot.adapters.other", "Adapters never import each other"),
     ("runners/planted.py", "import bot.ports", "The runner knows bot.core and nothing else of bot"),
-    ("bot/wiring.py", "import runners", "Only the command line starts the runner"),
+    ("bot/wiring/checking.py", "import runners", "Only the command line starts the runner"),
 )
 
 

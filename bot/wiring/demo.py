@@ -1,0 +1,36 @@
+"""The demonstration: a repository made on the spot and a recorded run."""
+
+import shutil
+import tempfile
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from bot.adapters.demo_repository import build_demo_repository
+from bot.adapters.git import GitRepository
+from bot.config.policy import policy_at
+from bot.handlers.demonstrating import Demonstration, demonstrate
+from bot.wiring.errors import UsageError
+from bot.wiring.folders import run_folders
+
+DEMO_JOB = "0-lora-ddp"
+
+
+def demonstration(out: Path | None) -> Demonstration:
+    """Build the demonstration's repository, lay the recording beside it, plan and judge; `out` keeps the files."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
+            return _demonstrate(Path(folder) / "demo")
+    if out.exists():
+        raise UsageError(f"{out}: exists already; give --out a new folder")
+    return _demonstrate(out)
+
+
+def _demonstrate(folder: Path) -> Demonstration:
+    repository = build_demo_repository(folder / "bridge")
+    with as_file(files("bot").joinpath("demo", "recording")) as recording:
+        shutil.copytree(recording, folder / "jobs" / DEMO_JOB)
+    changes = GitRepository(repository.path)
+    policy = policy_at(changes, repository.base)
+    return demonstrate(
+        run_folders(), folder, changes=changes, base=repository.base, head=repository.head, policy=policy
+    )
