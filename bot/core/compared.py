@@ -1,8 +1,8 @@
 """Which step metrics are compared between two runs of the same training, and how far they may differ.
 
 Two runs of the same job rarely draw the same samples, so a metric has two tolerances: a wide one for steps whose
-samples differ, where means over a batch scatter, and a narrow one for steps whose samples are the same, where
-only rounding and the order of reductions are left. `docs/parity.md` says where each number comes from.
+samples differ, where means over a batch scatter, and a narrow one for steps whose samples are the same, where only
+rounding, the order of reductions and which sequences share a mini-batch are left. `docs/parity.md` says where each number comes from.
 """
 
 from collections.abc import Mapping
@@ -51,13 +51,13 @@ DATA = ("prompt_length/mean", "prompt_length/max", "prompt_length/min")
 COUNTERS = ("training/global_step", "training/epoch", "actor/lr", "critic/lr")
 
 COMPARED: tuple[Compared, ...] = (
-    Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 2e-3), None),
+    Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 6e-3), None),
     Compared("critic/vf_loss", "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3)),
-    Compared(ACTOR_GRADIENT, "grad norm, actor", Tolerance(0.05), Tolerance(0.2)),
-    Compared(CRITIC_GRADIENT, "grad norm, critic", Tolerance(0.05), Tolerance(0.33)),
+    Compared(ACTOR_GRADIENT, "grad norm, actor", Tolerance(0.08), Tolerance(0.2)),
+    Compared(CRITIC_GRADIENT, "grad norm, critic", Tolerance(0.08), Tolerance(0.33)),
     Compared("actor/entropy", "entropy", Tolerance(0.005), Tolerance(0.03)),
-    Compared(KL_LOSS, "KL to the reference", Tolerance(0.1, 1e-5), Tolerance(0.33, 1e-5)),
-    Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-4), None),
+    Compared(KL_LOSS, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5)),
+    Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-3), None),
     Compared("rollout_corr/training_log_ppl", "log perplexity, trainer", Tolerance(0.005), Tolerance(0.03)),
     Compared(SAMPLED_LOG_PPL, "log perplexity, rollout", Tolerance(0.005), Tolerance(0.03)),
     Compared("critic/score/mean", "score", Tolerance(spread=0.02), None),

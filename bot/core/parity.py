@@ -23,8 +23,6 @@ COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PAR
 _NO_TWIN = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "no run at trivial sizes stands beside this one: parity is not shown"
 _SHOWN = 3
-# The share of the narrow tolerances that two identical runs may use up before the save.
-_CALM = 0.1
 # A KL to the reference lower than this share of the twin's looks like an adapter that was never trained.
 _UNTRAINED = 0.75
 
@@ -67,8 +65,8 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
 class ResumedComparison:
     """The last step before the save and the step after the resume, each beside the uninterrupted twin's.
 
-    `before` are two identical runs, so it shows the noise of this very pair: when they are equal but for rounding
-    (`calm`), the step after the resume is held to the narrow tolerances.
+    `before` are two identical runs, so it shows the noise of this very pair: when they drew the same samples and
+    agree (`calm`), the step after the resume is held to the narrow tolerances, whatever its samples look like.
     """
 
     before: Comparison
@@ -93,7 +91,7 @@ def resumed_of(case: Case, twin: RelatedRun) -> ResumedComparison:
     tolerances = tolerances_of(case.record.bands, case.job, twin.steps)
     ours, theirs = case.train_steps(), twin.steps
     before = compare_steps(_only(ours, last - 1), _only(theirs, last - 1), tolerances)
-    calm = bool(before.same_samples) and all(abs(one.excess) <= _CALM for one in before.metrics)
+    calm = bool(before.same_samples) and not before.beyond
     after = compare_steps(_only(ours, last), _only(theirs, last), tolerances, narrow=calm)
     return ResumedComparison(before, after, calm)
 
@@ -110,7 +108,7 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
         what = found.after.counters_differ or _named(found.after)
         summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{_hint(found)}"
         return Evidence(Criterion.RESUMED_STEP, State.BROKEN, summary, case.log, line, excerpt)
-    basis = "the step before the save equal but for rounding" if found.calm else _samples(found.after)
+    basis = "as the step before the save does" if found.calm else _samples(found.after)
     summary = f"step {step} after the resume agrees with the uninterrupted run, {basis} ({found.after.source})"
     return Evidence(Criterion.RESUMED_STEP, State.MET, summary, case.log, line, excerpt)
 

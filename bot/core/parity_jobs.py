@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bot.core.expected import Value, expected_config, expected_of_overrides
 from bot.core.jobs import WRAPPER_SCRIPT, Job
-from bot.core.levels import DATA_PARALLEL, DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, Level
+from bot.core.levels import DATA_PARALLEL, DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
 from bot.core.plan import Plan
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
@@ -16,13 +16,13 @@ TRIVIAL = "trivial"
 
 
 def for_parity(job: Job) -> Job:
-    """The job as parity compares it: the same samples in every run, a few steps, a rate that the next step shows.
+    """The job as parity compares it: the same distinct samples in every run, a few steps, a rate that a step shows.
 
     A learning rate that the job sets itself stays.
     """
     set_already = {_key(one) for one in job.overrides if _LEARNING_RATE.fullmatch(_key(one))}
     rates = tuple(one for one in TELLING_LEARNING_RATE if _key(one) not in set_already)
-    overrides = tuple(dict.fromkeys((*job.overrides, *DETERMINISTIC, *rates)))
+    overrides = tuple(dict.fromkeys((*job.overrides, *DETERMINISTIC, *DISTINCT_SAMPLES, *rates)))
     steps = max(job.steps, PARITY_STEPS)
     wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
     return _with(job, {"steps": steps}, wrapper, overrides)

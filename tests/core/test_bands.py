@@ -188,8 +188,8 @@ def test_measured_noise_sets_the_tolerance_within_limits(measured: Pair, toleran
 
 
 def test_pairs_with_the_same_samples_measure_the_narrow_tolerance() -> None:
-    bands = with_pair(Bands(), make_job(), pair(0.005, same=True))
-    assert actor_tolerance(bands, same_samples=True) == pytest.approx(0.015)
+    bands = with_pair(Bands(), make_job(), pair(0.01, same=True))
+    assert actor_tolerance(bands, same_samples=True) == pytest.approx(0.03)
 
 
 def test_noise_at_another_learning_rate_says_nothing() -> None:

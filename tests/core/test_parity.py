@@ -11,7 +11,7 @@ from bot.core.case import Case
 from bot.core.config_proof import requested
 from bot.core.evidence import Criterion, State
 from bot.core.facts import StepMetrics
-from bot.core.levels import DETERMINISTIC, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
+from bot.core.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
 from bot.core.outcome import Result
 from bot.core.outline import JobOutline
 from bot.core.parity import parity, reports, resumed_step
@@ -135,7 +135,7 @@ def test_without_a_twin_the_resumed_step_is_not_judged() -> None:
 def test_the_resumed_step_equals_the_twins() -> None:
     item = resumed_step(resumed(line(2, actor__kl_loss=0.02), *TWIN))
     assert (item.state, item.line) == (State.MET, 1002)
-    assert "the step before the save equal but for rounding" in item.summary
+    assert "as the step before the save does" in item.summary
 
 
 def test_an_adapter_that_was_not_loaded_fails_the_load() -> None:
@@ -154,13 +154,12 @@ def test_an_optimizer_that_was_not_loaded_shows_where_the_runs_are_exact() -> No
     assert (item.state, "actor/ppo_kl" in item.summary, "adapter" in item.summary) == (State.BROKEN, True, False)
 
 
-@pytest.mark.parametrize(("gradient", "state"), [(0.2205, State.BROKEN), (0.2225, State.MET)])
-def test_rounding_before_the_save_lets_the_next_step_be_held_to_the_narrow_tolerances(
-    gradient: float, state: State
-) -> None:
-    after = line(2, actor__kl_loss=0.0235, rollout_corr__rollout_log_ppl=7.3601)
-    item = resumed_step(resumed(after, *TWIN, before=line(1, actor__grad_norm=gradient)))
-    assert item.state is state
+def test_the_same_samples_before_the_save_hold_the_next_step_to_the_narrow_tolerances() -> None:
+    after = line(2, actor__kl_loss=0.02, actor__grad_norm=0.25, rollout_corr__rollout_log_ppl=7.37)
+    item = resumed_step(resumed(after, *TWIN, before=line(1, actor__grad_norm=0.2225)))
+    assert (item.state, "actor/grad_norm 0.25 against 0.22" in item.summary) == (State.BROKEN, True)
+    other = line(1, actor__grad_norm=0.2225, rollout_corr__rollout_log_ppl=7.361)
+    assert resumed_step(resumed(after, *TWIN, before=other)).state is State.MET
 
 
 def test_noise_before_the_save_widens_what_is_held_against_the_step_after() -> None:
@@ -237,11 +236,12 @@ def test_a_site_that_sets_sizes_does_not_keep_them() -> None:
     assert (found.wrapper["REF_PP"], found.wrapper["COMMON_VPP"], found.wrapper["LORA_RANK"]) == ("1", "null", "4")
 
 
-def test_a_job_for_parity_draws_the_same_samples_over_several_steps() -> None:
+def test_a_job_for_parity_draws_the_same_distinct_samples_over_several_steps() -> None:
     found = for_parity(make_job(Level.PARALLELISM, "dense", wrapper=DENSE))
-    assert found.overrides == (*DETERMINISTIC, *TELLING_LEARNING_RATE)
+    assert found.overrides == (*DETERMINISTIC, *DISTINCT_SAMPLES, *TELLING_LEARNING_RATE)
     assert (found.steps, found.wrapper["TOTAL_TRAIN_STEPS"]) == (PARITY_STEPS, str(PARITY_STEPS))
     assert found.expected["actor_rollout_ref.rollout.full_determinism"] is True
+    assert (found.expected["actor_rollout_ref.rollout.n"], found.expected["data.train_batch_size"]) == (1, 64)
     assert found.expected["trainer.total_training_steps"] == PARITY_STEPS
     assert for_parity(found) == found
 
@@ -249,7 +249,7 @@ def test_a_job_for_parity_draws_the_same_samples_over_several_steps() -> None:
 def test_a_learning_rate_of_the_jobs_own_stays() -> None:
     own = "actor_rollout_ref.actor.optim.lr=0.0001"
     found = for_parity(make_job(Level.PARALLELISM, "dense", steps=20, overrides=(own,)))
-    assert (found.overrides, found.steps) == ((own, *DETERMINISTIC), 20)
+    assert (found.overrides, found.steps) == ((own, *DETERMINISTIC, *DISTINCT_SAMPLES), 20)
 
 
 def test_what_else_differs_between_two_jobs_is_told() -> None:

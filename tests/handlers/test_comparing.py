@@ -12,10 +12,11 @@ from bot.adapters.demo_repository import build_demo_repository
 from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
 from bot.config.policy import load_policy
 from bot.config.problems import ConfigError
-from bot.core.bands import ENOUGH, Bands, with_healthy
+from bot.core.bands import ENOUGH, Bands, band_of, only_of, with_healthy
 from bot.core.comparison_text import render_report, render_report_markdown, report_json
 from bot.core.healthy import NotHealthyError
 from bot.core.outcome import Result
+from bot.core.probe import probe_digest
 from bot.core.record import METRICS_FILE
 from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
 from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described
@@ -92,23 +93,20 @@ def test_runs_from_other_places_are_one_training_and_make_a_pair() -> None:
     assert probe.pairs[0].steps[0].first["actor/grad_norm"] == pytest.approx(0.19189, abs=1e-5)
 
 
-def bands_above_the_recording() -> Bands:
-    """Runs that all agree better than the recorded one does, at 0.99996."""
-    job = FOLDERS.record(FIRST).job
-    assert job is not None
-    found = Bands()
-    for number in range(ENOUGH):
-        found = with_healthy(found, job, healthy(number, 1.0))
-    return found
-
-
 def test_bands_of_ones_own_judge_and_stay_in_the_folder(tmp_path: Path) -> None:
-    folder, bands = shutil.copytree(FIRST, tmp_path / "run"), bands_above_the_recording()
+    folder, job = shutil.copytree(FIRST, tmp_path / "run"), FOLDERS.record(FIRST).job
+    assert job is not None
+    bands = with_healthy(Bands(), job.model_copy(update={"reward_model": True}), healthy(0, 0.5))
+    for number in range(ENOUGH):
+        bands = with_healthy(bands, job, healthy(number, 1.0))
     own = wiring.run_folders(bands)
     verdicts = judge_folders(own, folder)
-    assert "Trainer and rollout agree at 0.99996 only (healthy runs: 1 and more)." in verdicts[0].limitations
     write_judgement(own, folder, verdicts)
-    assert wiring.run_folders().record(folder).bands == bands
+    kept = wiring.run_folders().record(folder).bands
+    assert kept == only_of(own.bands, job)
+    band = band_of(kept, job)
+    assert band is not None
+    assert band.count == ENOUGH + len(only_of(FOLDERS.bands, job).probes[probe_digest(job)].healthy)
     assert judge_folders(FOLDERS, folder) == verdicts
 
 
