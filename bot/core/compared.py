@@ -2,7 +2,8 @@
 
 Two runs of the same job rarely draw the same samples, so a metric has two tolerances: a wide one for steps whose
 samples differ, where means over a batch scatter, and a narrow one for steps whose samples are the same, where only
-rounding, the order of reductions and which sequences share a mini-batch are left. `docs/parity.md` says where each number comes from.
+rounding, the order of additions and which sequences share a mini-batch are left. `docs/parity.md` says where each
+number comes from.
 """
 
 from collections.abc import Mapping

@@ -80,9 +80,10 @@ PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
 # Every request of the rollout gets the same seed in every run: two runs of the same weights draw the same samples.
 DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
 
-# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every data-parallel
-# rank one of each: every rank then has the gradient of the whole batch, and one that is never averaged cannot show.
-# So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share one is chance.
+# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every rank of
+# data parallelism one of each: every rank then has the gradient of the whole batch, and one that is never averaged
+# cannot show. So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share
+# one is chance.
 DISTINCT_SAMPLES = (
     "actor_rollout_ref.rollout.n=1",
     "data.train_batch_size=64",
