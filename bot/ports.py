@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bot.core.change import Change
 from bot.core.facts import LogFacts
+from bot.core.forge import Artifact, BranchRules, Delivery, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.jobs import Job
 from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
 from bot.core.levels import Level
@@ -302,6 +303,86 @@ class Backend(Protocol):
 
     def artifacts(self, run: Run, into: Path) -> bool:
         """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""
+        ...
+
+
+class ForgeError(Exception):
+    """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
+
+    `passing` says that it may work later, not before `wait_s` seconds.
+    """
+
+    user_mistake = True
+
+    def __init__(self, message: str, *, passing: bool = False, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.passing = passing
+        self.wait_s = wait_s
+
+
+class Workflows(Protocol):
+    """Workflow runs of a repository. Errors are ForgeError."""
+
+    def dispatch(
+        self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
+    ) -> WorkflowRun:
+        """Start a workflow file at a branch or tag and give its run. Its run name must show `key`, which finds it."""
+        ...
+
+    def find(self, repository: str, workflow: str, key: str) -> WorkflowRun | None:
+        """The newest run of a workflow whose name shows `key`."""
+        ...
+
+    def run(self, repository: str, run_id: int) -> WorkflowRun | None:
+        """A run as it is now, None when it is gone."""
+        ...
+
+    def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
+        """The jobs of the run's latest attempt."""
+        ...
+
+    def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
+        """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
+        ...
+
+    def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
+        """What a run left behind."""
+        ...
+
+    def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
+        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
+        ...
+
+    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
+        """A job's log, at most `limit` bytes; nothing when there is none."""
+        ...
+
+
+class Administration(Protocol):
+    """How our App and a repository are set up. Errors are ForgeError."""
+
+    def installation(self, repository: str) -> Installation | None:
+        """Our App in the repository, None where it is not installed."""
+        ...
+
+    def branch_rules(self, repository: str, branch: str) -> BranchRules:
+        """What the branch asks for, by protection and rulesets together, as far as we may see."""
+        ...
+
+    def machines(self, repository: str) -> tuple[Machine, ...]:
+        """The self-hosted runners that the repository itself has."""
+        ...
+
+    def workflow_state(self, repository: str, workflow: str) -> str:
+        """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
+        ...
+
+    def deliveries(self, since: datetime) -> tuple[Delivery, ...]:
+        """Every attempt to deliver a webhook to our App since a time, newest first."""
+        ...
+
+    def redeliver(self, delivery_id: int) -> None:
+        """Ask GitHub to deliver once more."""
         ...
 
 

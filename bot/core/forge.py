@@ -1,0 +1,102 @@
+"""What the forge says of its own machinery: workflow runs, the installation, what a branch asks for, deliveries."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRun:
+    """A run of a workflow. `status` and `conclusion` are GitHub's words; `conclusion` is empty until it ended."""
+
+    id: int
+    status: str = ""
+    conclusion: str = ""
+    title: str = ""
+    url: str = ""
+    head_sha: str = ""
+    attempt: int = 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.status == "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowJob:
+    """One job of a workflow run; `runner` is empty until a machine has taken it, `labels` are those it asked for."""
+
+    id: int
+    name: str
+    status: str
+    conclusion: str = ""
+    runner: str = ""
+    labels: tuple[str, ...] = ()
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file that a workflow run left behind, as a zip archive of `size` bytes."""
+
+    id: int
+    name: str
+    size: int
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Our App in a repository: what it was given (permission to `read` or `write`) and which events reach it."""
+
+    id: int
+    app_id: int
+    app_slug: str
+    permissions: dict[str, str] = field(default_factory=dict)
+    events: frozenset[str] = frozenset()
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredCheck:
+    """A check that a branch asks for; `app_id` is None where any writer will do. `source` names what asks."""
+
+    name: str
+    app_id: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRules:
+    """What must hold before something is merged into a branch. `queue_minutes` is the merge queue's patience."""
+
+    required: tuple[RequiredCheck, ...] = ()
+    queue_minutes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A self-hosted runner."""
+
+    name: str
+    online: bool
+    busy: bool
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One attempt to deliver a webhook; `guid` is the same on every attempt. `code` is what our server answered."""
+
+    id: int
+    guid: str
+    event: str
+    action: str
+    code: int
+    at: datetime
+    redelivery: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether our server did not take it."""
+        return not 200 <= self.code < 300
