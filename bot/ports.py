@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bot.core.change import Change
+from bot.core.check_runs import Annotation as Annotation
+from bot.core.check_runs import CheckRun as CheckRun
 from bot.core.facts import LogFacts
 from bot.core.forge import Artifact, BranchRules, Delivery, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.jobs import Job
@@ -136,41 +138,6 @@ class Comment:
     created: datetime
     edited: bool
     app_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRun:
-    """A check run as we want it, or as GitHub has it (`id` > 0).
-
-    `status` is queued, in_progress or completed; `conclusion` is empty until completed. `external_id` is ours.
-    `actions` are (label, description, identifier), at most three.
-    """
-
-    name: str
-    head_sha: str
-    status: str
-    conclusion: str = ""
-    title: str = ""
-    summary: str = ""
-    text: str = ""
-    details_url: str = ""
-    external_id: str = ""
-    actions: tuple[tuple[str, str, str], ...] = ()
-    annotations: tuple["Annotation", ...] = ()
-    id: int = 0
-    app_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation:
-    """A remark on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
-
-    path: str
-    first_line: int
-    last_line: int
-    level: str
-    title: str
-    message: str
 
 
 class Pulls(Protocol):

@@ -1,8 +1,9 @@
 """What is wrong with a file that a person wrote, one sentence for each problem."""
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from bot.core.closest import closest as closest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,3 @@ class ConfigError(Exception):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """The mend for a word that is not known: the likely one meant, else the words that there are."""
-    choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"known here: {', '.join(choices)}" if choices else "remove it"
