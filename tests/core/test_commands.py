@@ -1,0 +1,149 @@
+"""Commands: what is understood, what is a mistake and where its caret stands, and that one table says it all."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.core.capabilities import Capability
+from bot.core.command_text import render_help, render_mistakes, render_reference
+from bot.core.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+def parsed(text: str) -> Command | Mistake:
+    (one,) = parse((CommandLine(1, f"{PREFIX} {text}".rstrip()),))
+    return one
+
+
+UNDERSTOOD: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
+    ("level0", "level", ("0",), {}),
+    ("level2 level0", "level", ("0", "2"), {}),
+    ("level0-2 level1", "level", ("0", "1", "2"), {}),
+    ("level1-level3", "level", ("1", "2", "3"), {}),
+    ("all", "level", ("0", "1", "2", "3", "4", "5"), {}),
+    ("level5 steps=40 model=Qwen/Qwen3-0.6B", "level", ("5",), {"steps": "40", "model": "Qwen/Qwen3-0.6B"}),
+    ("LEVEL2 variant=2-vpp", "level", ("2",), {"variant": "2-vpp"}),
+    ("level0 verl-ref=release/v0.7.x", "level", ("0",), {"verl_ref": "release/v0.7.x"}),
+    ("level0 image=verlai/verl:vllm024.dev2", "level", ("0",), {"image": "verlai/verl:vllm024.dev2"}),
+    ("plan", "plan", (), {}),
+    ("run", "run", (), {}),
+    ("rerun", "rerun", (), {}),
+    ("rerun failed", "rerun", ("failed",), {}),
+    ("rerun Blocked", "rerun", ("blocked",), {}),
+    ("cancel", "cancel", (), {}),
+    ("status", "status", (), {}),
+    ("explain src/megatron/bridge/peft/lora.py:LoRA.transform", "explain",
+     ("src/megatron/bridge/peft/lora.py:LoRA.transform",), {}),
+    (f"approve {SHA.upper()}", "approve", (SHA,), {}),
+    ("override 2  no four GPUs = no run  this week ", "override", ("2", "no four GPUs = no run  this week"), {}),
+    ("override level3 nobody has FSDP here", "override", ("3", "nobody has FSDP here"), {}),
+    ("baseline", "baseline", (), {}),
+    ("help", "help", (), {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "verb", "arguments", "options"), UNDERSTOOD)
+def test_a_command_is_understood(text: str, verb: str, arguments: tuple[str, ...], options: dict[str, str]) -> None:
+    assert parsed(text) == Command(1, verb, arguments, options)
+
+
+MISTAKEN = (
+    ("", PREFIX, "no command follows", "help"),
+    ("levl0", "levl0", "no such command", "'level0'"),
+    ("rerunn failed", "rerunn", "no such command", "'rerun'"),
+    ("level", "level", "no such command", "'level"),
+    ("level7", "level7", "no such level", "0 to 5"),
+    ("level3-1", "level3-1", "backwards", "0 to 5"),
+    ("level0 levle2", "levle2", "no level", "'level2'"),
+    ("level0 stepz=3", "stepz=3", "no such option", "'steps'"),
+    ("level0 steps=0", "steps=0", "no number of steps", "1 to 1000"),
+    ("level0 steps=1001", "steps=1001", "no number of steps", "1 to 1000"),
+    ("level0 steps=2 steps=3", "steps=3", "given twice", "leave one out"),
+    ("level0 model=Qwen", "model=Qwen", "no model id", "Qwen/Qwen3"),
+    ("level0 model=a/b;rm", "model=a/b;rm", "no model id", "Qwen/Qwen3"),
+    ("level0 variant=2-vp", "variant=2-vp", "no such variant", "'2-vpp'"),
+    ("level0 verl_ref=a..b", "verl_ref=a..b", "no commit", "verl_ref=main"),
+    ("level0 verl_ref=--upload-pack=x", "verl_ref=--upload-pack=x", "no commit", "verl_ref=main"),
+    ("level0 image=$(id)", "image=$(id)", "no image", "name:tag"),
+    ("run steps=3", "steps=3", "takes no such word", "/verl-e2e run"),
+    ("rerun fialed", "fialed", "not known here", "'failed'"),
+    ("approve", "approve", "FULL-SHA is missing", "approve FULL-SHA"),
+    ("approve 0123456", "0123456", "no full commit SHA", "40 hexadecimal"),
+    ("override 2", "2", "REASON is missing", "override LEVEL REASON"),
+    ("override 2 because", "because", "no reason", "few words"),
+    ("override 9 the cluster is down", "9", "no level", "0 to 5"),
+    ("explain ../../etc/passwd", "../../etc/passwd", "no path", "top folder"),
+    ("explain `id`", "`id`", "no path", "top folder"),
+)
+
+
+@pytest.mark.parametrize(("text", "wrong", "what", "mend"), MISTAKEN)
+def test_a_mistake_is_found_where_it_stands(text: str, wrong: str, what: str, mend: str) -> None:
+    found = parsed(text)
+    assert isinstance(found, Mistake)
+    assert (found.text[found.start : found.end], what in found.what, mend in found.mend) == (wrong, True, True), found
+
+
+def test_the_answer_to_a_mistake_points_at_the_word() -> None:
+    found = parsed("level0 stepz=3 model=a/b")
+    assert isinstance(found, Mistake)
+    assert render_mistakes([found]).splitlines() == [
+        "No such option: did you mean 'steps'?",
+        "```text",
+        "/verl-e2e level0 stepz=3 model=a/b",
+        "                 ^^^^^^^",
+        "```",
+    ]
+
+
+@given(st.text(max_size=300))
+def test_no_answer_calls_anybody_or_leaves_its_fence(text: str) -> None:
+    line = " ".join(text.split())
+    found = parsed(f"level0 @everyone {line} <!-- verl-e2e -->")
+    assert isinstance(found, Mistake)
+    said, fence, shown, caret, end, *rest = render_mistakes([found]).split("\n")
+    assert fence == f"{end}text"
+    assert end not in shown
+    assert "@" not in shown + said
+    assert "<!--" not in shown
+    assert (set(caret), rest) == ({" ", "^"}, [""])
+
+
+def test_more_than_ten_commands_are_one_mistake() -> None:
+    lines = tuple(CommandLine(number, f"{PREFIX} status") for number in range(1, 14))
+    *commands, last = parse(lines)
+    assert [type(one) for one in commands] == [Command] * 10
+    assert isinstance(last, Mistake)
+    assert last.line == 11
+
+
+def test_a_line_without_end_is_a_mistake() -> None:
+    found = parsed("override 2 " + "x" * 5_000)
+    assert isinstance(found, Mistake)
+    assert "longer than 1000" in found.what
+
+
+@given(st.text(alphabet=string.printable, max_size=80))
+def test_what_is_understood_holds_nothing_that_a_shell_acts_on(text: str) -> None:
+    found = parsed(" ".join(text.split()) or "help")
+    if isinstance(found, Mistake) or found.verb == "override":
+        return
+    values = (*found.arguments, *found.options.values())
+    assert not set("".join(values)) & set(" ;&|<>$`\\\"'(){}[]*?!#~\n\t")
+
+
+@pytest.mark.parametrize("verb", TABLE, ids=lambda one: one.name)
+def test_every_example_is_its_own_command(verb) -> None:  # type: ignore[no-untyped-def]
+    (found,) = parse((CommandLine(1, verb.example),))
+    assert isinstance(found, Command)
+    assert found.verb == verb.name
+
+
+def test_help_and_document_name_every_command_option_and_capability() -> None:
+    for text in (render_help(), render_reference()):
+        assert [one.name for one in TABLE if one.help not in text] == []
+        assert [one.name for one in OPTIONS if f"{one.name}=" not in text] == []
+    assert {one.needs for one in TABLE} == set(Capability)
