@@ -9,8 +9,9 @@ from typing import Protocol
 from bot.core.change import Change
 from bot.core.check_runs import Annotation as Annotation
 from bot.core.check_runs import CheckRun as CheckRun
+from bot.core.deliveries import Backlog, Received
 from bot.core.facts import LogFacts
-from bot.core.forge import Artifact, BranchRules, Delivery, Installation, Machine, WorkflowJob, WorkflowRun
+from bot.core.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.jobs import Job
 from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
 from bot.core.levels import Level
@@ -232,6 +233,66 @@ class Ledger(Protocol):
         ...
 
 
+class Deliveries(Protocol):
+    """What GitHub delivered, kept until it is heard."""
+
+    def keep(self, delivery: Received) -> bool:
+        """Keep a delivery until it is heard; false when one with this id was kept before."""
+        ...
+
+    def waiting(self, now: datetime, limit: int) -> tuple[Received, ...]:
+        """The deliveries to hear now, oldest first."""
+        ...
+
+    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+        """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
+        ...
+
+    def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
+        """It could not be heard: try again then, or never (None)."""
+        ...
+
+    def forget(self, before: datetime) -> int:
+        """Remove what was received before then and is done with; how many."""
+        ...
+
+    def backlog(self, now: datetime) -> Backlog:
+        """How much waits."""
+        ...
+
+
+class Worklist(Protocol):
+    """The targets, as text, that are to be reconciled; asking ten times before it happens is asking once."""
+
+    def want(self, wanted: Collection[str], now: datetime) -> None:
+        """Want targets once more, by the clock and not because something happened to them."""
+        ...
+
+    def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
+        """The targets to look at now, the longest waiting first."""
+        ...
+
+    def asked(self, target: str) -> int:
+        """How often it was asked for up to now; hand it to `finish`, and what is asked meanwhile is not lost."""
+        ...
+
+    def finish(self, target: str, asked: int, now: datetime) -> None:
+        """It was looked at, for everything that was asked up to then."""
+        ...
+
+    def attempts(self, target: str) -> int:
+        """How often looking at it failed since it last succeeded."""
+        ...
+
+    def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
+        """Looking at it failed: try again then, or earlier when something happens to it."""
+        ...
+
+    def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
+        """Targets that something happened to since one instant and that were last looked at before another."""
+        ...
+
+
 class BackendError(Exception):
     """The back end did not take an order; `final` says that trying again is no use. The text names the mend."""
 
@@ -344,7 +405,7 @@ class Administration(Protocol):
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
         ...
 
-    def deliveries(self, since: datetime) -> tuple[Delivery, ...]:
+    def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
         """Every attempt to deliver a webhook to our App since a time, newest first."""
         ...
 

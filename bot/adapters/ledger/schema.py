@@ -1,0 +1,115 @@
+"""The tables, and the numbered steps by which a database of any earlier version becomes one of this version.
+
+A step is never edited once it was released: a change of the tables is a new step.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+metadata = sa.MetaData()
+
+# Instants are text, `2026-11-20T19:00:00.000000Z`: of one length, so that they sort as they follow each other.
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("received", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+)
+entries = sa.Table(
+    "entries",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("source", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("number", sa.Integer, nullable=True),
+    sa.Column("head_sha", sa.Text, nullable=False),
+    sa.Column("final", sa.Boolean, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+posted = sa.Table(
+    "posted",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("subject", sa.Text, primary_key=True),
+    sa.Column("document", sa.Text, nullable=False),
+)
+# A target is wanted while `asked` is ahead of `done`; `touched` is when something last happened to it, `finished` when
+# it was last looked at.
+targets = sa.Table(
+    "targets",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("asked", sa.Integer, nullable=False),
+    sa.Column("done", sa.Integer, nullable=False),
+    sa.Column("since", sa.Text, nullable=False),
+    sa.Column("touched", sa.Text, nullable=False),
+    sa.Column("finished", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+)
+versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
+
+_TABLES = (
+    """CREATE TABLE deliveries (seq {serial}, id TEXT NOT NULL UNIQUE, event TEXT NOT NULL, body {bytes} NOT NULL,
+    received TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, due TEXT NOT NULL,
+    problem TEXT NOT NULL)""",
+    "CREATE INDEX deliveries_waiting ON deliveries (due) WHERE state = 'waiting'",
+    """CREATE TABLE entries (seq {serial}, kind TEXT NOT NULL, repository TEXT NOT NULL, number INTEGER NOT NULL,
+    source TEXT NOT NULL, document TEXT NOT NULL, UNIQUE (repository, number, kind, source))""",
+    """CREATE TABLE runs (seq {serial}, key TEXT NOT NULL UNIQUE, repository TEXT NOT NULL, number INTEGER,
+    head_sha TEXT NOT NULL, final BOOLEAN NOT NULL, created TEXT NOT NULL, document TEXT NOT NULL)""",
+    "CREATE INDEX runs_of_pull ON runs (repository, number)",
+    "CREATE INDEX runs_of_head ON runs (repository, head_sha)",
+    "CREATE INDEX runs_open ON runs (repository) WHERE NOT final",
+    """CREATE TABLE posted (repository TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL,
+    document TEXT NOT NULL, PRIMARY KEY (repository, kind, subject))""",
+    """CREATE TABLE targets (target TEXT NOT NULL PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER NOT NULL,
+    since TEXT NOT NULL, touched TEXT NOT NULL, finished TEXT NOT NULL, attempts INTEGER NOT NULL, due TEXT NOT NULL,
+    problem TEXT NOT NULL)""",
+    "CREATE INDEX targets_wanted ON targets (due) WHERE asked > done",
+)
+_APPEND_ONLY = {
+    "sqlite": (
+        """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
+        BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
+        """CREATE TRIGGER entries_delete BEFORE DELETE ON entries
+        BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END""",
+    ),
+    "postgresql": (
+        """CREATE FUNCTION entries_append_only() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN RAISE EXCEPTION 'entries are append-only'; END $$""",
+        """CREATE TRIGGER entries_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON entries
+        FOR EACH STATEMENT EXECUTE FUNCTION entries_append_only()""",
+    ),
+}
+_TYPES: Mapping[str, Mapping[str, str]] = {
+    "sqlite": {"serial": "INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB"},
+    "postgresql": {"serial": "INTEGER GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "bytes": "BYTEA"},
+}
+
+
+def steps(dialect: str) -> Sequence[Sequence[str]]:
+    """The statements of each step in order; version n is reached after the first n of them."""
+    typed = tuple(statement.format_map(_TYPES[dialect]) for statement in _TABLES)
+    return ((*typed, *_APPEND_ONLY[dialect]),)

@@ -1,0 +1,142 @@
+"""A database that is open: one writer at a time on SQLite, short transactions on both, the tables of this version."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError
+
+from bot.adapters.ledger.schema import steps, versions
+
+# Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
+BUSY_S = 5
+_MIGRATING = 0x7665726C  # the key of PostgreSQL's advisory lock while the tables are made
+_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+
+
+class StoreError(Exception):
+    """The database cannot be used; one sentence with the mend, and never a password."""
+
+    user_mistake = True
+
+
+class Store:
+    """An open database. On SQLite writers take turns here, because its own waiting is unfair and coarse."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self.dialect = engine.dialect.name
+        self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """One transaction that writes: all of it or nothing."""
+        with self._turn, self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """One transaction that only reads; it waits for no writer."""
+        with self._engine.connect().execution_options(only_reads=True) as connection:
+            yield connection
+
+    def insert(self, table: sa.Table) -> Any:
+        """An INSERT that can say what to do on a conflict."""
+        return sqlite.insert(table) if self.dialect == "sqlite" else postgresql.insert(table)
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self._engine.dispose()
+
+
+def open_store(url: str) -> Store:
+    """Open the database of a URL and bring its tables to this version. Raises StoreError."""
+    shown = _without_password(url)
+    try:
+        engine = _engine(sa.make_url(url))
+        try:
+            _migrate(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise StoreError(
+            f"DATABASE_URL {shown}: {_first_line(error)}; write sqlite:///FILE or postgresql://..."
+        ) from None
+    except ModuleNotFoundError:
+        mend = "pip install 'verl-e2e[postgres]'"
+        raise StoreError(f"DATABASE_URL {shown}: PostgreSQL needs psycopg, which is not installed; {mend}") from None
+    except (OperationalError, ProgrammingError) as error:
+        mend = "see that the server runs, and that the user may create tables there"
+        if shown.startswith("sqlite"):
+            mend = "see that its folder is there and can be written"
+        raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {mend}") from None
+    return Store(engine)
+
+
+def instant(at: datetime) -> str:
+    """An instant as it is kept: UTC, of one length."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_instant(text: str) -> datetime:
+    """The instant that `instant` wrote."""
+    return datetime.fromisoformat(text)
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    backend = url.get_backend_name()
+    if backend not in _DRIVERS:
+        raise ArgumentError(f"{backend} is not supported")
+    url = url.set(drivername=_DRIVERS[backend])
+    if backend == "postgresql":
+        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=BUSY_S)
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=8, max_overflow=24, pool_timeout=BUSY_S)
+    sa.event.listen(engine, "connect", _set_up_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
+    # FULL: what was answered with 200 outlives a power cut; nobody delivers it again.
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_S * 1000}", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get("only_reads")
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _migrate(engine: sa.Engine) -> None:
+    """Take the steps that the database lacks, each process after the other."""
+    wanted = steps(engine.dialect.name)
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY)")
+        have = connection.scalar(sa.select(sa.func.max(versions.c.version))) or 0
+        if have > len(wanted):
+            shown = _without_password(str(engine.url))
+            what = f"its tables are of version {have}, and this program knows {len(wanted)}"
+            raise StoreError(f"DATABASE_URL {shown}: {what}; start the newer program, or name another database")
+        for number, statements in enumerate(wanted[have:], have + 1):
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+            connection.execute(versions.insert().values(version=number))
+
+
+def _without_password(url: str) -> str:
+    try:
+        return sa.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "(not a URL)"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

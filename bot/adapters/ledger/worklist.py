@@ -1,0 +1,84 @@
+"""The targets table: which pull requests and merge groups are to be looked at again, however often it was asked."""
+
+from collections.abc import Collection
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from bot.adapters.ledger.schema import targets
+from bot.adapters.ledger.store import Store, instant
+
+_PROBLEM_CHARACTERS = 500
+
+
+def ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: datetime, *, touch: bool) -> None:
+    """Want targets once more, inside a transaction; `touch` when something really happened to them."""
+    if not wanted:
+        return
+    at = instant(now)
+    fresh = {"asked": 1, "done": 0, "since": at, "touched": at, "finished": "", "attempts": 0, "due": at, "problem": ""}
+    put = store.insert(targets).values([{"target": target, **fresh} for target in sorted(wanted)])
+    waits = targets.c.asked > targets.c.done
+    changed: dict[str, object] = {
+        "asked": targets.c.asked + 1,
+        "since": sa.case((waits, targets.c.since), else_=at),
+        "due": sa.case((waits, targets.c.due), else_=at),
+    }
+    if touch:
+        # News are a reason to try at once what was put off after a failure.
+        changed |= {"touched": at, "due": at, "attempts": 0}
+    connection.execute(put.on_conflict_do_update(index_elements=[targets.c.target], set_=changed))
+
+
+class SqlWorklist:
+    """Wanted targets in a database; see `bot.ports.Worklist`. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def want(self, wanted: Collection[str], now: datetime) -> None:
+        """Want targets once more, by the clock and not because something happened to them."""
+        with self._store.write() as connection:
+            ask(self._store, connection, wanted, now, touch=False)
+
+    def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
+        """The targets to look at now, the longest waiting first."""
+        rows = sa.select(targets.c.target).where(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
+        with self._store.read() as connection:
+            return tuple(connection.scalars(rows.order_by(targets.c.since, targets.c.target).limit(limit)))
+
+    def asked(self, target: str) -> int:
+        """How often it was asked for up to now; hand it to `finish`, and what is asked meanwhile is not lost."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(targets.c.asked).where(targets.c.target == target)) or 0
+
+    def finish(self, target: str, asked: int, now: datetime) -> None:
+        """It was looked at, for everything that was asked up to then."""
+        at = instant(now)
+        done = sa.update(targets).where(targets.c.target == target, targets.c.done < asked)
+        values = {"done": asked, "since": at, "finished": at, "attempts": 0, "problem": ""}
+        with self._store.write() as connection:
+            connection.execute(done.values(values))
+
+    def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
+        """Looking at it failed: try again then, or earlier when something happens to it."""
+        values = {
+            "attempts": targets.c.attempts + 1,
+            "due": instant(retry_at),
+            "problem": problem[:_PROBLEM_CHARACTERS],
+        }
+        with self._store.write() as connection:
+            connection.execute(sa.update(targets).where(targets.c.target == target).values(values))
+
+    def attempts(self, target: str) -> int:
+        """How often looking at it failed since it last succeeded."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(targets.c.attempts).where(targets.c.target == target)) or 0
+
+    def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
+        """Targets that something happened to since one instant and that were last looked at before another."""
+        table = targets.c
+        rows = sa.select(table.target).where(table.touched >= instant(touched_since), table.asked == table.done)
+        rows = rows.where(table.finished < instant(finished_before)).order_by(table.finished).limit(limit)
+        with self._store.read() as connection:
+            return tuple(connection.scalars(rows))

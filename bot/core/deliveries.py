@@ -1,0 +1,32 @@
+"""What GitHub delivers, before anybody has read it, and how much of it still waits."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One webhook POST whose signature was right: GitHub's own id (kept on redelivery), the event, the raw body.
+
+    `attempts` counts how often it was tried to act on it before.
+    """
+
+    id: str
+    event: str
+    body: bytes
+    received: datetime
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much waits: deliveries nobody has read yet, targets to reconcile, and the age of the oldest, in seconds.
+
+    `deliveries_refused` are those that could not be acted on and will not be tried again.
+    """
+
+    deliveries_waiting: int
+    deliveries_refused: int
+    targets_waiting: int
+    oldest_s: float
+    runs_open: int

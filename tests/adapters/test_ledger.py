@@ -1,0 +1,259 @@
+"""The bot's memory, on SQLite and on a real PostgreSQL server."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
+from bot.adapters.ledger.schema import entries, metadata, versions
+from bot.core.deliveries import Received
+from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from bot.core.levels import Level
+from tests.adapters.databases import database, server, store
+
+__all__ = ["database", "server", "store"]
+
+NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
+HEAD = "a" * 40
+REPOSITORY = "NVIDIA-NeMo/Megatron-Bridge"
+
+
+def asked(source: str = "comment:7:1", number: int = 5, **other: object) -> Asked:
+    values = {"actor": "ann", "verb": "run", "head_sha": HEAD, "at": NOW, **other}
+    return Asked.model_validate({"source": source, "repository": REPOSITORY, "number": number, **values})
+
+
+def run(state: RunState = RunState.QUEUED, attempt: int = 1, number: int | None = 5, minute: int = 0) -> Run:
+    return Run(
+        key=run_key(REPOSITORY, HEAD, "job", attempt),
+        repository=REPOSITORY,
+        number=number,
+        head_sha=HEAD,
+        job_id="0-lora-ddp",
+        job_digest="job",
+        attempt=attempt,
+        state=state,
+        created=NOW + timedelta(minutes=minute),
+        updated=NOW,
+    )
+
+
+def received(key: str = "72d3162e-cc78-11e3-81ab-4c9367dc0958", second: int = 0, body: bytes = b"{}") -> Received:
+    return Received(key, "push", body, NOW + timedelta(seconds=second))
+
+
+def test_entries_are_kept_in_order_and_each_source_once_for_each_kind(store: Store) -> None:
+    ledger = SqlLedger(store)
+    approval = Approval(repository=REPOSITORY, number=5, head_sha=HEAD, actor="ann", source="comment:7:1", at=NOW)
+    override = Override(
+        repository=REPOSITORY,
+        number=5,
+        head_sha=HEAD,
+        level=Level.PARALLELISM,
+        reason="flaky host",
+        actor="ann",
+        source="comment:8:1",
+        at=NOW,
+    )
+    given = (asked(options={"model": "qwen3"}), approval, override)
+    assert [ledger.add(entry) for entry in given] == [True] * 3
+    assert [ledger.add(entry) for entry in (asked(actor="eve"), approval, override)] == [False] * 3
+    assert ledger.add(asked(number=6))
+    assert ledger.entries(REPOSITORY, 5) == given
+    assert ledger.entries("other/repository", 5) == ()
+
+
+@pytest.mark.parametrize("statement", ("UPDATE entries SET document = ''", "DELETE FROM entries"))
+def test_the_database_itself_refuses_to_change_an_entry(store: Store, statement: str) -> None:
+    ledger = SqlLedger(store)
+    ledger.add(asked())
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"), store.write() as connection:
+        connection.exec_driver_sql(statement)
+    assert ledger.entries(REPOSITORY, 5) == (asked(),)
+
+
+@pytest.mark.postgres
+def test_entries_cannot_be_truncated(server: str) -> None:
+    from tests.adapters.databases import fresh_database
+
+    opened = open_store(fresh_database(server))
+    with pytest.raises(sa.exc.DBAPIError, match="append-only"), opened.write() as connection:
+        connection.exec_driver_sql("TRUNCATE entries")
+    opened.close()
+
+
+@pytest.mark.parametrize("final", [state for state in RunState if state.final])
+def test_a_final_state_is_never_left(store: Store, final: RunState) -> None:
+    ledger = SqlLedger(store)
+    ledger.put_run(run())
+    over = run(final).model_copy(update={"sentence": "over"})
+    assert ledger.put_run(over) == over
+    for state in RunState:
+        assert ledger.put_run(run(state)) == over
+    assert ledger.runs(REPOSITORY, number=5) == (over,)
+    assert ledger.open_runs() == ()
+
+
+def test_runs_are_found_by_pull_by_head_and_by_repository_oldest_first(store: Store) -> None:
+    ledger = SqlLedger(store)
+    second, first, group = run(attempt=2, minute=5), run(attempt=1), run(attempt=3, number=None, minute=9)
+    for each in (second, first, group):
+        ledger.put_run(each)
+    assert ledger.runs(REPOSITORY) == (first, second, group)
+    assert ledger.runs(REPOSITORY, number=5) == (first, second)
+    assert ledger.runs(REPOSITORY, head_sha=HEAD) == (first, second, group)
+    assert ledger.runs(REPOSITORY, head_sha="b" * 40) == ()
+    assert ledger.open_runs() == (first, second, group)
+
+
+def test_what_was_posted_is_replaced(store: Store) -> None:
+    ledger = SqlLedger(store)
+    card = Posted(repository=REPOSITORY, kind="card", subject="5", remote_id=1, digest="x", at=NOW)
+    assert ledger.posted(REPOSITORY, "card", "5") is None
+    ledger.put_posted(card)
+    newer = card.model_copy(update={"digest": "y"})
+    ledger.put_posted(newer)
+    assert ledger.posted(REPOSITORY, "card", "5") == newer
+    assert ledger.posted(REPOSITORY, "check", "5") is None
+
+
+def test_a_delivery_is_kept_once_even_after_it_was_heard(store: Store) -> None:
+    deliveries = SqlDeliveries(store)
+    assert deliveries.keep(received(body=b"\x00\xff"))
+    assert not deliveries.keep(received())
+    assert [each.body for each in deliveries.waiting(NOW, 10)] == [b"\x00\xff"]
+    deliveries.heard([(received().id, ["pull 5"])], NOW)
+    assert not deliveries.keep(received())
+    assert deliveries.waiting(NOW, 10) == ()
+    assert SqlWorklist(store).wanted(NOW, 10) == ("pull 5",)
+
+
+def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing(store: Store) -> None:
+    deliveries = SqlDeliveries(store)
+    later = NOW + timedelta(minutes=1)
+    deliveries.keep(received("one"))
+    deliveries.keep(received("two"))
+    deliveries.failed("one", "GitHub answered 502", later)
+    deliveries.failed("two", "no JSON", None)
+    assert deliveries.waiting(NOW, 10) == ()
+    assert [(each.id, each.attempts) for each in deliveries.waiting(later, 10)] == [("one", 1)]
+    backlog = deliveries.backlog(NOW + timedelta(seconds=90))
+    assert (backlog.deliveries_waiting, backlog.deliveries_refused, backlog.oldest_s) == (1, 1, 90.0)
+
+
+def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store) -> None:
+    deliveries = SqlDeliveries(store)
+    for key, second in (("old", 0), ("waits", 0), ("new", 9)):
+        deliveries.keep(received(key, second))
+    deliveries.heard([("old", ()), ("new", ())], NOW)
+    assert deliveries.forget(NOW + timedelta(seconds=5)) == 1
+    assert deliveries.keep(received("old"))
+    assert not deliveries.keep(received("new"))
+    assert not deliveries.keep(received("waits"))
+
+
+def test_what_is_asked_while_a_target_is_looked_at_is_not_lost(store: Store) -> None:
+    worklist = SqlWorklist(store)
+    for _ in range(3):
+        worklist.want(["pull 5"], NOW)
+    seen = worklist.asked("pull 5")
+    worklist.want(["pull 5"], NOW)
+    worklist.finish("pull 5", seen, NOW)
+    assert worklist.wanted(NOW, 10) == ("pull 5",)
+    worklist.finish("pull 5", worklist.asked("pull 5"), NOW)
+    assert worklist.wanted(NOW, 10) == ()
+
+
+def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
+    worklist, deliveries = SqlWorklist(store), SqlDeliveries(store)
+    later = NOW + timedelta(minutes=5)
+    worklist.want(["pull 5"], NOW)
+    worklist.postpone("pull 5", "GitHub answered 502", later)
+    worklist.want(["pull 5"], NOW)
+    assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == ((), 1)
+    assert worklist.wanted(later, 10) == ("pull 5",)
+    deliveries.keep(received())
+    deliveries.heard([(received().id, ["pull 5"])], NOW)
+    assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == (("pull 5",), 0)
+
+
+def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_looked_at_since(store: Store) -> None:
+    worklist = SqlWorklist(store)
+    worklist.want(["touched"], NOW)
+    worklist.want(["old"], NOW - timedelta(days=9))
+    for target in ("touched", "old"):
+        worklist.finish(target, 1, NOW)
+    assert worklist.stale(NOW - timedelta(days=3), NOW + timedelta(hours=1), 10) == ("touched",)
+    assert worklist.stale(NOW - timedelta(days=3), NOW, 10) == ()
+
+
+def test_many_writers_at_once_lose_nothing_and_double_nothing(store: Store) -> None:
+    deliveries, worklist = SqlDeliveries(store), SqlWorklist(store)
+
+    def deliver(number: int) -> bool:
+        worklist.want([f"pull {number % 3}"], NOW)
+        return deliveries.keep(received(f"{number % 50}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(deliver, range(200))) == 50
+    assert len(deliveries.waiting(NOW, 100)) == 50
+    assert sum(worklist.asked(f"pull {number}") for number in range(3)) == 200
+
+
+def test_several_that_open_an_empty_database_at_once_make_its_tables_once(database: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(open_store, [database] * 4))
+    SqlLedger(stores[0]).add(asked())
+    assert SqlLedger(stores[3]).entries(REPOSITORY, 5) == (asked(),)
+    for opened in stores:
+        opened.close()
+
+
+def test_the_tables_that_the_steps_make_are_those_that_the_statements_name(store: Store) -> None:
+    with store.read() as connection:
+        made = sa.inspect(connection)
+        for table in metadata.tables.values():
+            columns = {column["name"]: column["nullable"] for column in made.get_columns(table.name)}
+            assert columns == {column.name: bool(column.nullable) for column in table.columns}, table.name
+        assert set(made.get_table_names()) == set(metadata.tables)
+
+
+def test_a_database_of_a_newer_program_is_refused(database: str) -> None:
+    opened = open_store(database)
+    with opened.write() as connection:
+        connection.execute(versions.insert().values(version=999))
+    opened.close()
+    with pytest.raises(StoreError, match=r"of version 999.*start the newer program"):
+        open_store(database)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    (
+        ("nonsense", "write sqlite:///FILE or postgresql://"),
+        ("mysql://bot:hunter2@host/db", "mysql is not supported"),
+        ("sqlite:////proc/no/such/folder/bot.sqlite3", "see that its folder is there"),
+        pytest.param("postgresql://bot:hunter2@127.0.0.1:1/db", "see that the server runs", marks=pytest.mark.postgres),
+    ),
+)
+def test_a_database_that_cannot_be_opened_is_one_sentence_without_its_password(url: str, told: str) -> None:
+    with pytest.raises(StoreError) as refused:
+        open_store(url)
+    assert told in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_was_written_is_there_for_the_next_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'bot.sqlite3'}"
+    first = open_store(url)
+    SqlLedger(first).add(asked())
+    second = open_store(url)
+    assert SqlLedger(second).entries(REPOSITORY, 5) == (asked(),)
+    with second.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(entries)) == 1
+    first.close()
+    second.close()
