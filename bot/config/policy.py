@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import pathspec
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
+from bot.config.access import CapabilityGrants, GateKeys
 from bot.config.problems import closest
 from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
@@ -176,6 +177,8 @@ class PolicyFile(Document):
     time_limit_s: _Limits = _Limits()
     family_jobs: Annotated[int, Field(ge=1)] = 4
     bands: Annotated[Text, AfterValidator(_inside)] | None = None
+    capabilities: CapabilityGrants = CapabilityGrants()
+    gate: GateKeys = GateKeys()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, serialize_by_alias=True)
 
@@ -228,6 +231,8 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         bands=file.bands or "",
         reach=_reach(file.reach) if file.reach else None,
         features=tuple(_feature(entry) for entry in file.features),
+        access=file.capabilities.access(),
+        gate=file.gate.settings(),
     )
 
 

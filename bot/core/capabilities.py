@@ -82,3 +82,7 @@ class Access:
     def of(self, capability: Capability) -> Grant:
         """Who has the capability."""
         return self.grants.get(capability, DEFAULT_GRANTS[capability])
+
+
+DEFAULT_ACCESS = Access()
+DEFAULT_GATE = GateSettings()

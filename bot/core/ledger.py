@@ -85,7 +85,8 @@ class Run(Document):
     `key` is `run_key(...)`. `number` is None for a merge group. `required` says whether the plan asks for it (an extra
     or narrowed run never satisfies the gate). `handle` is the back end's own name for it once submitted. `result`,
     `sentence` and `verdict` (the text of verdict.json as the bot judged it itself) are there when it is finished.
-    `carried_from` is the head that the verdict was taken from. `url` is where its log can be read.
+    `carried_from` is the head that the verdict was taken from. `url` is where its log can be read. `asked_by` is the
+    source of the entry that asked for it, empty for a job of the plan's first attempt.
     """
 
     key: Digest
@@ -104,6 +105,7 @@ class Run(Document):
     reason: str = ""
     url: str = ""
     carried_from: str = ""
+    asked_by: str = ""
     gpu_minutes: float = 0.0
     created: AwareDatetime
     updated: AwareDatetime

@@ -1,6 +1,7 @@
 """What is tested on GitHub: a pull request's head, or the head of a merge group."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -51,13 +52,18 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """A merge queue's candidate: `head_sha` is what would be merged onto `base_sha`; `pulls` are those inside."""
+    """A merge queue's candidate: `head_sha` is what would be merged onto `base_sha`; `pulls` are those inside.
+
+    `since` is when the queue asked, `destroyed` that it wants no answer any more.
+    """
 
     repository: str
     base_branch: str
     base_sha: str
     head_sha: str
     pulls: tuple[int, ...] = ()
+    since: datetime | None = None
+    destroyed: bool = False
 
 
 Target = Pull | MergeGroup

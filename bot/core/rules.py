@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bot.core.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Access, GateSettings
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Patch
 from bot.core.levels import Level
 from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
@@ -167,7 +168,8 @@ class Policy:
 
     `unknown_level` is the level that a path asks for that neither a rule nor an exemption names.
     `family_jobs` bounds the jobs of level 4: one for each family touched, the first ones of the table. `bands` is the
-    path of a bands file in the repository, empty for none.
+    path of a bands file in the repository, empty for none. `access` says who may ask for what, `gate` how it is
+    reported.
     """
 
     source: str
@@ -188,6 +190,8 @@ class Policy:
     reach: ReachPolicy | None = None
     features: tuple[Feature, ...] = ()
     bands: str = ""
+    access: Access = DEFAULT_ACCESS
+    gate: GateSettings = DEFAULT_GATE
 
 
 @dataclass(frozen=True, slots=True)
