@@ -6,7 +6,10 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class WorkflowRun:
-    """A run of a workflow. `status` and `conclusion` are GitHub's words; `conclusion` is empty until it ended."""
+    """A run of a workflow. `status` and `conclusion` are GitHub's words; `conclusion` is empty until it ended.
+
+    `created` is when GitHub took the order, None where it is not known.
+    """
 
     id: int
     status: str = ""
@@ -15,6 +18,7 @@ class WorkflowRun:
     url: str = ""
     head_sha: str = ""
     attempt: int = 1
+    created: datetime | None = None
 
     @property
     def ended(self) -> bool:
@@ -85,7 +89,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class DeliveryAttempt:
     """One attempt to deliver a webhook; `guid` is the same on every attempt. `code` is what our server answered."""
 
     id: int

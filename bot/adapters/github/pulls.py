@@ -1,0 +1,144 @@
+"""Pull requests: their facts, their files and contents at a commit."""
+
+import base64
+import binascii
+import re
+from urllib.parse import quote
+
+from bot.adapters.github.answers import (
+    BlobAnswer,
+    ComparisonAnswer,
+    ContentAnswer,
+    FileAnswer,
+    NumberAnswer,
+    PullAnswer,
+    read,
+)
+from bot.adapters.github.retry import RefusedError
+from bot.adapters.github.session import GitHub
+from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from bot.core.pull import Pull, PullRef, PullState
+from bot.ports import ForgeError, UnknownPullError
+
+# GitHub's words; one that we do not know is taken for the plainest: something changed.
+_STATUSES = {status.value: status for status in PathStatus}
+_SUBMODULE_LINE = re.compile(r"^([-+])Subproject commit ([0-9a-f]{40})$", re.M)
+
+
+class GithubPulls:
+    """Pull requests, as `bot.ports.Pulls`. Works without a token for public repositories."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+
+    def pull(self, ref: PullRef) -> Pull:
+        """The pull request as it is now; UnknownPullError."""
+        try:
+            data = self._github.repository(ref.repository).get_pull(ref.number).raw_data
+        except RefusedError as error:
+            if not error.absent:
+                raise
+            raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here") from error
+        return as_pull(read(PullAnswer.model_validate, data, str(ref)), ref)
+
+    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+        """Every open pull request, oldest first."""
+        found = self._github.courier(repository).pages(
+            f"/repos/{repository}/pulls", state="open", sort="created", direction="asc"
+        )
+        numbers = {read(NumberAnswer.model_validate, entry, "pull requests").number for entry in found}
+        return tuple(PullRef(repository, number) for number in sorted(numbers))
+
+    def change(self, pull: Pull) -> Change:
+        """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
+        name, number = pull.ref.repository, pull.ref.number
+        listed = self._github.courier(name).pages(f"/repos/{name}/pulls/{number}/files")
+        files = [read(FileAnswer.model_validate, entry, f"the files of {pull.ref}") for entry in listed]
+        return Change(
+            base=pull.base_sha,
+            head=pull.head_sha,
+            merge_base=self._merge_base(name, pull.base_sha, pull.head_sha),
+            paths=tuple(as_changed_path(file) for file in files),
+        )
+
+    def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
+        """A file's content at a revision, None when it is not there."""
+        where = quote(path.encode("utf-8", "surrogateescape"))
+        try:
+            data = self._github.courier(repository).ask(
+                "GET", f"/repos/{repository}/contents/{where}", parameters={"ref": revision}
+            )
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        if isinstance(data, list):
+            return None
+        found = read(ContentAnswer.model_validate, data, path)
+        if found.type not in ("file", "symlink"):
+            return None
+        if found.encoding == "base64":
+            return _decoded(found.content, path)
+        return self._blob(repository, found.sha, path)
+
+    def _blob(self, repository: str, sha: str, path: str) -> bytes:
+        """A content that is too long for the contents endpoint."""
+        data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/blobs/{quote(sha, safe='')}")
+        found = read(BlobAnswer.model_validate, data, path)
+        return found.content.encode() if found.encoding == "utf-8" else _decoded(found.content, path)
+
+    def _merge_base(self, repository: str, base: str, head: str) -> str | None:
+        # A later page lists commits only; the first one would carry up to 300 files as well.
+        span = f"{quote(base, safe='')}...{quote(head, safe='')}"
+        try:
+            data = self._github.courier(repository).ask(
+                "GET", f"/repos/{repository}/compare/{span}", parameters={"page": 2, "per_page": 1}
+            )
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        return read(ComparisonAnswer.model_validate, data, f"the comparison {span}").merge_base_commit.sha
+
+
+def as_pull(answer: PullAnswer, ref: PullRef) -> Pull:
+    """Our pull request for GitHub's."""
+    return Pull(
+        ref=ref,
+        base_branch=answer.base.ref,
+        base_sha=answer.base.sha,
+        head_sha=answer.head.sha,
+        head_repository=answer.head.repo.full_name if answer.head.repo else "",
+        author=answer.user.login if answer.user else "",
+        author_association=answer.author_association,
+        draft=answer.draft,
+        state=PullState.OPEN if answer.state == "open" else PullState.CLOSED,
+        labels=tuple(label.name for label in answer.labels),
+        changed_files=answer.changed_files,
+        title=answer.title,
+    )
+
+
+def as_changed_path(file: FileAnswer) -> ChangedPath:
+    """Our path for GitHub's file."""
+    return ChangedPath(
+        path=file.filename,
+        status=_STATUSES.get(file.status, PathStatus.CHANGED),
+        old_path=file.previous_filename,
+        submodule=_submodule(file),
+    )
+
+
+def _submodule(file: FileAnswer) -> SubmoduleBump | None:
+    """The bump that a patch shows; a file that only reads like one has another id than the commit it names."""
+    named = dict(_SUBMODULE_LINE.findall(file.patch))
+    if not named or file.sha not in named.values():
+        return None
+    return SubmoduleBump(old=named.get("-"), new=named.get("+"))
+
+
+def _decoded(text: str, path: str) -> bytes:
+    try:
+        return base64.b64decode(text)
+    except (binascii.Error, ValueError) as error:
+        raise ForgeError(f"GitHub answered {path} with broken base64") from error

@@ -1,0 +1,182 @@
+"""When a request is sent again and how long we wait: the only owner of retries.
+
+PyGithub's own retries are off, because they also repeat what creates: a comment that was written before the answer
+got lost would be written twice.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import TypeVar
+
+from github.GithubException import GithubException
+from requests.exceptions import RequestException
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
+from tenacity.wait import wait_random_exponential
+
+from bot.ports import ForgeError
+
+T = TypeVar("T")
+
+# GitHub asks for a minute where it names no time itself.
+UNNAMED_WAIT_S = 60.0
+_LONGEST_NAMED_WAIT_S = 24 * 3600.0
+_ATTEMPTS = 8
+_REPEATABLE_VERBS = frozenset({"GET", "HEAD", "PUT", "DELETE", "PATCH"})
+# Asking for these twice is the same as asking once.
+_REPEATABLE_POSTS = re.compile(
+    r"/access_tokens$|/issues/comments/\d+/reactions$|/actions/runs/\d+/(force-)?cancel$"
+    r"|/app/hook/deliveries/\d+/attempts$|/graphql$"
+)
+
+
+class RefusedError(ForgeError):
+    """GitHub answered with a `status` that asking again does not change."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def absent(self) -> bool:
+        """Whether it means that there is no such thing, or none that we may see."""
+        return self.status in (404, 410)
+
+
+class UncertainError(ForgeError):
+    """Something that must not be done twice may or may not have been done: look before repeating it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passing=True)
+
+
+class Trouble(StrEnum):
+    """What a failed request tells of what happened at GitHub."""
+
+    LIMITED = "refused for its number; nothing was done"
+    UNCERTAIN = "may have been done"
+    FINAL = "refused for good"
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long one request may take over all its attempts, and the waits between them where GitHub names none."""
+
+    total_s: float = 120.0
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 20.0
+    sleep: Callable[[float], None] = time.sleep
+
+
+def repeatable(verb: str, path: str, body: object) -> bool:
+    """Whether sending a request twice leaves GitHub as sending it once does."""
+    if verb == "PATCH" and isinstance(body, dict) and (body.get("output") or {}).get("annotations"):
+        return False  # annotations are appended
+    return verb in _REPEATABLE_VERBS or bool(_REPEATABLE_POSTS.search(path))
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """What an error tells; None for one that is no failed request."""
+    if isinstance(error, RequestException):
+        return Trouble.UNCERTAIN
+    if isinstance(error, ValueError):
+        return Trouble.UNCERTAIN  # an answer cut short
+    if not isinstance(error, GithubException):
+        return None
+    if error.status == 429 or (error.status == 403 and _limited(error)):
+        return Trouble.LIMITED
+    return Trouble.UNCERTAIN if error.status >= 500 else Trouble.FINAL
+
+
+def named_wait_s(error: BaseException) -> float | None:
+    """The wait that GitHub names in a refusal, in seconds by GitHub's own clock; None where it names none."""
+    if not isinstance(error, GithubException):
+        return None
+    headers = error.headers or {}
+    if (seconds := _number(headers.get("retry-after"))) is not None:
+        return min(max(seconds, 0.0), _LONGEST_NAMED_WAIT_S)
+    if headers.get("x-ratelimit-remaining") == "0" and (reset := _number(headers.get("x-ratelimit-reset"))) is not None:
+        now = server_time(headers)
+        return min(max(reset - now.timestamp(), 1.0), _LONGEST_NAMED_WAIT_S) if now else UNNAMED_WAIT_S
+    return UNNAMED_WAIT_S if trouble_of(error) is Trouble.LIMITED else None
+
+
+def server_time(headers: dict[str, str]) -> datetime | None:
+    """GitHub's clock when it answered, so that ours need not be right."""
+    try:
+        return parsedate_to_datetime(headers["date"])
+    except (KeyError, ValueError):
+        return None
+
+
+def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: Patience) -> T:
+    """Attempt until it succeeds, fails with a trouble outside `again`, or patience ends; the last error is raised."""
+    pause = wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s)
+
+    def wait(state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        named = named_wait_s(error) if error else None
+        return pause(state) if named is None else named
+
+    retrying = Retrying(
+        retry=retry_if_exception(lambda error: trouble_of(error) in again),
+        wait=wait,
+        stop=stop_before_delay(patience.total_s) | stop_after_attempt(_ATTEMPTS),
+        sleep=patience.sleep,
+        reraise=True,
+    )
+    return retrying(attempt)
+
+
+def once(create: Callable[[], T], find: Callable[[], T | None], *, patience: Patience) -> T:
+    """Create something once: after an attempt that may have succeeded, look for it before trying again."""
+    for number in range(_ATTEMPTS):
+        try:
+            return create()
+        except UncertainError:
+            patience.sleep(min(patience.first_wait_s * 2**number, patience.longest_wait_s))
+            if (found := find()) is not None:
+                return found
+            if number == _ATTEMPTS - 1 or patience.first_wait_s * (2 ** (number + 1) - 1) > patience.total_s:
+                raise
+    raise AssertionError
+
+
+def as_forge_error(error: Exception, what: str) -> ForgeError:
+    """The port's error for a failed request; `what` names the request."""
+    trouble = trouble_of(error)
+    if trouble is Trouble.LIMITED:
+        wait_s = named_wait_s(error) or UNNAMED_WAIT_S
+        return ForgeError(f"GitHub limits us: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
+    if isinstance(error, GithubException) and trouble is Trouble.FINAL:
+        return RefusedError(f"GitHub refused: {what}: {error.status} {_message(error)}".rstrip(), status=error.status)
+    return ForgeError(f"GitHub did not answer: {what}: {_told(error)}", passing=True)
+
+
+def _limited(error: GithubException) -> bool:
+    headers = error.headers or {}
+    named = "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0"
+    return named or "rate limit" in _message(error).lower()
+
+
+def _message(error: GithubException) -> str:
+    data = error.data
+    text = data.get("message") if isinstance(data, dict) else error.message
+    return str(text or "")[:500]
+
+
+def _told(error: Exception) -> str:
+    return f"status {error.status}" if isinstance(error, GithubException) else type(error).__name__
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and math.isfinite(number) else None
