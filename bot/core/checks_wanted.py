@@ -1,0 +1,154 @@
+"""The check runs to show: the gate, one for each job, and an end for those of heads that were superseded."""
+
+from collections.abc import Iterable, Iterator
+
+from bot.core.check_runs import CheckRun, CheckStatus, Conclusion
+from bot.core.gate import Gate, GateState, JobState, Standing
+from bot.core.inert import markdown
+from bot.core.ledger import Run, RunState
+from bot.core.levels import Level
+from bot.core.outcome import Result
+from bot.core.situation import Situation
+
+RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
+_SHOWN_EARLIER = 2
+_CONCLUSIONS = {
+    JobState.PASSED: Conclusion.SUCCESS,
+    JobState.OVERRIDDEN: Conclusion.SUCCESS,
+    JobState.FAILED: Conclusion.FAILURE,
+    JobState.BLOCKED: Conclusion.ACTION_REQUIRED,
+    JobState.SKIPPED: Conclusion.ACTION_REQUIRED,
+    JobState.HELD: Conclusion.ACTION_REQUIRED,
+}
+_OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
+_ENDED_EARLY = frozenset({RunState.CANCELLED, RunState.CANCELLING, RunState.LOST})
+
+
+def checks_wanted(
+    situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]
+) -> tuple[CheckRun, ...]:
+    """Every check run that should stand, the gate first; the same values for the same situation."""
+    own = (_gate_check(situation, found, told), *_job_checks(situation, found))
+    earlier = (one for one in runs if one.head_sha != situation.head_sha)
+    return (*own, *_superseded(situation, tuple(earlier)))
+
+
+def check_name(gate_name: str, job_id: str) -> str:
+    """The name of a job's check run."""
+    return f"{gate_name} / {job_id}"
+
+
+def gate_id(head_sha: str) -> str:
+    """Our own id of the gate's check run."""
+    return f"gate:{head_sha}"
+
+
+def job_check_id(head_sha: str, job_id: str) -> str:
+    """Our own id of a job's check run, the same for every attempt."""
+    return f"job:{head_sha}:{job_id}"
+
+
+def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
+    busy = told.state is GateState.IN_PROGRESS
+    rows = [f"- {markdown(one)}" for one in told.reasons] or ["- nothing was found that verl runs"]
+    return CheckRun(
+        name=situation.policy.gate.name,
+        head_sha=situation.head_sha,
+        status=CheckStatus.IN_PROGRESS if busy else CheckStatus.COMPLETED,
+        conclusion="" if busy else Conclusion(told.state.value),
+        title=told.title,
+        summary="\n".join(rows),
+        external_id=gate_id(situation.head_sha),
+        actions=_actions(found),
+    )
+
+
+def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
+    actions = []
+    if any(one.state in {JobState.FAILED, JobState.BLOCKED} and one.run is not None for one in found):
+        actions.append(("Rerun failed", "Run again what did not pass", RERUN))
+    if any(one.state is JobState.RUNNING for one in found):
+        actions.append(("Cancel", "End what runs for this head", CANCEL))
+    wanted = {one.wanted.level for one in found}
+    following = next((level for level in Level if level not in wanted), None)
+    if following is not None:
+        actions.append((f"Run level {int(following)}", f"Beside the plan: {following.title}", _button(following)))
+    return tuple(actions)
+
+
+def _button(level: Level) -> str:
+    return f"{LEVEL_BUTTON}{int(level)}"
+
+
+def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[CheckRun]:
+    for one in found:
+        # What is held as a whole is told by the gate alone.
+        if one.state is JobState.HELD:
+            continue
+        status = _OPEN.get(one.state, CheckStatus.COMPLETED)
+        run = one.run
+        yield CheckRun(
+            name=check_name(situation.policy.gate.name, one.wanted.id),
+            head_sha=situation.head_sha,
+            status=status,
+            conclusion=_CONCLUSIONS[one.state] if status is CheckStatus.COMPLETED else "",
+            title=_title(one),
+            summary=_summary(one),
+            details_url=run.url if run is not None else "",
+            external_id=job_check_id(situation.head_sha, one.wanted.id),
+        )
+
+
+def _title(standing: Standing) -> str:
+    words = f"{standing.state.capitalize()}: {standing.because}"
+    return words if len(words) <= 200 else f"{words[:196]} ..."
+
+
+def _summary(standing: Standing) -> str:
+    wanted, run = standing.wanted, standing.run
+    kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
+    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}", markdown(standing.because)]
+    if run is not None and run.attempt > 1:
+        rows.append(f"Attempt {run.attempt}.")
+    return "\n\n".join(rows)
+
+
+def _superseded(situation: Situation, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    """The checks of earlier heads whose runs were ended: they must not look as if somebody still worked on them."""
+    heads = list(dict.fromkeys(one.head_sha for one in sorted(runs, key=lambda one: one.created, reverse=True)))
+    for head in heads[:_SHOWN_EARLIER]:
+        of_head = [one for one in runs if one.head_sha == head]
+        last = {one.job_id: one for one in sorted(of_head, key=lambda one: one.attempt)}
+        if any(one.state in _ENDED_EARLY for one in last.values()):
+            yield from (_of_earlier(situation, one) for one in last.values())
+            yield _gate_of_earlier(situation, head)
+
+
+def _of_earlier(situation: Situation, run: Run) -> CheckRun:
+    conclusion = Conclusion.CANCELLED
+    if run.state is RunState.FINISHED:
+        conclusion = {Result.PASS: Conclusion.SUCCESS, Result.FAIL: Conclusion.FAILURE}.get(
+            run.result or Result.BLOCKED, Conclusion.ACTION_REQUIRED
+        )
+    return CheckRun(
+        name=check_name(situation.policy.gate.name, run.job_id),
+        head_sha=run.head_sha,
+        status=CheckStatus.COMPLETED if run.state.final else CheckStatus.IN_PROGRESS,
+        conclusion=conclusion if run.state.final else "",
+        title=(run.sentence or run.reason or f"The run is {run.state}")[:200],
+        summary=f"The head is {situation.head_sha} now; this one counts no more.",
+        details_url=run.url,
+        external_id=job_check_id(run.head_sha, run.job_id),
+    )
+
+
+def _gate_of_earlier(situation: Situation, head: str) -> CheckRun:
+    return CheckRun(
+        name=situation.policy.gate.name,
+        head_sha=head,
+        status=CheckStatus.COMPLETED,
+        conclusion=Conclusion.CANCELLED,
+        title=f"Superseded by {situation.head_sha[:12]}",
+        summary=f"The head is {situation.head_sha} now; this one counts no more.",
+        external_id=gate_id(head),
+    )

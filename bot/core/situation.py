@@ -1,0 +1,76 @@
+"""All that is known of a target at one moment, frozen: what `bot.core.conduct` decides from."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bot.core.ledger import Override, Run
+from bot.core.plan import Plan
+from bot.core.pull import Pull, PullState, Target, repository_of
+from bot.core.rules import Policy
+from bot.core.trust import NeedsApproval, Trusted
+from bot.core.wanted import WantedJob
+from bot.core.wishes import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A target with all that is known of it.
+
+    `policy` is that of the base. `plan` is None when there is none that could be relied on, and `problem` says why.
+    `broken` are uses in verl that the head breaks. `wanted` are the jobs of the plan and those that people asked for,
+    prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
+    are those of every head of the pull request.
+    """
+
+    target: Target
+    now: datetime
+    policy: Policy
+    trust: Trusted | NeedsApproval
+    plan: Plan | None = None
+    problem: str = ""
+    broken: tuple[str, ...] = ()
+    wanted: tuple[WantedJob, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    runs: tuple[Run, ...] = field(default=())
+
+    @property
+    def repository(self) -> str:
+        """The repository, `owner/name`."""
+        return repository_of(self.target)
+
+    @property
+    def number(self) -> int | None:
+        """The number of the pull request, None for a merge group."""
+        return self.target.ref.number if isinstance(self.target, Pull) else None
+
+    @property
+    def head_sha(self) -> str:
+        """The head as it is now."""
+        return self.target.head_sha
+
+    @property
+    def over(self) -> str:
+        """Why nobody waits for this target any more, empty while somebody does."""
+        if isinstance(self.target, Pull):
+            return "the pull request is closed" if self.target.state is PullState.CLOSED else ""
+        return "the merge queue gave this group up" if self.target.destroyed else ""
+
+    @property
+    def draft(self) -> bool:
+        """Whether it is a draft: planned, not run."""
+        return isinstance(self.target, Pull) and self.target.draft
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The overrides of this head."""
+        return tuple(one for one in self.entries if isinstance(one, Override) and one.head_sha == self.head_sha)
+
+    @property
+    def here(self) -> tuple[Run, ...]:
+        """The runs of this very head."""
+        return tuple(one for one in self.runs if one.head_sha == self.head_sha)
+
+    @property
+    def earlier(self) -> tuple[Run, ...]:
+        """The runs of heads before this one."""
+        return tuple(one for one in self.runs if one.head_sha != self.head_sha)
