@@ -233,6 +233,10 @@ class Ledger(Protocol):
         ...
 
 
+class UnreadableDeliveryError(Exception):
+    """Nobody will ever be able to act on a delivery; the text says why."""
+
+
 class Deliveries(Protocol):
     """What GitHub delivered, kept until it is heard."""
 

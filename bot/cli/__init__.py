@@ -6,9 +6,10 @@ from bot.cli.judging import card, judge, triage
 from bot.cli.learning import signal
 from bot.cli.planning import backtest, explain, plan, policy
 from bot.cli.running import check, demo, run
+from bot.cli.serving import serve
 
 # In the order of a pull request's life.
-for verb in (plan, explain, check, run, judge, card, parity, bands, signal, triage, policy, backtest, demo):
+for verb in (plan, explain, check, run, judge, card, parity, bands, signal, triage, policy, backtest, demo, serve):
     cli.add_command(verb)
 
 __all__ = ["cli", "main"]

@@ -1,8 +1,10 @@
 """A database that is open: one writer at a time on SQLite, short transactions on both, the tables of this version."""
 
+import fcntl
+import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +16,8 @@ from bot.adapters.ledger.schema import steps, versions
 
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
-_MIGRATING = 0x7665726C  # the key of PostgreSQL's advisory lock while the tables are made
+# Keys of PostgreSQL's advisory locks: while the tables are made, and while a process works on them.
+_MIGRATING, _WORKING = 0x7665726C, 0x7665726D
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
 
@@ -31,6 +34,7 @@ class Store:
         self._engine = engine
         self.dialect = engine.dialect.name
         self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
+        self._held = ExitStack()
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
@@ -48,8 +52,23 @@ class Store:
         """An INSERT that can say what to do on a conflict."""
         return sqlite.insert(table) if self.dialect == "sqlite" else postgresql.insert(table)
 
+    def claim(self) -> bool:
+        """Be the one process that works on this database until `close` or its end; false when another is."""
+        if self.dialect == "postgresql":
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._held.callback(connection.close)
+            return bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKING))))
+        lock = os.open(f"{self._engine.url.database}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._held.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def close(self) -> None:
         """Give all connections back."""
+        self._held.close()
         self._engine.dispose()
 
 

@@ -1,0 +1,281 @@
+"""The worker: hears what was delivered and reconciles what is wanted, on a DBOS queue that outlives the process.
+
+What is to be done lies in the deliveries and targets tables. DBOS runs one short workflow for each look at a target,
+never two of one target at once, and takes up after a kill what had begun. DBOS keeps one instance for each process.
+"""
+
+import hashlib
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from dbos import DBOS, DBOSConfig, SetEnqueueOptions
+from dbos import error as dbos_error
+
+from bot.core.deliveries import Received
+from bot.ports import Deliveries, UnreadableDeliveryError, Worklist
+
+_QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
+# Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.
+_ROUND_S, _IDLE_S, _QUEUE_POLL_S = 0.1, 0.5, 0.2
+_BATCH = 64
+# A target that was handed over and not heard of for so long is handed over again; DBOS refuses a double.
+_HANDED_S = 120.0
+_FIRST_RETRY_S, _LAST_RETRY_S = 5.0, 900.0
+# With the waits above about 3 days, as long as GitHub would deliver it again.
+_HEARING_ATTEMPTS = 300
+# Redeliveries have the id of the delivery, and can be asked for during 7 days on GitHub Enterprise Server.
+_DELIVERIES_KEPT, _WORKFLOWS_KEPT = timedelta(days=14), timedelta(hours=1)
+_CLEANING_S, _CLEANED_AT_ONCE = 300.0, 1000
+# Pull requests to which something happened lately are looked at again every hour, a few with each tick.
+_RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(hours=1), 20
+_GRACE_S = 10
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the worker calls; a target is text that `reconcile` understands.
+
+    `hear` records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it
+    never can, anything else to be asked again later. `reconcile` looks at a target and does what is due.
+    `open_targets` are those with runs under way.
+    """
+
+    hear: Callable[[Received], Collection[str]]
+    reconcile: Callable[[str], None]
+    open_targets: Callable[[], Collection[str]]
+    now: Callable[[], datetime]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done since the start."""
+
+    heard: int = 0
+    reconciled: int = 0
+    failed: int = 0
+
+
+class Worker:
+    """Start it once in a process, `wake` it when something arrived, stop it at the end.
+
+    `queue_url` is where DBOS keeps its own tables: see `queue_url`.
+    """
+
+    def __init__(
+        self, work: Work, deliveries: Deliveries, worklist: Worklist, queue_url: str, *, workers: int, tick_s: float
+    ) -> None:
+        self._work, self._deliveries, self._worklist = work, deliveries, worklist
+        self._queue_url, self._workers, self._tick_s = queue_url, workers, tick_s
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._handed: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hear")
+        self._thread = threading.Thread(target=self._rounds, name="worker", daemon=True)
+        self._next_tick = self._next_cleaning = 0.0
+        self.counts = Counts()
+
+    def start(self) -> None:
+        """Take up what an earlier process left, and go on until `stop`."""
+        _set_up_queue_file(self._queue_url)
+        DBOS(config=_config(self._queue_url))
+        _adopt_logger()
+
+        # DBOS writes on the function that it is given, which a bound method does not allow.
+        @DBOS.workflow(name=_WORKFLOW)
+        def look(target: str) -> None:
+            self._look(target)
+
+        self._workflow: Callable[[str], None] = look
+        DBOS.launch()
+        DBOS.register_queue(_QUEUE, worker_concurrency=self._workers, polling_interval_sec=_QUEUE_POLL_S)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something arrived: look now and not after the pause."""
+        self._wake.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker still looks."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Begin nothing more, and give what runs a few seconds; what is cut off is done again after the next start."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join(_GRACE_S)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        deadline = time.monotonic() + _GRACE_S
+        while self._handed and time.monotonic() < deadline:
+            time.sleep(0.05)
+        DBOS.destroy(destroy_registry=True)
+
+    def _rounds(self) -> None:
+        while not self._stop.is_set():
+            try:
+                busy = self._hear() or self._hand_over()
+                self._tick()
+            except Exception:
+                # The database, most likely; the tables say what is to be done when it is back.
+                log.exception("the worker's round failed")
+                busy = False
+            self._wake.wait(_ROUND_S if busy else _IDLE_S)
+            self._wake.clear()
+            self._stop.wait(_ROUND_S)
+
+    def _hear(self) -> bool:
+        """Hear the next deliveries; whether there may be more."""
+        batch = self._deliveries.waiting(self._work.now(), _BATCH)
+        answers = self._pool.map(self._heard, batch)
+        heard = [
+            (delivery.id, targets) for delivery, targets in zip(batch, answers, strict=True) if targets is not None
+        ]
+        if heard:
+            self._deliveries.heard(heard, self._work.now())
+            self.counts.heard += len(heard)
+            self._hand_over()
+        return len(batch) == _BATCH
+
+    def _heard(self, delivery: Received) -> Collection[str] | None:
+        """The targets of a delivery, None when it could not be heard; that is written down."""
+        about = {"delivery": delivery.id, "event": delivery.event}
+        try:
+            return self._work.hear(delivery)
+        except UnreadableDeliveryError as error:
+            log.warning("delivery refused: %s", error, extra=about)
+            self._deliveries.failed(delivery.id, str(error), None)
+        except Exception as error:
+            log.exception("delivery not heard", extra=about)
+            given_up = delivery.attempts + 1 >= _HEARING_ATTEMPTS
+            retry_at = None if given_up else _retry_at(self._work.now(), delivery.attempts)
+            self._deliveries.failed(delivery.id, _problem(error), retry_at)
+        return None
+
+    def _hand_over(self) -> bool:
+        """Give the wanted targets to the queue, a few for each worker; whether more wait."""
+        now = time.monotonic()
+        with self._lock:
+            self._handed = {target: at for target, at in self._handed.items() if now - at < _HANDED_S}
+            handed = set(self._handed)
+        room = 4 * self._workers - len(handed)
+        if room <= 0:
+            return False  # a look that ends wakes the worker
+        wanted = self._worklist.wanted(self._work.now(), len(handed) + room)
+        for target in [target for target in wanted if target not in handed][:room]:
+            self._enqueue(target)
+        return len(wanted) > len(handed) + room
+
+    def _enqueue(self, target: str) -> None:
+        with self._lock:
+            self._handed[target] = time.monotonic()
+        try:
+            with SetEnqueueOptions(deduplication_id=hashlib.sha256(target.encode()).hexdigest()):
+                DBOS.enqueue_workflow(_QUEUE, self._workflow, target)
+        except dbos_error.DBOSQueueDeduplicatedError:
+            # The look before is not over yet; the target stays wanted.
+            self._release(target)
+
+    def _look(self, target: str) -> None:
+        """The workflow: one look at one target. It always succeeds, because what failed is wanted again later."""
+        started = time.monotonic()
+        try:
+            asked = self._worklist.asked(target)
+            try:
+                self._work.reconcile(target)
+            except Exception as error:
+                self.counts.failed += 1
+                log.exception("reconcile failed", extra={"target": target})
+                now = self._work.now()
+                self._worklist.postpone(target, _problem(error), _retry_at(now, self._worklist.attempts(target)))
+            else:
+                self._worklist.finish(target, asked, self._work.now())
+                self.counts.reconciled += 1
+                log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
+        finally:
+            self._release(target)
+            self._wake.set()
+
+    def _release(self, target: str) -> None:
+        with self._lock:
+            self._handed.pop(target, None)
+
+    def _tick(self) -> None:
+        """Want what no delivery may tell of: runs under way, and recent pull requests now and then."""
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + self._tick_s
+            now = self._work.now()
+            recent = self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE)
+            self._worklist.want({*self._work.open_targets(), *recent}, now)
+        if time.monotonic() >= self._next_cleaning:
+            self._next_cleaning = time.monotonic() + _CLEANING_S
+            self._clean()
+
+    def _clean(self) -> None:
+        """Remove what nobody will ask for again."""
+        now = self._work.now()
+        self._deliveries.forget(now - _DELIVERIES_KEPT)
+        over = DBOS.list_workflows(
+            status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
+            end_time=(now - _WORKFLOWS_KEPT).isoformat(),
+            limit=_CLEANED_AT_ONCE,
+            load_input=False,
+            load_output=False,
+        )
+        if over:
+            DBOS.delete_workflows([workflow.workflow_id for workflow in over])
+
+
+def queue_url(database_url: str) -> str:
+    """Where DBOS keeps its tables: a schema of its own on PostgreSQL, a file of its own beside one of SQLite.
+
+    In one SQLite file its many small writes would hold up the webhook's single one; docs/design.md has the figures.
+    """
+    if not database_url.startswith("sqlite"):
+        return database_url
+    file = Path(database_url.removeprefix("sqlite:///").partition("?")[0])
+    return f"sqlite:///{file.with_name(f'{file.stem}-queue{file.suffix}')}"
+
+
+def _set_up_queue_file(url: str) -> None:
+    """Readers and the writer of an SQLite file do not wait for each other in this mode, which the file remembers."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _config(url: str) -> DBOSConfig:
+    # Version and executor never change: whatever process starts next takes up what was begun.
+    return {
+        "name": "verl-e2e",
+        "system_database_url": url,
+        "application_version": "1",
+        "executor_id": "verl-e2e",
+        "log_level": "WARNING",
+        "sys_db_pool_size": 5,
+    }
+
+
+def _adopt_logger() -> None:
+    """Let DBOS write into our log and not beside it."""
+    theirs = logging.getLogger("dbos")
+    for handler in list(theirs.handlers):
+        theirs.removeHandler(handler)
+    theirs.propagate = True
+
+
+def _retry_at(now: datetime, attempts: int) -> datetime:
+    return now + timedelta(seconds=min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S))
+
+
+def _problem(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

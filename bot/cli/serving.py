@@ -1,0 +1,81 @@
+"""The verb that stays: serve."""
+
+import os
+import socket
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from bot.config.settings import Settings
+    from bot.wiring.app import Service
+
+_CONNECTIONS = 512
+
+
+@click.command()
+@click.option(
+    "--check", is_flag=True, help="Read the settings, open the database and the key, say so, and start nothing."
+)
+def serve(*, check: bool) -> int:
+    """Serve a GitHub App: take its webhooks, keep pull requests planned, run, judged and reported.
+
+    Settings come from the environment; docs/settings.md lists them. Log lines are JSON on standard error.
+
+    Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
+    """
+    from bot.adapters.json_log import log_to_stderr
+    from bot.config.settings import load_settings
+    from bot.wiring.app import github_work, open_service
+
+    settings = load_settings(os.environ)
+    log_to_stderr(settings.log_level, settings.webhook_secret, settings.private_key, settings.database_url)
+    service = open_service(settings, _now, github_work)
+    if check:
+        service.store.close()
+        click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
+        return 0
+    listen(settings, service)
+    return 0
+
+
+def listen(settings: "Settings", service: "Service") -> None:
+    """Take webhooks until a signal ends it."""
+    import uvicorn
+
+    from bot.web import Door, create_app
+
+    listener = _listener(settings)
+    door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.health, _now)
+    config = uvicorn.Config(
+        create_app(door),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=10,
+    )
+    service.start()
+    try:
+        host, port = listener.getsockname()[:2]
+        click.echo(f"listening on http://{f'[{host}]' if ':' in host else host}:{port}/webhook")
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        service.stop()
+        listener.close()
+
+
+def _listener(settings: "Settings") -> socket.socket:
+    """The bound socket, so that a port in use is told before anything is started."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+    except OSError as error:
+        what = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise click.UsageError(f"{what}; set VERL_E2E_HOST and VERL_E2E_PORT") from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,71 @@
+"""The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from bot.adapters.durable import Work, Worker, queue_url
+from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, open_store
+from bot.config.settings import Settings
+from bot.core.deliveries import Received
+from bot.wiring.errors import UsageError
+
+MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, Callable[[], datetime]], Work]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An opened service: start it, let `keep` fill it, stop it."""
+
+    store: Store
+    deliveries: SqlDeliveries
+    worker: Worker
+    now: Callable[[], datetime]
+
+    def start(self) -> None:
+        """Begin to work; UsageError when another process works on this database."""
+        if not self.store.claim():
+            raise UsageError("DATABASE_URL: another verl-e2e serve works on this database; stop it, or name another")
+        self.worker.start()
+
+    def keep(self, delivery: Received) -> bool:
+        """Keep a delivery; false when it was kept before."""
+        return self.deliveries.keep(delivery)
+
+    def health(self) -> Mapping[str, float]:
+        """Figures for /metrics by name; an error when the service is not well."""
+        if not self.worker.alive:
+            raise RuntimeError("the worker has ended")
+        backlog, counts = self.deliveries.backlog(self.now()), self.worker.counts
+        return {
+            "deliveries_waiting": backlog.deliveries_waiting,
+            "deliveries_refused": backlog.deliveries_refused,
+            "targets_waiting": backlog.targets_waiting,
+            "oldest_waiting_seconds": round(backlog.oldest_s, 3),
+            "runs_open": backlog.runs_open,
+            "deliveries_heard_total": counts.heard,
+            "reconciles_total": counts.reconciled,
+            "reconciles_failed_total": counts.failed,
+        }
+
+    def stop(self) -> None:
+        """End in good order."""
+        self.worker.stop()
+        self.store.close()
+
+
+def open_service(settings: Settings, now: Callable[[], datetime], make_work: MakeWork) -> Service:
+    """Open the database and everything that the settings name, and start nothing yet."""
+    settings.data.mkdir(parents=True, exist_ok=True)
+    store = open_store(settings.database_url)
+    ledger, worklist = SqlLedger(store), SqlWorklist(store)
+    deliveries = SqlDeliveries(store)
+    work = make_work(settings, ledger, worklist, now)
+    queue = queue_url(settings.database_url)
+    worker = Worker(work, deliveries, worklist, queue, workers=settings.workers, tick_s=settings.tick_s)
+    return Service(store, deliveries, worker, now)
+
+
+def github_work(_settings: Settings, _ledger: SqlLedger, _worklist: SqlWorklist, _now: Callable[[], datetime]) -> Work:
+    """What the service does for GitHub."""
+    raise UsageError("serve: the GitHub rooms are not wired in this version; use plan, run and judge by hand")
