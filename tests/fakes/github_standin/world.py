@@ -1,0 +1,430 @@
+"""What people do on GitHub, for stories: open, push, comment, label, queue, press; and what runners do."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.fakes.github_standin import api_actions, api_checks, api_issues
+from tests.fakes.github_standin.repository import Edit
+from tests.fakes.github_standin.server import Standin
+from tests.fakes.github_standin.shapes import Json, association
+from tests.fakes.github_standin.state import (
+    GITHUB_ACTIONS,
+    App,
+    CheckRun,
+    Comment,
+    Installation,
+    PullRequest,
+    Repository,
+    RequiredChecks,
+    Runner,
+    State,
+    User,
+    WorkflowRun,
+)
+
+SECRET = "a secret of the stand-in alone"
+APP_ID = 4242
+PERMISSIONS = {
+    "actions": "write",
+    "checks": "write",
+    "contents": "read",
+    "issues": "write",
+    "members": "read",
+    "metadata": "read",
+    "pull_requests": "write",
+    "administration": "read",
+    "merge_queues": "read",
+}
+EVENTS = (
+    "check_run",
+    "check_suite",
+    "issue_comment",
+    "merge_group",
+    "pull_request",
+    "push",
+    "workflow_job",
+    "workflow_run",
+)
+
+
+@cache
+def key_pair() -> tuple[str, str]:
+    """A private key and its public half, PEM, one for the whole process."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return private.decode(), public.decode()
+
+
+class World:
+    """A repository with people around it and our App installed, on a stand-in that serves.
+
+    Made by `living`. Every verb has the effect at once and sends the webhooks that GitHub would send.
+    """
+
+    def __init__(self, standin: Standin, full_name: str, slug: str) -> None:
+        self.standin = standin
+        self.state = standin.state
+        self.api = standin.api
+        self.faults = standin.faults
+        self.deliveries = standin.deliveries
+        self.full_name = full_name
+        self.repository = self.state.add_repository(full_name)
+        self.repository.owner.kind = "Organization"
+        self.private_key, public_key = key_pair()
+        bot = self.state.user(f"{slug}[bot]", "Bot")
+        self.app = App(APP_ID, slug, self.repository.owner, bot, PERMISSIONS, EVENTS, public_key, "Iv1.standin")
+        self.state.apps[APP_ID] = self.app
+        self.installation = Installation(self.state.new_id(), self.app, self.repository.owner)
+        self.state.installations[self.installation.id] = self.installation
+        self.merge_groups: dict[str, tuple[int, ...]] = {}
+
+    @property
+    def url(self) -> str:
+        """What GITHUB_API_URL is set to."""
+        return self.standin.url
+
+    # People and settings
+
+    def person(self, login: str, role: str | None = None) -> User:
+        """Somebody, with a role in the repository or none."""
+        user = self.state.user(login)
+        if role is not None:
+            self.repository.roles[login] = role
+        return user
+
+    def team(self, name: str, *logins: str) -> None:
+        """A team `organisation/name` with active members."""
+        self.state.teams[name] = dict.fromkeys(logins, "active")
+
+    def protect(self, *checks: tuple[str, int | None], branch: str = "main", as_ruleset: bool = False) -> None:
+        """Ask for checks before a merge."""
+        self.repository.protections[branch] = RequiredChecks(checks, as_ruleset)
+
+    def runner(self, name: str, *labels: str, online: bool = True) -> None:
+        """Register a self-hosted runner."""
+        self.repository.runners.append(Runner(self.state.new_id(), name, labels, online))
+
+    def actions_token(self, text: str, permissions: Mapping[str, str]) -> None:
+        """What a workflow has as its GITHUB_TOKEN: the identity of GitHub Actions, for this repository alone."""
+        app = self.state.apps.get(GITHUB_ACTIONS)
+        if app is None:
+            bot = self.state.user("github-actions[bot]", "Bot")
+            owner = self.state.user("github", "Organization")
+            app = App(GITHUB_ACTIONS, "github-actions", owner, bot, {}, (), "", "Iv1.actions")
+            self.state.apps[GITHUB_ACTIONS] = app
+        self.state.add_token(text, app.bot, app, permissions, frozenset({self.full_name.lower()}))
+
+    def user_token(self, text: str, login: str) -> None:
+        """A person's own token, which may do what the person may."""
+        self.state.add_token(text, self.state.user(login))
+
+    # Commits and pull requests
+
+    def commit(self, files: Mapping[str, Edit], message: str = "Change it", branch: str = "main") -> str:
+        """A commit on a branch of the repository itself, pushed by somebody unnamed."""
+        with self.state.lock:
+            return self.repository.git.commit(f"refs/heads/{branch}", files, message)
+
+    def open_pull(
+        self,
+        author: str,
+        files: Mapping[str, Edit],
+        title: str = "Change the bridge",
+        *,
+        fork: bool = False,
+        draft: bool = False,
+        base: str = "main",
+    ) -> int:
+        """Open a pull request from a new branch, of the author's fork where asked."""
+        with self.state.lock:
+            number = 1 + max(self.repository.pulls, default=0)
+            user, now = self.state.user(author), self.state.now()
+            home = self._fork_of(author) if fork else self.repository
+            branch = f"change-{number}"
+            start = self._tip(base)
+            if fork:
+                home.git.take(self.repository.git, start, f"refs/heads/{branch}")
+            head = home.git.commit(f"refs/heads/{branch}", files, title, (start,))
+            pull = PullRequest(
+                self.state.new_id(), self.full_name, number, title, "", user, self._association(user), base, start,
+                home.full_name, branch, head, now, now, draft,
+            )  # fmt: skip
+            self._mirror(pull)
+            self.repository.pulls[number] = pull
+            self._tell(pull, "opened", user)
+            return number
+
+    def push(self, number: int, files: Mapping[str, Edit], message: str = "Mend it", by: str = "") -> str:
+        """A new commit on the head of a pull request; gives it."""
+        with self.state.lock:
+            pull = self.pull(number)
+            before = pull.head_sha
+            home = self.state.repository(pull.head_repository or "")
+            assert home is not None
+            pull.head_sha = home.git.commit(f"refs/heads/{pull.head_branch}", files, message)
+            pull.base_sha = self._tip(pull.base_branch)
+            self._mirror(pull)
+            pull.updated = self.state.now()
+            sender = self.state.user(by) if by else pull.author
+            self._tell(pull, "synchronize", sender, {"before": before, "after": pull.head_sha})
+            return pull.head_sha
+
+    def pull(self, number: int) -> PullRequest:
+        """A pull request as it is now."""
+        return self.repository.pulls[number]
+
+    def head(self, number: int) -> str:
+        """The head of a pull request."""
+        return self.pull(number).head_sha
+
+    def close(self, number: int, *, merged: bool = False, by: str = "") -> None:
+        """Close a pull request, merged or not."""
+        with self.state.lock:
+            pull = self.pull(number)
+            pull.state, pull.merged, pull.closed = "closed", merged, self.state.now()
+            pull.updated = pull.closed
+            self._tell(pull, "closed", self._sender(pull, by))
+
+    def reopen(self, number: int, by: str = "") -> None:
+        """Open a closed pull request again."""
+        with self.state.lock:
+            pull = self.pull(number)
+            pull.state, pull.closed, pull.updated = "open", None, self.state.now()
+            self._tell(pull, "reopened", self._sender(pull, by))
+
+    def set_draft(self, number: int, draft: bool, by: str = "") -> None:
+        """Make a pull request a draft, or ready for review."""
+        with self.state.lock:
+            pull = self.pull(number)
+            pull.draft, pull.updated = draft, self.state.now()
+            self._tell(pull, "converted_to_draft" if draft else "ready_for_review", self._sender(pull, by))
+
+    def label(self, number: int, name: str, by: str) -> None:
+        """Put a label on a pull request."""
+        with self.state.lock:
+            api_issues.put_label(self.api, self.repository, self.pull(number), name, self.state.user(by))
+
+    def unlabel(self, number: int, name: str, by: str) -> None:
+        """Take a label off a pull request."""
+        with self.state.lock:
+            pull = self.pull(number)
+            label = next(one for one in pull.labels if one.name == name)
+            pull.labels.remove(label)
+            api_issues.tell_of_label(self.api, self.repository, pull, "unlabeled", label, self.state.user(by))
+
+    def delete_fork(self, number: int) -> None:
+        """Remove the repository that a pull request came from."""
+        with self.state.lock:
+            pull = self.pull(number)
+            assert pull.head_repository is not None
+            self.state.repositories.pop(pull.head_repository.lower(), None)
+            pull.head_repository = None
+
+    # Comments
+
+    def comment(self, user: str, body: str, number: int = 1) -> Comment:
+        """Somebody comments."""
+        with self.state.lock:
+            return api_issues.write_comment(self.api, self.pull(number), self.state.user(user), None, body)
+
+    def edit_comment(self, comment: Comment, body: str, by: str = "") -> None:
+        """Somebody edits a comment."""
+        with self.state.lock:
+            sender = self.state.user(by) if by else comment.user
+            api_issues.edit_comment_text(self.api, comment, body, sender)
+
+    def delete_comment(self, comment: Comment, by: str) -> None:
+        """Somebody deletes a comment."""
+        with self.state.lock:
+            del self.state.comments[comment.id]
+            api_issues.tell_of_comment(self.api, "deleted", comment, self.state.user(by))
+
+    def comments(self, number: int = 1) -> list[Comment]:
+        """The comments of a pull request, oldest first."""
+        with self.state.lock:
+            return self.state.comments_of(self.full_name, number)
+
+    def cards(self, number: int = 1) -> list[Comment]:
+        """What our App has written on a pull request."""
+        return [one for one in self.comments(number) if one.app is self.app]
+
+    def card(self, number: int = 1) -> str:
+        """The text of the App's first comment, empty when there is none."""
+        found = self.cards(number)
+        return found[0].body if found else ""
+
+    # Checks
+
+    def checks(self, head: str) -> list[CheckRun]:
+        """The newest check run of each name that our App has on a commit."""
+        with self.state.lock:
+            ours = [one for one in self.state.checks_of(self.full_name, head) if one.suite.app is self.app]
+            return list({one.name: one for one in ours}.values())
+
+    def check(self, head: str, name: str) -> CheckRun | None:
+        """Our newest check run of a name on a commit."""
+        return next((one for one in self.checks(head) if one.name == name), None)
+
+    def gate(self, number: int = 1, name: str = "verl-e2e") -> str:
+        """The conclusion of our gate on a pull request's head; its status while it has none; empty without a gate."""
+        return self.gate_of(self.head(number), name)
+
+    def gate_of(self, head: str, name: str = "verl-e2e") -> str:
+        """The gate of a commit."""
+        found = self.check(head, name)
+        return "" if found is None else found.conclusion or found.status
+
+    def press(self, check: CheckRun, identifier: str, by: str) -> None:
+        """Somebody presses one of a check's buttons."""
+        with self.state.lock:
+            action = {"requested_action": {"identifier": identifier}}
+            api_checks.tell_of_check(self.api, "requested_action", check, self.state.user(by), action)
+
+    def rerequest(self, check: CheckRun, by: str) -> None:
+        """Somebody presses Re-run."""
+        with self.state.lock:
+            api_checks.tell_of_check(self.api, "rerequested", check, self.state.user(by))
+
+    def rerequest_all(self, head: str, by: str) -> None:
+        """Somebody presses Re-run all checks."""
+        with self.state.lock:
+            suite = self.state.suite_of(self.repository, head, self.app)
+            api_checks.tell_of_suite(self.api, "rerequested", suite, self.state.user(by))
+
+    # Workflow runs
+
+    def runs(self) -> list[WorkflowRun]:
+        """Every workflow run, oldest first."""
+        with self.state.lock:
+            return [one for one in self.state.runs.values() if one.repository == self.full_name]
+
+    def live_runs(self) -> list[WorkflowRun]:
+        """The runs that have not ended, oldest first."""
+        return [one for one in self.runs() if one.status != "completed"]
+
+    def start_run(self, run: WorkflowRun | None = None, log: bytes = b"") -> WorkflowRun:
+        """A runner takes a run, the oldest that is queued unless told."""
+        with self.state.lock:
+            chosen = run or next(one for one in self.runs() if one.status == "queued")
+            chosen.log += log
+            api_actions.begin_run(self.api, chosen)
+            return chosen
+
+    def finish_run(
+        self, files: Mapping[str, bytes], run: WorkflowRun | None = None, *, artifact: str = "run-folder",
+        conclusion: str = "success", log: bytes = b"",
+    ) -> WorkflowRun:  # fmt: skip
+        """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless told."""
+        with self.state.lock:
+            chosen = run or self.live_runs()[0]
+            chosen.log += log
+            if files:
+                api_actions.add_artifact(self.api, chosen, artifact, files)
+            api_actions.end_run(self.api, chosen, conclusion)
+            return chosen
+
+    def end_run(self, run: WorkflowRun, conclusion: str) -> None:
+        """A run ends without a word."""
+        with self.state.lock:
+            api_actions.end_run(self.api, run, conclusion)
+
+    # Merge queue
+
+    def queue(self, *numbers: int, branch: str = "main", wait_minutes: int = 60) -> str:
+        """Pull requests enter the merge queue together; gives the head of their group."""
+        with self.state.lock:
+            self.repository.merge_queues[branch] = wait_minutes
+            git, base = self.repository.git, self._tip(branch)
+            head = base
+            for number in numbers:
+                tree = git.merge_tree(head, self.head(number))
+                assert tree is not None, f"pull request {number} conflicts"
+                head = git.commit_tree(tree, (head,), f"{self.pull(number).title} (#{number})")
+            git.update_ref(f"refs/heads/{self._queue_branch(branch, numbers[-1], base)}", head)
+            self.merge_groups[head] = numbers
+            self._tell_of_group("checks_requested", head, base, branch, {})
+            return head
+
+    def leave_queue(self, head: str, reason: str = "dequeued", branch: str = "main") -> None:
+        """A merge group goes: `merged`, `invalidated` or `dequeued`."""
+        with self.state.lock:
+            git, base = self.repository.git, self._tip(branch)
+            numbers = self.merge_groups.pop(head)
+            self._tell_of_group("destroyed", head, base, branch, {"reason": reason}, numbers)
+            git.delete_ref(f"refs/heads/{self._queue_branch(branch, numbers[-1], base)}")
+            if reason == "merged":
+                git.update_ref(f"refs/heads/{branch}", head)
+
+    def _queue_branch(self, branch: str, number: int, base: str) -> str:
+        return f"gh-readonly-queue/{branch}/pr-{number}-{base}"
+
+    def _tell_of_group(
+        self, action: str, head: str, base: str, branch: str, more: Json, numbers: tuple[int, ...] = ()
+    ) -> None:
+        last = (numbers or self.merge_groups[head])[-1]
+        group = {
+            "head_sha": head,
+            "head_ref": f"refs/heads/{self._queue_branch(branch, last, base)}",
+            "base_sha": base,
+            "base_ref": f"refs/heads/{branch}",
+            "head_commit": self.api.shapes.simple_commit(self.repository, head),
+        }
+        sender = self.api.shapes.user(self.state.user("github-merge-queue[bot]", "Bot"))
+        self.api.hooks.emit("merge_group", action, self.repository, {"merge_group": group, "sender": sender, **more})
+
+    # Beneath
+
+    def _tip(self, branch: str) -> str:
+        found = self.repository.git.find(f"refs/heads/{branch}")
+        assert found is not None, f"no branch {branch}"
+        return found
+
+    def _association(self, user: User) -> str:
+        known = association(self.repository, user)
+        return "FIRST_TIME_CONTRIBUTOR" if known == "NONE" else known
+
+    def _fork_of(self, author: str) -> Repository:
+        name = f"{author}/{self.repository.name}"
+        return self.state.repository(name) or self.state.add_repository(name, self.full_name)
+
+    def _mirror(self, pull: PullRequest) -> None:
+        git = self.repository.git
+        home = self.state.repository(pull.head_repository or "")
+        if home is not None and home is not self.repository:
+            git.take(home.git, pull.head_sha, f"refs/pull/{pull.number}/head")
+        else:
+            git.update_ref(f"refs/pull/{pull.number}/head", pull.head_sha)
+        tree = git.merge_tree(pull.base_sha, pull.head_sha)
+        if tree is not None:
+            merged = git.commit_tree(tree, (pull.base_sha, pull.head_sha), f"Merge {pull.head_sha}")
+            git.update_ref(f"refs/pull/{pull.number}/merge", merged)
+
+    def _sender(self, pull: PullRequest, by: str) -> User:
+        return self.state.user(by) if by else pull.author
+
+    def _tell(self, pull: PullRequest, action: str, sender: User, more: Json | None = None) -> None:
+        shape = self.api.shapes.whole_pull(pull)
+        payload = {"number": pull.number, "pull_request": shape, "sender": self.api.shapes.user(sender), **(more or {})}
+        self.api.hooks.emit("pull_request", action, self.repository, payload)
+
+
+@contextmanager
+def living(
+    folder: Path,
+    full_name: str = "octo/bridge",
+    slug: str = "verl-e2e",
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Iterator[World]:
+    """A world that serves until the block ends; its repository has no commit yet."""
+    state = State(folder, clock)
+    with Standin(state, SECRET).serving() as standin:
+        yield World(standin, full_name, slug)
