@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,11 @@ from bot.core.ledger import Run, RunState, run_key
 from bot.core.record import EndReason
 from bot.core.verdict import Result, judge
 from bot.ports import BackendError
+from tests.adapters.clocks import BEGAN, Hand
 from tests.runners.world import World, make_world
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SOON_S = 60.0
-
-
-class Hand:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.time = BEGAN
-
-    def now(self) -> datetime:
-        return self.time
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +129,8 @@ STARTER = """
 import os, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}]
-from tests.adapters.test_local_backend import Hand, make_backend
+from tests.adapters.clocks import Hand
+from tests.adapters.test_local_backend import make_backend
 from bot.core.ledger import Run
 backend = make_backend(Path(sys.argv[1]), Hand())
 run = Run.model_validate_json(sys.stdin.read())

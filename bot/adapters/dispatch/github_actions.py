@@ -1,0 +1,248 @@
+"""Run jobs on GitHub Actions runners: one `workflow_dispatch` for each run, found again by the run's key.
+
+The handle is the number of the workflow run. Whoever submits looks for a run that shows the key first, so an answer
+that was lost on the way starts nothing twice. What runs is `.github/workflows/verl-e2e.yml`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from bot.adapters.dispatch.copying import CAPS
+from bot.core.forge import WorkflowRun
+from bot.core.job_order import OrderError, check_inputs, pack
+from bot.core.jobs import Job
+from bot.core.ledger import Run, RunState
+from bot.ports import BackendError, Clock, ForgeError, Progress, Workflows
+
+WORKFLOW = "verl-e2e.yml"
+_LOG_BYTES = 64 * 1024 * 1024
+# Checkouts, the image, preflight and the upload, beside what the job itself may take.
+_AROUND_S = 3600
+# The run itself and those beside it: a merge base, a repetition.
+_RUNS = 3
+_TITLES: Mapping[str, str] = {"startup_failure": "the workflow could not start", "stale": "GitHub gave it up"}
+
+
+def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[str, ...]]:
+    """Labels of self-hosted runners by the number of their GPUs, as `[self-hosted, linux, gpu-x8]`."""
+    return {size: ("self-hosted", "linux", f"gpu-x{size}") for size in sizes}
+
+
+def no_baseline(_: Run) -> str:
+    """No run on a merge base."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionsSettings:
+    """What the workflow is given and how long we wait.
+
+    `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
+    verl-e2e that runs the job. `image` wins over the one of the job's site. A run that no runner takes within
+    `queue_minutes` is given up; one that does not end within `force_after_s` of being asked to is forced.
+    """
+
+    branch: str
+    tool_repository: str
+    tool_sha: str
+    image: str = ""
+    workflow: str = WORKFLOW
+    runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
+    queue_minutes: int = 120
+    force_after_s: float = 300.0
+    baseline: Callable[[Run], str] = no_baseline
+
+
+class GitHubActionsBackend:
+    """The self-hosted runners of the repository under test."""
+
+    def __init__(self, workflows: Workflows, settings: ActionsSettings, clock: Clock) -> None:
+        self._workflows = workflows
+        self._settings = settings
+        self._clock = clock
+        # When each run was first asked to end; a restart of ours grants it the grace anew.
+        self._asked: dict[int, datetime] = {}
+
+    def submit(self, run: Run) -> str:
+        """Dispatch the workflow once; the handle is the number of its run."""
+        inputs = order_inputs(run, self._settings)
+        with _refusals():
+            known = self._workflows.find(run.repository, self._settings.workflow, run.key)
+            settings = self._settings
+            started = known or self._workflows.dispatch(
+                run.repository, settings.workflow, settings.branch, inputs, run.key
+            )
+        return str(started.id)
+
+    def poll(self, run: Run) -> Progress:
+        """Where GitHub says that the run stands; gives up one that no runner takes."""
+        with _refusals():
+            found = self._found(run)
+            if found is None:
+                return self._unknown(run)
+            if found.ended:
+                return self._ended(run, found)
+            self._hurry(run, found)
+            return self._going(run, found)
+
+    def cancel(self, run: Run) -> None:
+        """Ask the workflow run to end; one that does not is forced when `poll` comes by later."""
+        with _refusals():
+            found = self._found(run)
+            if found is not None and not found.ended:
+                self._asked.setdefault(found.id, self._clock.now())
+                self._workflows.cancel(run.repository, found.id)
+
+    def log(self, run: Run) -> Iterator[bytes]:
+        """GitHub's log of the job, which is there when the job has ended; nothing before."""
+        with _refusals():
+            found = self._found(run)
+            jobs = self._workflows.jobs(run.repository, found.id) if found else ()
+            if jobs:
+                yield from self._workflows.log(run.repository, jobs[-1].id, limit=_LOG_BYTES)
+
+    def artifacts(self, run: Run, into: Path) -> bool:
+        """Unpack the run folder that the workflow uploaded into the new folder `into`; false when there is none."""
+        if into.exists():
+            return True
+        with _refusals():
+            found = self._found(run)
+            left = self._workflows.artifacts(run.repository, found.id) if found else ()
+            ours = [one for one in left if one.name == artifact_name(run.key) and not one.expired]
+            if not ours:
+                return False
+            newest = max(ours, key=lambda one: one.id)
+            if newest.size > CAPS.total_bytes:
+                what = f"the artifact {newest.name} has {newest.size:,} bytes, and {CAPS.total_bytes:,} are taken"
+                raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
+            self._workflows.fetch(run.repository, newest, into, limit=CAPS.total_bytes)
+        return True
+
+    def _found(self, run: Run) -> WorkflowRun | None:
+        if run.handle.isdigit():
+            return self._workflows.run(run.repository, int(run.handle))
+        return self._workflows.find(run.repository, self._settings.workflow, run.key)
+
+    def _unknown(self, run: Run) -> Progress:
+        if run.state is RunState.CANCELLING:
+            return Progress(RunState.CANCELLED, "GitHub knows no such run any more")
+        what = f"GitHub knows no run of {self._settings.workflow} for it any more"
+        return Progress(RunState.LOST, f"{what}; run the job again")
+
+    def _ended(self, run: Run, found: WorkflowRun) -> Progress:
+        if found.conclusion != "cancelled":
+            title = _TITLES.get(found.conclusion)
+            if title is None:
+                return Progress(RunState.FINISHED, "", found.url)
+            mend = "look at its page, mend the workflow with `verl-e2e doctor`, and run the job again"
+            return Progress(RunState.LOST, f"{title}; {mend}", found.url)
+        if run.state is RunState.CANCELLING:
+            return Progress(RunState.CANCELLED, "it was cancelled", found.url)
+        if self._overdue(run, found) and not self._taken(run, found):
+            return Progress(RunState.LOST, self._no_runner(run), found.url)
+        return Progress(RunState.CANCELLED, "somebody cancelled it on GitHub", found.url)
+
+    def _going(self, run: Run, found: WorkflowRun) -> Progress:
+        if run.state is RunState.CANCELLING:
+            return Progress(RunState.CANCELLING, "GitHub is ending it", found.url)
+        if found.id in self._asked:
+            return Progress(RunState.SUBMITTED, f"{self._no_runner(run)}; GitHub is ending it", found.url)
+        if found.status == "in_progress":
+            return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
+        if found.status == "waiting":
+            return Progress(RunState.SUBMITTED, "it waits for an approval on GitHub", found.url)
+        return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)
+
+    def _hurry(self, run: Run, found: WorkflowRun) -> None:
+        """End a run that waits for a runner past the deadline, and force one that was asked to end and did not."""
+        now = self._clock.now()
+        if run.state is RunState.CANCELLING:
+            self._asked.setdefault(found.id, now)
+        elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
+            self._asked[found.id] = now
+            self._workflows.cancel(run.repository, found.id)
+        asked = self._asked.get(found.id)
+        if asked is not None and now - asked >= timedelta(seconds=self._settings.force_after_s):
+            self._workflows.cancel(run.repository, found.id, force=True)
+
+    def _overdue(self, run: Run, found: WorkflowRun) -> bool:
+        since = found.created or run.created
+        return self._clock.now() - since >= timedelta(minutes=self._settings.queue_minutes)
+
+    def _taken(self, run: Run, found: WorkflowRun) -> bool:
+        return any(job.runner for job in self._workflows.jobs(run.repository, found.id))
+
+    def _no_runner(self, run: Run) -> str:
+        labels = _words(self._labels(run))
+        what = f"no runner with {labels} took the job within {self._settings.queue_minutes} minutes"
+        return f"{what}; start one with these labels (`verl-e2e doctor` lists those that answer), and run the job again"
+
+    def _labels(self, run: Run) -> tuple[str, ...]:
+        return labels_for(run.job.gpu_count, self._settings.runners) if run.job else ()
+
+
+def artifact_name(key: str) -> str:
+    """The name under which the workflow uploads the folder of a run."""
+    return f"verl-e2e-{key}"
+
+
+def labels_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> tuple[str, ...]:
+    """The labels of the smallest runner with enough GPUs; BackendError when none is large enough."""
+    sizes = sorted(size for size in runners if size >= gpu_count)
+    if not sizes:
+        most = max(runners, default=0)
+        what = f"the job needs {gpu_count} GPUs, and the largest runner that is named has {most}"
+        raise BackendError(f"{what}; name the labels of a larger one", final=True)
+    return runners[sizes[0]]
+
+
+def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
+    """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
+    job = run.job
+    if job is None:
+        raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
+    if job.bridge.commit != run.head_sha:
+        what = f"{job.id} is a job for {job.bridge.commit[:12]}, and the run is for {run.head_sha[:12]}"
+        raise BackendError(f"{what}; plan it again", final=True)
+    image = settings.image or job.site.image
+    if not image:
+        mend = "set `image` in the policy or in the site profile"
+        raise BackendError(f"no container image is named for {job.id}; {mend}", final=True)
+    inputs = {
+        "key": run.key,
+        "job_id": run.job_id,
+        "job": pack(job),
+        "pull": "" if run.number is None else str(run.number),
+        "baseline": settings.baseline(run),
+        "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, settings.runners)) + "]",
+        "image": image,
+        "timeout_minutes": str(_minutes(job)),
+        "tool_repository": settings.tool_repository,
+        "tool_sha": settings.tool_sha,
+    }
+    try:
+        check_inputs(inputs)
+    except OrderError as error:
+        raise BackendError(str(error), final=True) from None
+    return inputs
+
+
+def _minutes(job: Job) -> int:
+    return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
+
+
+def _words(labels: tuple[str, ...]) -> str:
+    return "the labels " + ", ".join(labels) if labels else "the labels of the job"
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """GitHub's refusals as ours: one that may pass is tried again, any other is for people to mend."""
+    try:
+        yield
+    except ForgeError as error:
+        mend = "" if error.passing else "; `verl-e2e doctor` says what is missing"
+        raise BackendError(f"{error}{mend}", final=not error.passing) from error

@@ -1,0 +1,86 @@
+"""A job as it travels to another machine: without paths, small enough for the inputs of a workflow.
+
+GitHub takes at most 25 inputs of 65,535 characters in all. A job of today is 9 KB of JSON and 3.4 KB packed, so the
+whole document travels and nothing is planned twice: what runs is byte for byte what was decided.
+"""
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from bot.core.jobs import Job, Repository
+
+MAX_INPUTS = 25
+MAX_INPUT_CHARS = 65_535
+# More than any job; an order that unpacks to more is none of ours.
+_MAX_JOB_BYTES = 4 * 1024 * 1024
+
+# Where the job's repositories are checked out on the machine that runs it, below one folder.
+BRIDGE_FOLDER = "bridge"
+VERL_FOLDER = "verl"
+MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
+
+
+class OrderError(ValueError):
+    """An order that cannot be sent or understood; the text says why and what to do."""
+
+    user_mistake = True
+
+
+def portable(job: Job) -> Job:
+    """The job with folder names in the place of this machine's paths; equal for all machines that plan it."""
+    return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+
+
+def placed(job: Job, root: str) -> Job:
+    """A portable job on a machine that has the repositories below the absolute folder `root`."""
+    folder = root.rstrip("/")
+    return _at(job, {name: f"{folder}/{name}" for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+
+
+def _at(job: Job, paths: Mapping[str, str]) -> Job:
+    def moved(repository: Repository, folder: str) -> Repository:
+        return repository.model_copy(update={"path": paths[folder], "in_place": False})
+
+    core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
+    places = {"bridge": moved(job.bridge, BRIDGE_FOLDER), "verl": moved(job.verl, VERL_FOLDER), "megatron_lm": core}
+    return job.model_copy(update=places)
+
+
+def pack(job: Job) -> str:
+    """A job, made portable, as one line of text."""
+    text = portable(job).model_dump_json()
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def unpack(text: str) -> Job:
+    """The portable job of a packed text; OrderError for anything else."""
+    try:
+        inflater = zlib.decompressobj()
+        raw = inflater.decompress(base64.b64decode(re.sub(r"\s", "", text), validate=True), _MAX_JOB_BYTES)
+        if not inflater.eof:
+            raise OrderError(f"the job is cut, or larger than {_MAX_JOB_BYTES:,} bytes; dispatch it again")
+        return Job.model_validate_json(raw)
+    except (binascii.Error, zlib.error) as error:
+        raise OrderError(f"the job is not one that verl-e2e packed ({error}); dispatch it again") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the document"
+        what = f"the job is of another version of verl-e2e: {key}: {first['msg']}"
+        raise OrderError(f"{what}; let the workflow use the version that dispatches") from None
+
+
+def check_inputs(inputs: Mapping[str, str]) -> None:
+    """OrderError for inputs that GitHub would refuse."""
+    total = sum(len(name) + len(value) for name, value in inputs.items())
+    if len(inputs) > MAX_INPUTS:
+        raise OrderError(f"{len(inputs)} workflow inputs, and GitHub takes {MAX_INPUTS}; name fewer")
+    if total > MAX_INPUT_CHARS:
+        largest = max(inputs, key=lambda name: len(inputs[name]))
+        what = f"the workflow's inputs take {total:,} characters, and GitHub takes {MAX_INPUT_CHARS:,}"
+        mend = "shorten the policy's patches or overrides, or run this job with the local back end"
+        raise OrderError(f"{what}; `{largest}` alone is {len(inputs[largest]):,}: {mend}")

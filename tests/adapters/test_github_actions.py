@@ -1,0 +1,258 @@
+"""Dispatch to GitHub Actions: once for each key, bounded, given up in time, and what comes back."""
+
+import json
+import random
+import string
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
+from bot.core.job_order import MAX_INPUT_CHARS, MAX_INPUTS, placed, portable, unpack
+from bot.core.jobs import Job, Repository
+from bot.core.ledger import Run, RunState, run_key
+from bot.ports import BackendError, ForgeError
+from tests.adapters.clocks import BEGAN, Hand
+from tests.core.builders import make_job
+from tests.fakes.workflow_runs import FakeWorkflows
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40, image="verlai/verl:pinned")
+
+
+def order(job: Job | None = None, **changes: Any) -> Run:
+    job = job or make_job()
+    head = job.bridge.commit
+    return Run(
+        key=run_key("o/r", head, job.digest(), 1),
+        repository="o/r",
+        number=7,
+        head_sha=head,
+        job_id=job.id,
+        job_digest=job.digest(),
+        created=BEGAN,
+        updated=BEGAN,
+        job=job,
+    ).model_copy(update=changes)
+
+
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+@pytest.fixture
+def forge() -> FakeWorkflows:
+    return FakeWorkflows(now=BEGAN)
+
+
+@pytest.fixture
+def backend(forge: FakeWorkflows, clock: Hand) -> GitHubActionsBackend:
+    return GitHubActionsBackend(forge, SETTINGS, clock)
+
+
+def submitted(backend: GitHubActionsBackend, **changes: Any) -> Run:
+    run = order(**changes)
+    return run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
+
+
+def test_an_order_given_twice_is_one_run(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
+    assert {backend.submit(order()), backend.submit(order())} == {"1"}
+    assert list(forge.runs) == [1]
+
+
+def test_an_answer_that_was_lost_starts_nothing_twice(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
+    forge.refuse, forge.lost_answer = ForgeError("GitHub did not answer", passing=True), True
+    with pytest.raises(BackendError) as refused:
+        backend.submit(order())
+    assert not refused.value.final
+    assert backend.submit(order()) == "1"
+    assert list(forge.runs) == [1]
+
+
+def test_a_workflow_that_is_not_there_is_for_people_to_mend(
+    backend: GitHubActionsBackend, forge: FakeWorkflows
+) -> None:
+    forge.refuse = ForgeError("no workflow verl-e2e.yml")
+    with pytest.raises(BackendError, match="verl-e2e doctor") as refused:
+        backend.submit(order())
+    assert refused.value.final
+
+
+def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
+    job = make_job(megatron_lm=Repository(path="/srv/mirror/mlm", commit="d" * 40))
+    inputs = order_inputs(order(job), SETTINGS)
+    sent = unpack(inputs["job"])
+    assert sent == portable(job)
+    assert [sent.bridge.path, sent.verl.path] == ["bridge", "verl"]
+    assert sent.megatron_lm is not None
+    there = placed(sent, "/__w/r/r/")
+    assert (there.bridge.path, there.verl.commit) == ("/__w/r/r/bridge", job.verl.commit)
+    assert json.loads(inputs["labels"]) == ["self-hosted", "linux", f"gpu-x{job.gpu_count}"]
+    # Older servers take ten.
+    assert len(inputs) <= 10 <= MAX_INPUTS
+    assert sum(len(name) + len(value) for name, value in inputs.items()) < MAX_INPUT_CHARS / 8
+
+
+def test_the_workflow_declares_exactly_the_inputs_that_are_sent() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/verl-e2e.yml").read_text())
+    # YAML 1.1 reads the key `on` as true.
+    events = workflow[True]
+    for event in ("workflow_dispatch", "workflow_call"):
+        assert set(events[event]["inputs"]) == set(order_inputs(order(), SETTINGS))
+    assert "inputs.key" in workflow["run-name"]
+
+
+@pytest.mark.parametrize(
+    ("gpu_count", "label"), [(1, "gpu-x1"), (2, "gpu-x2"), (3, "gpu-x4"), (4, "gpu-x4"), (6, "gpu-x8"), (8, "gpu-x8")]
+)
+def test_the_smallest_runner_that_is_large_enough_is_asked_for(gpu_count: int, label: str) -> None:
+    assert label in order_inputs(order(make_job(gpu_count=gpu_count)), SETTINGS)["labels"]
+
+
+def test_a_job_for_another_head_is_refused(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
+    with pytest.raises(BackendError, match="plan it again") as refused:
+        backend.submit(order(head_sha="e" * 40))
+    assert refused.value.final
+    assert forge.runs == {}
+
+
+def noise(length: int) -> str:
+    chosen = random.Random(1)
+    return "".join(chosen.choice(string.printable.strip()) for _ in range(length))
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (make_job(gpu_count=16), "largest runner that is named has 8"),
+        (make_job(overrides=(noise(80_000),)), "GitHub takes 65,535; `job` alone"),
+    ],
+)
+def test_an_order_that_cannot_be_sent_is_refused_before_it_is(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, job: Job, said: str
+) -> None:
+    with pytest.raises(BackendError, match=said) as refused:
+        backend.submit(order(job))
+    assert refused.value.final
+    assert forge.runs == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "conclusion", "state"),
+    [
+        ("queued", "", RunState.SUBMITTED),
+        ("waiting", "", RunState.SUBMITTED),
+        ("pending", "", RunState.SUBMITTED),
+        ("requested", "", RunState.SUBMITTED),
+        ("a word of tomorrow", "", RunState.SUBMITTED),
+        ("in_progress", "", RunState.RUNNING),
+        ("completed", "success", RunState.FINISHED),
+        ("completed", "failure", RunState.FINISHED),
+        ("completed", "timed_out", RunState.FINISHED),
+        ("completed", "a word of tomorrow", RunState.FINISHED),
+        ("completed", "startup_failure", RunState.LOST),
+        ("completed", "cancelled", RunState.CANCELLED),
+    ],
+)
+def test_what_github_says_of_a_run(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, status: str, conclusion: str, state: RunState
+) -> None:
+    run = submitted(backend)
+    forge.becomes(1, status, conclusion)
+    progress = backend.poll(run)
+    assert (progress.state, progress.url) == (state, forge.runs[1].url)
+
+
+def test_a_run_that_no_runner_takes_is_given_up(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand
+) -> None:
+    run = submitted(backend)
+    clock.time += timedelta(minutes=119)
+    assert backend.poll(run).state is RunState.SUBMITTED
+    clock.time += timedelta(minutes=2)
+    forge.obeys = False
+    assert backend.poll(run).state is RunState.SUBMITTED, "nothing is lost before GitHub says that it ended"
+    assert forge.orders == [(1, False)]
+    forge.becomes(1, "completed", "cancelled")
+    progress = backend.poll(run)
+    assert progress.state is RunState.LOST
+    assert "no runner with the labels self-hosted, linux, gpu-x1 took the job within 120 minutes" in progress.note
+    assert "doctor" in progress.note
+
+
+def test_a_run_that_a_runner_took_is_not_given_up(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand
+) -> None:
+    run = submitted(backend)
+    forge.becomes(1, "in_progress")
+    clock.time += timedelta(days=2)
+    assert backend.poll(run).state is RunState.RUNNING
+    assert forge.orders == []
+
+
+def test_a_run_that_does_not_end_is_forced(backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand) -> None:
+    run = submitted(backend)
+    forge.becomes(1, "in_progress")
+    forge.obeys = False
+    backend.cancel(run)
+    run = run.model_copy(update={"state": RunState.CANCELLING})
+    clock.time += timedelta(seconds=299)
+    assert backend.poll(run).state is RunState.CANCELLING
+    assert forge.orders == [(1, False)]
+    clock.time += timedelta(seconds=1)
+    backend.poll(run)
+    assert forge.orders == [(1, False), (1, True)]
+    assert backend.poll(run).state is RunState.CANCELLED
+
+
+def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: Hand) -> None:
+    forge.obeys = False
+    run = submitted(GitHubActionsBackend(forge, SETTINGS, clock), state=RunState.CANCELLING)
+    restarted = GitHubActionsBackend(forge, SETTINGS, clock)
+    run = run.model_copy(update={"state": RunState.CANCELLING})
+    restarted.poll(run)
+    clock.time += timedelta(seconds=301)
+    restarted.poll(run)
+    assert forge.orders == [(1, True)]
+
+
+def test_a_run_that_github_forgot_is_lost(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
+    run = submitted(backend)
+    forge.runs.clear()
+    assert backend.poll(run).state is RunState.LOST
+    assert backend.poll(run.model_copy(update={"state": RunState.CANCELLING})).state is RunState.CANCELLED
+
+
+def test_a_run_without_a_handle_is_found_by_its_key(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
+    submitted(backend)
+    forge.becomes(1, "in_progress")
+    assert backend.poll(order()).state is RunState.RUNNING
+
+
+def test_the_folder_of_the_key_is_brought_home(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, tmp_path: Path
+) -> None:
+    run = submitted(backend)
+    assert not backend.artifacts(run, tmp_path / "home")
+    name = artifact_name(run.key)
+    forge.leave(1, "something-else", {"job.json": "forged"})
+    forge.leave(1, name, {"job.json": "gone"}, expired=True)
+    forge.leave(1, name, {"job.json": "first"})
+    forge.leave(1, name, {"job.json": "of a rerun"})
+    assert backend.artifacts(run, tmp_path / "home")
+    assert (tmp_path / "home/job.json").read_text() == "of a rerun"
+    assert b"".join(backend.log(run)) == b"log of job 10"
+
+
+def test_an_artifact_over_the_cap_is_refused(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, tmp_path: Path
+) -> None:
+    run = submitted(backend)
+    forge.leave(1, artifact_name(run.key), {"job.json": ""}, size=10**12)
+    with pytest.raises(BackendError, match="1,000,000,000,000 bytes") as refused:
+        backend.artifacts(run, tmp_path / "home")
+    assert refused.value.final
