@@ -1,0 +1,254 @@
+"""The worker on a real queue and real databases: nothing is lost, nothing runs twice at once, a kill is survived."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.durable import Work, Worker, queue_url
+from bot.adapters.ledger import SqlDeliveries, SqlWorklist, Store, open_store
+from bot.core.deliveries import Received
+from bot.ports import UnreadableDeliveryError
+from tests.adapters.databases import database, server, store
+
+__all__ = ["database", "server", "store"]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def deliver(store: Store, key: str, target: str) -> bool:
+    return SqlDeliveries(store).keep(Received(key, "push", target.encode(), now()))
+
+
+@dataclass
+class Pulls:
+    """Pull requests whose looks can be held up or made to fail; counts them, and those that ran side by side."""
+
+    looks: Counter[str] = field(default_factory=Counter)
+    overlaps: list[str] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    gate: threading.Event = field(default_factory=threading.Event)
+    running: set[str] = field(default_factory=set)
+    open: tuple[str, ...] = ()
+
+    def hear(self, delivery: Received) -> Collection[str]:
+        target = delivery.body.decode()
+        if target == "unreadable":
+            raise UnreadableDeliveryError("no JSON")
+        if self.failures[f"hear {target}"]:
+            self.failures[f"hear {target}"] -= 1
+            raise ConnectionError("502")
+        return [target]
+
+    def reconcile(self, target: str) -> None:
+        if target in self.running:
+            self.overlaps.append(target)
+        self.running.add(target)
+        self.gate.wait(20)
+        self.running.discard(target)
+        self.looks[target] += 1
+        if self.failures[target]:
+            self.failures[target] -= 1
+            raise ConnectionError("502")
+
+
+@contextmanager
+def working(
+    database: str, store: Store, pulls: Pulls, tick_s: float = 60, clock: Callable[[], datetime] = now
+) -> Iterator[Worker]:
+    work = Work(hear=pulls.hear, reconcile=pulls.reconcile, open_targets=lambda: pulls.open, now=clock)
+    worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=tick_s)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        pulls.gate.set()
+        worker.stop()
+
+
+def until(true: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def idle(store: Store) -> bool:
+    backlog = SqlDeliveries(store).backlog(now())
+    return not backlog.deliveries_waiting and not backlog.targets_waiting
+
+
+def test_a_delivery_becomes_one_look_and_many_of_one_pull_few(database: str, store: Store) -> None:
+    pulls = Pulls()
+    pulls.gate.set()
+    for number in range(60):
+        deliver(store, f"{number}", f"o/r#{number % 2}")
+    with working(database, store, pulls):
+        until(lambda: idle(store))
+    assert set(pulls.looks) == {"o/r#0", "o/r#1"}
+    assert pulls.looks.total() <= 4
+    assert not pulls.overlaps
+
+
+def test_news_during_a_look_bring_another_one_after_it_and_never_beside_it(database: str, store: Store) -> None:
+    pulls = Pulls()
+    deliver(store, "first", "o/r#1")
+    with working(database, store, pulls) as worker:
+        until(lambda: "o/r#1" in pulls.running)
+        deliver(store, "second", "o/r#1")
+        worker.wake()
+        until(lambda: not SqlDeliveries(store).backlog(now()).deliveries_waiting)
+        pulls.gate.set()
+        until(lambda: idle(store))
+    assert pulls.looks["o/r#1"] == 2
+    assert not pulls.overlaps
+
+
+def test_what_fails_is_tried_again_and_holds_up_nothing_else(database: str, store: Store) -> None:
+    pulls = Pulls(failures=Counter({"o/r#1": 1, "hear o/r#2": 1}))
+    pulls.gate.set()
+    for key, target in enumerate(("o/r#1", "o/r#2", "unreadable", "o/r#3")):
+        deliver(store, f"{key}", target)
+    ahead = timedelta()
+    with working(database, store, pulls, clock=lambda: now() + ahead) as worker:
+        until(lambda: pulls.looks["o/r#3"] == 1 and worker.counts.failed == 1)
+        assert pulls.looks["o/r#2"] == 0
+        ahead = timedelta(seconds=30)
+        until(lambda: idle(store))
+    assert pulls.looks == {"o/r#1": 2, "o/r#2": 1, "o/r#3": 1}
+    assert SqlDeliveries(store).backlog(now()).deliveries_refused == 1
+
+
+def test_the_tick_looks_again_where_runs_are_under_way(database: str, store: Store) -> None:
+    pulls = Pulls(open=("o/r#7",))
+    pulls.gate.set()
+    with working(database, store, pulls, tick_s=0.1):
+        until(lambda: pulls.looks["o/r#7"] >= 3)
+
+
+def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_an_hour(
+    database: str, store: Store
+) -> None:
+    pulls = Pulls()
+    pulls.gate.set()
+    deliver(store, "1", "o/r#1")
+    ahead = timedelta()
+    with working(database, store, pulls, tick_s=0.1, clock=lambda: now() + ahead):
+        until(lambda: pulls.looks["o/r#1"] == 1)
+        ahead = timedelta(minutes=61)
+        until(lambda: pulls.looks["o/r#1"] == 2)
+        ahead = timedelta(days=4)
+        time.sleep(0.5)
+    assert pulls.looks["o/r#1"] == 2
+
+
+# argv: root, database, file of looks, seconds a look takes.
+PROCESS = """
+import sys, time
+from datetime import UTC, datetime
+sys.path.insert(0, sys.argv[1])
+from bot.adapters.durable import Work, Worker, queue_url
+from bot.adapters.ledger import SqlDeliveries, SqlWorklist, open_store
+database = sys.argv[2]
+store = open_store(database)
+assert store.claim()
+def write(line):
+    with open(sys.argv[3], "a") as looks:
+        looks.write(line + "\\n")
+def reconcile(target):
+    write(f"begin {target}")
+    time.sleep(float(sys.argv[4]))
+    write(f"end {target}")
+work = Work(lambda delivery: [delivery.body.decode()], reconcile, tuple, lambda: datetime.now(UTC))
+worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
+worker.start()
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+@contextmanager
+def process(database: str, looks: Path, look_s: float) -> Iterator["subprocess.Popen[str]"]:
+    argv = [sys.executable, "-c", PROCESS, str(ROOT), database, str(looks), str(look_s)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "started\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def test_after_a_kill_every_delivery_is_heard_and_every_target_looked_at_to_the_end(
+    database: str, store: Store, tmp_path: Path
+) -> None:
+    looks = tmp_path / "looks"
+    targets = {f"o/r#{number}" for number in range(12)}
+    for number in range(36):
+        deliver(store, f"{number}", f"o/r#{number % 12}")
+    with process(database, looks, look_s=0.3) as child:
+        until(lambda: looks.exists() and len(looks.read_text().splitlines()) >= 5)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    before = looks.read_text().splitlines()
+    assert len([line for line in before if line.startswith("begin")]) < 12
+    deliver(store, "while nobody worked", "o/r#99")
+    looks.write_text("")
+    with process(database, looks, look_s=0.01):
+        until(lambda: idle(store))
+    after = set(looks.read_text().splitlines())
+    ended = {line.removeprefix("end ") for line in [*before, *after] if line.startswith("end")}
+    assert ended == {*targets, "o/r#99"}
+    cut_off = {line[6:] for line in before if line.startswith("begin")} - {
+        line[4:] for line in before if line.startswith("end")
+    }
+    assert cut_off
+    assert {f"end {target}" for target in cut_off} <= after
+
+
+@pytest.mark.parametrize("killed", range(3))
+def test_kills_again_and_again_lose_nothing(tmp_path: Path, killed: int) -> None:
+    """At three moments: while hearing, while looking, and between."""
+    url = f"sqlite:///{tmp_path / 'bot.sqlite3'}"
+    store, looks = open_store(url), tmp_path / "looks"
+    for number in range(20):
+        deliver(store, f"{number}", f"o/r#{number}")
+    with process(url, looks, look_s=0.05) as child:
+        time.sleep((0.0, 0.25, 0.6)[killed])
+        child.kill()
+        child.wait()
+    with process(url, looks, look_s=0.0):
+        until(lambda: idle(store))
+    ended = {line.removeprefix("end ") for line in looks.read_text().splitlines() if line.startswith("end")}
+    assert ended == {f"o/r#{number}" for number in range(20)}
+    store.close()
+
+
+def test_only_one_process_works_on_a_database(database: str) -> None:
+    first, second = open_store(database), open_store(database)
+    assert first.claim()
+    assert not second.claim()
+    second.close()
+    first.close()
+    third = open_store(database)
+    assert third.claim()
+    third.close()
+
+
+def test_the_queue_has_a_file_of_its_own_beside_sqlite_and_none_beside_postgresql() -> None:
+    assert queue_url("sqlite:////var/lib/bot/state.sqlite3") == "sqlite:////var/lib/bot/state-queue.sqlite3"
+    assert queue_url("postgresql://bot@db/bot") == "postgresql://bot@db/bot"
