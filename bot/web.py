@@ -121,7 +121,9 @@ class _Webhook:
 
     def _refuse(self, status: int, kind: str, why: str) -> Response:
         self._answers[kind] += 1
-        return PlainTextResponse(f"{why}\n", status_code=status)
+        # What is left of a body that was not read to its end is not read at all.
+        headers = {"Connection": "close"} if status in (408, 413, 503) else None
+        return PlainTextResponse(f"{why}\n", status_code=status, headers=headers)
 
     async def healthz(self, _: Request) -> Response:
         """200 while the database answers and the worker lives."""

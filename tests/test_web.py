@@ -1,0 +1,227 @@
+"""The web application over real HTTP, in front of a real deliveries table."""
+
+import hashlib
+import hmac
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from bot.adapters.ledger import SqlDeliveries, Store, open_store
+from bot.core.deliveries import Received
+from bot.web import BODY_BYTES, Door, create_app
+
+SECRET = "It's a Secret to Everybody"
+DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
+NOW = datetime(2026, 11, 20, 19, 0, tzinfo=UTC)
+
+
+@dataclass
+class House:
+    """The application at an address, its table, and what can be made to fail."""
+
+    port: int
+    store: Store
+    arrived: list[int] = field(default_factory=list)
+    trouble: str = ""
+
+    def keep(self, delivery: Received) -> bool:
+        if self.trouble:
+            raise OSError(self.trouble)
+        return SqlDeliveries(self.store).keep(delivery)
+
+    def health(self) -> Mapping[str, float]:
+        if self.trouble:
+            raise OSError(self.trouble)
+        return {"deliveries_waiting": SqlDeliveries(self.store).backlog(NOW).deliveries_waiting}
+
+    def kept(self) -> list[tuple[str, str, bytes]]:
+        waiting = SqlDeliveries(self.store).waiting(NOW, 1000)
+        return [(delivery.id, delivery.event, delivery.body) for delivery in waiting]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
+    listener = socket.create_server(("127.0.0.1", 0))
+    house = House(listener.getsockname()[1], store)
+    door = Door(SECRET, house.keep, lambda: house.arrived.append(1), house.health, lambda: NOW)
+    config = uvicorn.Config(create_app(door), log_config=None, access_log=False, server_header=False, lifespan="off")
+    web = uvicorn.Server(config)
+    thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
+    thread.start()
+    while not web.started:
+        time.sleep(0.01)
+    yield house
+    web.should_exit = True
+    thread.join(10)
+    listener.close()
+    store.close()
+
+
+def signature(body: bytes, secret: str = SECRET) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def call(
+    house: House, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=15)
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+PING = b'{"zen": "x"}'
+
+
+def post(
+    house: House, body: bytes = PING, headers: Mapping[str, str | None] | None = None, **changed: str | None
+) -> tuple[int, str]:
+    """A delivery as GitHub sends it; a header that is None is left out."""
+    sent: dict[str, str | None] = {
+        "X-GitHub-Delivery": DELIVERY,
+        "X-GitHub-Event": "ping",
+        "Content-Type": "application/json",
+        "X-Hub-Signature-256": signature(body),
+    }
+    sent |= {name.replace("_", "-"): value for name, value in {**(headers or {}), **changed}.items()}
+    return call(house, "POST", "/webhook", body, {name: value for name, value in sent.items() if value is not None})
+
+
+def test_githubs_own_example_of_a_signature() -> None:
+    assert signature(b"Hello, World!") == "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
+
+
+def test_a_delivery_is_kept_as_it_came_and_wakes_the_worker(house: House) -> None:
+    body = '{"title": "naïve \\u2603", "n": 1.0}\n'.encode()
+    assert post(house, body)[0] == 202
+    assert house.kept() == [(DELIVERY, "ping", body)]
+    assert len(house.arrived) == 1
+
+
+def test_a_repeated_delivery_is_answered_and_not_kept_again(house: House) -> None:
+    assert [post(house)[0] for _ in range(3)] == [202, 200, 200]
+    assert len(house.kept()) == 1
+    assert len(house.arrived) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    (
+        None,
+        "",
+        "sha256=",
+        "sha256=" + "0" * 64,
+        signature(b"other body"),
+        signature(b'{"zen": "x"}', "other secret"),
+        signature(b'{"zen": "x"}').upper(),
+        signature(b'{"zen": "x"}').removeprefix("sha256="),
+        "sha1=" + hmac.new(SECRET.encode(), b'{"zen": "x"}', hashlib.sha1).hexdigest(),
+        signature(b'{"zen": "x"}') + "\xff",
+    ),
+)
+def test_a_wrong_signature_is_refused_and_leaves_no_trace(house: House, wrong: str | None) -> None:
+    status, said = post(house, X_Hub_Signature_256=wrong)
+    assert (status, said) == (401, "the signature is missing or wrong\n")
+    assert house.kept() == []
+    assert house.arrived == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    (
+        ({"X_GitHub_Delivery": None}, 400),
+        ({"X_GitHub_Delivery": "a b"}, 400),
+        ({"X_GitHub_Delivery": "x" * 65}, 400),
+        ({"X_GitHub_Event": None}, 400),
+        ({"X_GitHub_Event": "../etc"}, 400),
+        ({"Content_Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content_Type": None}, 415),
+    ),
+)
+def test_what_is_signed_and_yet_no_delivery_is_refused(
+    house: House, headers: dict[str, str | None], status: int
+) -> None:
+    assert post(house, headers=headers)[0] == status
+    assert house.kept() == []
+
+
+def test_a_body_over_the_cap_is_refused_before_all_of_it_was_sent(house: House) -> None:
+    with socket.create_connection(("127.0.0.1", house.port), timeout=15) as connection:
+        head = f"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: {4 * BODY_BYTES}\r\n\r\n"
+        connection.sendall(head.encode())
+        sent, part = 0, b"x" * (1 << 20)
+        try:
+            while sent < 4 * BODY_BYTES:
+                sent += connection.send(part)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        answer = connection.recv(64)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert sent < 3 * BODY_BYTES  # some more fits into the sockets' own buffers
+    assert house.kept() == []
+
+
+def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
+    body = b" " * BODY_BYTES
+    assert post(house, body)[0] == 202
+    assert [len(kept[2]) for kept in house.kept()] == [BODY_BYTES]
+
+
+def test_a_table_that_fails_is_told_to_github_without_a_word_about_why(house: House) -> None:
+    house.trouble = "disk full at /secret/place"
+    status, said = post(house)
+    assert (status, said) == (503, "the delivery could not be kept\n")
+    assert call(house, "GET", "/healthz") == (503, '{"ok":false}')
+    status, said = call(house, "GET", "/metrics")
+    assert (status, said) == (500, "a fault of ours\n")
+    house.trouble = ""
+    assert post(house)[0] == 202
+
+
+def test_many_at_once_are_each_kept_once(house: House) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda number: post(house, X_GitHub_Delivery=f"{number % 40}")[0], range(120)))
+    assert sorted(answers) == [200] * 80 + [202] * 40
+    assert len(house.kept()) == 40
+
+
+def test_health_and_a_few_numbers(house: House) -> None:
+    post(house)
+    post(house)
+    post(house, X_Hub_Signature_256="sha256=" + "0" * 64)
+    assert call(house, "GET", "/healthz") == (200, '{"ok":true}')
+    lines = call(house, "GET", "/metrics")[1].splitlines()
+    for line in (
+        'verl_e2e_webhook_answers_total{kind="kept"} 1',
+        'verl_e2e_webhook_answers_total{kind="repeated"} 1',
+        'verl_e2e_webhook_answers_total{kind="unsigned"} 1',
+        "verl_e2e_deliveries_waiting 1",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    (
+        ("GET", "/webhook", 405),
+        ("POST", "/metrics", 405),
+        ("GET", "/", 404),
+        ("GET", "/docs", 404),
+        ("GET", "/../x", 404),
+    ),
+)
+def test_nothing_else_is_served(house: House, method: str, path: str, status: int) -> None:
+    assert call(house, method, path)[0] == status
