@@ -1,12 +1,12 @@
 """The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
 
-`render` is deterministic and stays within 60,000 characters at any size of its input; what does not fit is dropped
-from the end of its block by rule. Every foreign text goes through `bot.core.inert`.
+`render` is deterministic and stays within 60,000 characters at any size of its input. A card that fits is shown whole;
+of one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
+through `bot.core.inert`.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,12 +15,14 @@ from bot.core.inert import markdown, one_line
 from bot.core.ledger import Override, Run, RunState
 from bot.core.outcome import Result
 from bot.core.plan import Plan
-from bot.core.plan_text import render_plan_text
+from bot.core.reasons_text import reason_blocks
+from bot.core.verdict_parts import curves, deliverables, key_lines, links, parsed, texts
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
 MARKER = "<!-- verl-e2e:card:v1 -->"
 MAX_CARD = 60_000
 _CUT = "_Cut to fit._"
+_ANY = 10**9
 _ICON = {
     "Pass": "✅",
     "Fail": "❌",
@@ -110,7 +112,7 @@ def row_of(run: Run, standing: Standing | None = None, *, planned: float = 0.0) 
         planned=planned,
         used=run.gpu_minutes,
         url=run.url,
-        verdict=_parsed(run.verdict),
+        verdict=parsed(run.verdict),
     )
 
 
@@ -125,22 +127,16 @@ def standing_of(run: Run) -> Standing:
     return Standing.WAITING if run.state is RunState.QUEUED else Standing.RUNNING
 
 
-def _parsed(text: str) -> Mapping[str, Any]:
-    try:
-        document = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
 def render(card: PullCard) -> str:
     """The comment's Markdown, the marker first, at most 60,000 characters."""
-    blocks = (
-        _head(card),
-        _table(card),
-        *_folds(card),
-    )
-    return f"{MARKER}\n{fit(blocks, MAX_CARD - len(MARKER) - 1, _CUT)}"
+    blocks = (_head(card), _table(card), *_folds(card))
+    room = MAX_CARD - len(MARKER) - 1
+    whole = "".join(_unbound(block) for block in blocks)
+    return f"{MARKER}\n{whole if len(whole) <= room else fit(blocks, room, _CUT)}"
+
+
+def _unbound(block: Block) -> str:
+    return fit((replace(block, share=_ANY),), _ANY, _CUT)
 
 
 def _head(card: PullCard) -> Block:
@@ -150,7 +146,7 @@ def _head(card: PullCard) -> Block:
     if card.problem:
         rows.append(f"> {markdown(card.problem, 1000)}")
     rows += [_overridden(one) for one in card.overrides]
-    return Block(heading, tuple(rows), "", 14_000)
+    return Block(heading, tuple(rows), "", 9_000)
 
 
 def _cost(card: PullCard) -> str:
@@ -170,62 +166,65 @@ def _table(card: PullCard) -> Block:
     if not card.jobs:
         return Block("", (), "", 100)
     rows = tuple(_job_row(row) for row in card.jobs)
-    return Block("| job | result | required | |\n|---|---|---|---|", rows, "", 16_000)
+    return Block("| job | result | required | GPU minutes | |\n|---|---|---|---|---|", rows, "", 12_000)
 
 
 def _job_row(row: JobRow) -> str:
     again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
-    link = f" [log]({row.url})" if _is_plain_link(row.url) else ""
     required = "yes" if row.required else "extra"
-    detail = markdown(row.detail, 400)
-    return f"| {markdown(row.job_id, 80)}{again} | {_ICON[row.standing]} {row.standing} | {required} | {detail}{link} |"
+    cells = (
+        markdown(row.job_id, 80) + again,
+        f"{_ICON[row.standing]} {row.standing}",
+        required,
+        _minutes(row),
+        markdown(row.detail, 400) + links(row.url),
+    )
+    return f"| {' | '.join(cells)} |"
 
 
-def _is_plain_link(url: str) -> bool:
-    """Whether a link can stand in Markdown as it is; it comes from a back end, which is not trusted."""
-    safe = url.startswith(("https://", "http://")) and len(url) <= 500
-    return safe and all(sign.isalnum() or sign in ":/._-?=&%#~" for sign in url)
+def _minutes(row: JobRow) -> str:
+    if not row.used and not row.planned:
+        return ""
+    used = f"{row.used:.1f}" if row.used else "0"
+    return f"{used} of about {row.planned:.0f}" if row.planned else used
 
 
 def _folds(card: PullCard) -> Iterable[Block]:
-    for row in card.jobs:
-        if row.verdict:
-            yield folded(f"Deliverables of {markdown(row.job_id, 80)}", _deliverables(row), 5_000)
-    limitations = _each_once(card, "limitations")
-    if limitations:
-        yield folded("Limitations", tuple(f"- {markdown(one, 500)}" for one in limitations), 8_000)
-    followups = _each_once(card, "followups")
-    if followups:
-        yield folded("Follow-ups", tuple(f"- {markdown(one, 500)}" for one in followups), 4_000)
+    """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
+    yield from _of_jobs(card)
+    yield from _bullets("Limitations", _each_once(card, "limitations"), 7_000)
+    yield from _bullets("Follow-ups", _each_once(card, "followups"), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:
-        yield folded_text("Evidence", evidence, 12_000)
+        yield folded_text("Evidence", evidence, 6_000)
     if card.plan is not None:
-        yield folded_text("Plan: which path asks for which level, and why", _plan_rows(card.plan), 10_000)
+        yield from reason_blocks(card.plan, 6_000)
     if card.history:
-        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(one) for one in card.history), 4_000)
+        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(one) for one in card.history), 2_000)
     if card.reproduce:
-        yield folded_text("Reproduce", (card.reproduce,), 3_000)
+        yield folded_text("Reproduce", (card.reproduce,), 2_000)
 
 
-def _deliverables(row: JobRow) -> tuple[str, ...]:
-    lines = ["| | | |", "|---|---|---|"]
-    for one in _rows_of(row.verdict.get("deliverables")):
-        name, outcome = markdown(str(one.get("name", "")), 80), markdown(str(one.get("outcome", "")), 40)
-        lines.append(f"| {name} | **{outcome}** | {markdown(str(one.get('detail', '')), 500)} |")
-    return tuple(lines)
+def _of_jobs(card: PullCard) -> Iterable[Block]:
+    judged = [row for row in card.jobs if row.verdict]
+    share = max(700, 9_000 // max(1, len(judged)))
+    for row in judged:
+        title = markdown(row.job_id, 80)
+        table = deliverables(row.verdict)
+        if table:
+            yield folded(f"Deliverables of {title}", table, share)
+        drawn = tuple(curves(row.verdict))
+        if drawn:
+            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
 
 
-def _rows_of(value: object) -> tuple[Mapping[str, Any], ...]:
-    return tuple(one for one in value if isinstance(one, dict)) if isinstance(value, list) else ()
+def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
+    if rows:
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {markdown(one, 500)}" for one in rows), share)
 
 
 def _each_once(card: PullCard, key: str) -> tuple[str, ...]:
-    found: dict[str, None] = {}
-    for row in card.jobs:
-        value = row.verdict.get(key)
-        found.update(dict.fromkeys(str(one) for one in value) if isinstance(value, list) else {})
-    return tuple(found)
+    return tuple(dict.fromkeys(text for row in card.jobs for text in texts(row.verdict, key)))
 
 
 def _evidence(card: PullCard) -> Iterable[str]:
@@ -233,15 +232,8 @@ def _evidence(card: PullCard) -> Iterable[str]:
         if not row.verdict:
             continue
         yield f"{row.job_id}: {row.standing}"
-        repositories = row.verdict.get("repositories")
-        yield from (f"  {one_line(str(one), 300)}" for one in (repositories if isinstance(repositories, list) else ()))
-        for one in _rows_of(row.verdict.get("key_lines")):
-            where = f"{one.get('file', '')}:{one.get('line', 0)}"
-            yield f"  {one_line(where, 200)}: {one_line(str(one.get('excerpt', '')), 300)}"
-
-
-def _plan_rows(plan: Plan) -> tuple[str, ...]:
-    return tuple(render_plan_text(plan).splitlines())
+        yield from (f"  {one_line(one, 300)}" for one in texts(row.verdict, "repositories"))
+        yield from (f"  {one}" for one in key_lines(row.verdict))
 
 
 def _earlier(one: EarlierHead) -> str:
