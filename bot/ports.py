@@ -45,6 +45,14 @@ class SourceTrees(ChangeSource, Protocol):
         ...
 
 
+class Revisions(ChangeSource, Protocol):
+    """A change source that knows what a name stands for."""
+
+    def resolve(self, revision: str) -> str:
+        """The full SHA that a branch, tag or SHA names; an error that is the user's mistake when there is none."""
+        ...
+
+
 class SummaryStore(Protocol):
     """Summaries of source files, kept by the id of the content, so that no content is read twice."""
 

@@ -1,6 +1,8 @@
 """The check runs to show: the gate, one for each job, and an end for those of heads that were superseded."""
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from bot.core.check_runs import CheckRun, CheckStatus, Conclusion
 from bot.core.gate import Gate, GateState, JobState, Standing
@@ -12,6 +14,7 @@ from bot.core.situation import Situation
 
 RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
 _SHOWN_EARLIER = 2
+_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
 _CONCLUSIONS = {
     JobState.PASSED: Conclusion.SUCCESS,
     JobState.OVERRIDDEN: Conclusion.SUCCESS,
@@ -38,14 +41,22 @@ def check_name(gate_name: str, job_id: str) -> str:
     return f"{gate_name} / {job_id}"
 
 
-def gate_id(head_sha: str) -> str:
-    """Our own id of the gate's check run."""
-    return f"gate:{head_sha}"
+@dataclass(frozen=True, slots=True)
+class CheckId:
+    """Our own id of a check run, the same for every attempt; `job_id` is empty for the gate, `number` 0 for a group."""
+
+    number: int
+    head_sha: str
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
 
 
-def job_check_id(head_sha: str, job_id: str) -> str:
-    """Our own id of a job's check run, the same for every attempt."""
-    return f"job:{head_sha}:{job_id}"
+def read_check_id(text: str) -> CheckId | None:
+    """The id in a check run's `external_id`, None when it is none of ours."""
+    found = _CHECK_ID.fullmatch(text)
+    return CheckId(int(found[1]), found[2], found[3]) if found else None
 
 
 def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
@@ -58,7 +69,7 @@ def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -
         conclusion="" if busy else Conclusion(told.state.value),
         title=told.title,
         summary="\n".join(rows),
-        external_id=gate_id(situation.head_sha),
+        external_id=str(CheckId(situation.number or 0, situation.head_sha)),
         actions=_actions(found),
     )
 
@@ -95,7 +106,7 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
             title=_title(one),
             summary=_summary(one),
             details_url=run.url if run is not None else "",
-            external_id=job_check_id(situation.head_sha, one.wanted.id),
+            external_id=str(CheckId(situation.number or 0, situation.head_sha, one.wanted.id)),
         )
 
 
@@ -138,7 +149,7 @@ def _of_earlier(situation: Situation, run: Run) -> CheckRun:
         title=(run.sentence or run.reason or f"The run is {run.state}")[:200],
         summary=f"The head is {situation.head_sha} now; this one counts no more.",
         details_url=run.url,
-        external_id=job_check_id(run.head_sha, run.job_id),
+        external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),
     )
 
 
@@ -150,5 +161,5 @@ def _gate_of_earlier(situation: Situation, head: str) -> CheckRun:
         conclusion=Conclusion.CANCELLED,
         title=f"Superseded by {situation.head_sha[:12]}",
         summary=f"The head is {situation.head_sha} now; this one counts no more.",
-        external_id=gate_id(head),
+        external_id=str(CheckId(situation.number or 0, head)),
     )

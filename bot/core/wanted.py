@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bot.core.job_order import portable
 from bot.core.jobs import Job
 from bot.core.ledger import Run
 from bot.core.levels import Level
@@ -26,8 +27,8 @@ class WantedJob:
 
     @property
     def digest(self) -> str:
-        """The digest of the complete job, empty when there is none."""
-        return self.job.digest() if self.job is not None else ""
+        """The digest of the complete job wherever it lies, empty when there is none."""
+        return portable(self.job).digest() if self.job is not None else ""
 
 
 def runs_of(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> tuple[Run, ...]:

@@ -1,0 +1,86 @@
+"""The ports that the App's handlers use, and what they remember between two looks."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from bot.core.build import Sources
+from bot.core.commands import CommandLine
+from bot.core.job_order import BRIDGE_FOLDER, VERL_FOLDER
+from bot.core.jobs import Repository, SiteProfile
+from bot.core.pull import Target
+from bot.core.reach.entries import Uses
+from bot.core.rules import Policy
+from bot.handlers.planning import Planned
+from bot.ports import (
+    Backend,
+    Checks,
+    Clock,
+    Conversation,
+    Ledger,
+    People,
+    Pulls,
+    Revisions,
+    RunFolders,
+    SourceTrees,
+    SummaryStore,
+)
+
+Value = TypeVar("Value")
+
+
+class Kept(Generic[Value]):
+    """The values last asked for by key, at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[tuple[str, ...], Value] = OrderedDict()
+
+    def get(self, key: tuple[str, ...], make: Callable[[], Value]) -> Value:
+        """The value of a key, made when it is not there."""
+        found = self._values.pop(key) if key in self._values else make()
+        self._values[key] = found
+        while len(self._values) > self._most:
+            self._values.popitem(last=False)
+        return found
+
+
+def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
+    """The repositories by folder names: the back end checks them out where the job runs."""
+    return Sources(
+        bridge=Repository(path=BRIDGE_FOLDER, commit=bridge_commit),
+        verl=Repository(path=VERL_FOLDER, commit=verl_commit),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AppRooms:
+    """What hearing and reconciling need of the world.
+
+    `changes` gives the trees of a target, base and head among them; `verl` the verl repository in which a revision
+    can be found; `sources` says where a job finds Bridge and verl by their commits. `folders` must judge by bands of
+    ours, never by a run folder's own. `artifacts` is the folder that run folders are brought into. `app_id` is our
+    App's, None where GitHub's own token speaks for us. `read_commands` finds the command lines of a comment.
+    """
+
+    pulls: Pulls
+    conversation: Conversation
+    checks: Checks
+    people: People
+    ledger: Ledger
+    backend: Backend
+    folders: RunFolders
+    clock: Clock
+    changes: Callable[[Target], SourceTrees]
+    verl: Callable[[str], Revisions]
+    summaries: SummaryStore
+    uses: Uses
+    site: SiteProfile
+    artifacts: Path
+    read_commands: Callable[[str], tuple[CommandLine, ...]]
+    sources: Callable[[str, str], Sources] = portable_sources
+    app_id: int | None = None
+    policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
+    plans: Kept[Planned] = field(default_factory=lambda: Kept(64))

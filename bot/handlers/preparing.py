@@ -1,0 +1,210 @@
+"""From a target to the jobs that are wanted for it: policy and plan of the base, wishes of people, complete jobs."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from bot.core.build import BuildError, build_job, select_patches
+from bot.core.contract import Kind
+from bot.core.jobs import Checkpoint, Job, Patch, SiteProfile
+from bot.core.ledger import Run, RunState
+from bot.core.levels import Level, Variant, variant_named
+from bot.core.outcome import Result
+from bot.core.plan import JobOutline, Plan, plan, with_tests
+from bot.core.pull import Pull, Target, repository_of
+from bot.core.rules import Policy
+from bot.core.wanted import WantedJob
+from bot.core.wishes import Entry, Wish, baseline_wish, wishes
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.checking import in_order
+from bot.handlers.planning import Planned, Planner
+from bot.ports import ForgeError, SourceTrees
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is wanted for a target: `plan` is None where `problem` says why there is none."""
+
+    plan: Plan | None = None
+    problem: str = ""
+    broken: tuple[str, ...] = ()
+    wanted: tuple[WantedJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """How one job is to be built, as far as it is not the plan's."""
+
+    outline: JobOutline
+    bridge_commit: str
+    verl_ref: str
+    image: str = ""
+    mark: str = ""
+
+
+def prepare(
+    target: Target, policy: Policy, entries: tuple[Entry, ...], runs: tuple[Run, ...], rooms: AppRooms
+) -> Prepared:
+    """The plan of the target and every wanted job, complete or with what it lacks."""
+    try:
+        trees = rooms.changes(target)
+        found = rooms.plans.get(
+            (repository_of(target), target.base_sha, target.head_sha, policy.source),
+            lambda: planned(target, policy, trees, rooms),
+        )
+    except Exception as error:
+        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+            raise
+        return Prepared(problem=str(error))
+    broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
+    builder = _Builder(policy, trees, rooms)
+    wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
+    wanted += _baselines(found, policy, entries, runs, builder)
+    unique = {one.id: one for one in reversed(wanted)}
+    return Prepared(found.plan, "", broken, tuple(one for one in wanted if unique.get(one.id) is one))
+
+
+def planned(target: Target, policy: Policy, trees: SourceTrees, rooms: AppRooms) -> Planned:
+    """The plan of a target; one that git shows fewer files of than GitHub counts asks for everything."""
+    planner = Planner(trees, rooms.uses, rooms.summaries)
+    found = planner.plan(target.base_sha, target.head_sha, policy)
+    counted = target.changed_files if isinstance(target, Pull) else 0
+    if len(found.change.paths) >= counted:
+        return found
+    everything = planner.plan(target.base_sha, target.head_sha, policy, tuple(Level))
+    remark = f"GitHub counts {counted} changed files and only {len(found.change.paths)} are known: every level is run."
+    return replace(everything, plan=replace(everything.plan, remarks=(remark, *everything.plan.remarks)))
+
+
+def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
+    for outline in in_order(found.plan):
+        yield builder.wanted(_Order(outline, found.plan.head, policy.verl_commit))
+
+
+def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
+    for wish in wishes(entries, found.plan.head):
+        asked = with_tests(plan(found.change, policy, wish.levels, found.effects), found.plan.tests)
+        levels = {*wish.levels, *({Level.SMOKE} - set(found.plan.levels))}
+        outlines = [one for one in in_order(asked) if one.variant.level in levels]
+        yield from _wished(outlines, wish, policy, builder, found.plan.head)
+
+
+def _wished(
+    outlines: list[JobOutline], wish: Wish, policy: Policy, builder: "_Builder", head: str
+) -> Iterator[WantedJob]:
+    if not wish.options:
+        for outline in outlines:
+            yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+        return
+    mark = hashlib.sha256(repr(sorted(wish.options.items())).encode()).hexdigest()[:6]
+    narrowed = [one for one in outlines if one.variant.level in wish.levels]
+    renamed = {one.id: f"{one.id}-x{mark}" for one in narrowed}
+    plain = (one for one in outlines if one.variant.level not in wish.levels)
+    for outline in plain:
+        yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+    for outline in _with_variant(narrowed, wish.options.get("variant", "")):
+        changed = _with_options(outline, wish)
+        ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
+        made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
+        yield replace(made, requires=tuple(renamed.get(one, one) for one in made.requires))
+
+
+def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
+    """The named variant in the place of all others of its level."""
+    variant = variant_named(name) if name else None
+    if variant is None:
+        return outlines
+    others = [one for one in outlines if one.variant.level is not variant.level]
+    same = next((one for one in outlines if one.variant.level is variant.level), None)
+    return others if same is None else [*others, replace(same, variant=variant)]
+
+
+def _with_options(outline: JobOutline, wish: Wish) -> JobOutline:
+    variant: Variant = outline.variant
+    if "steps" in wish.options:
+        variant = replace(variant, steps=int(wish.options["steps"]))
+    model = wish.options.get("model")
+    checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
+    return replace(outline, variant=variant, checkpoint=checkpoint)
+
+
+def _baselines(
+    found: Planned, policy: Policy, entries: Iterable[Entry], runs: tuple[Run, ...], builder: "_Builder"
+) -> Iterator[WantedJob]:
+    """The required jobs that ended without a pass, on the merge base, when somebody asked for that."""
+    source, base = baseline_wish(entries, found.plan.head), found.change.merge_base
+    if not source or base is None:
+        return
+    for outline in in_order(found.plan):
+        ended = [one for one in runs if (one.job_id, one.head_sha) == (outline.id, found.plan.head) and one.state.final]
+        if ended and not any(_passed(one) for one in ended):
+            order = _Order(outline, base, policy.verl_commit, mark="-base")
+            yield replace(builder.wanted(order, required=False, asked_by=source), requires=())
+
+
+def _passed(run: Run) -> bool:
+    return run.state is RunState.FINISHED and run.result is Result.PASS
+
+
+class _Builder:
+    """Completes jobs of one target."""
+
+    def __init__(self, policy: Policy, trees: SourceTrees, rooms: AppRooms) -> None:
+        self._policy, self._trees, self._rooms = policy, trees, rooms
+        self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
+
+    def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
+        """The job of an outline, or what it lacks."""
+        outline = order.outline
+        made = WantedJob(
+            id=f"{outline.id}{order.mark}",
+            level=outline.variant.level,
+            requires=outline.requires,
+            required=required,
+            asked_by=asked_by,
+            gpu_minutes=outline.variant.gpu_minutes,
+        )
+        try:
+            return replace(made, job=self._job(order).model_copy(update={"id": made.id}))
+        except BuildError as error:
+            return replace(made, lacking=str(error))
+        except Exception as error:
+            if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+                raise
+            return replace(made, lacking=str(error))
+
+    def _job(self, order: _Order) -> Job:
+        verl_commit = self._verl_commit(order.verl_ref)
+        return build_job(
+            order.outline,
+            policy=self._policy,
+            site=self._site(order.image),
+            sources=self._rooms.sources(order.bridge_commit, verl_commit),
+            patches=self._fitting(order.bridge_commit, verl_commit),
+            require_bridge_checks=self._policy.require_bridge_checks,
+        )
+
+    def _verl_commit(self, ref: str) -> str:
+        return ref if ref == self._policy.verl_commit else self._rooms.verl(ref).resolve(ref)
+
+    def _site(self, image: str) -> SiteProfile:
+        site, own = self._rooms.site, self._policy.image
+        if not image:
+            return site if site.image else site.model_copy(update={"image": str(own)})
+        if image.partition("@")[0].partition(":")[0] != own.name:
+            raise BuildError(f"image={image}: only images of {own.name}, the policy's, may be named")
+        return site.model_copy(update={"image": image})
+
+    def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:
+        """The declared patches that fit both commits."""
+        key = (bridge_commit, verl_commit)
+        if key not in self._patches and self._policy.patches:
+            sources = {"bridge": (self._trees, bridge_commit), "verl": (self._rooms.verl(verl_commit), verl_commit)}
+
+            def digest_of(patch: Patch) -> str | None:
+                source, commit = sources[patch.repository]
+                blob = source.read_blob(commit, patch.file)
+                return None if blob is None else hashlib.sha256(blob).hexdigest()
+
+            self._patches[key] = select_patches(self._policy.patches, digest_of).chosen
+        return self._patches.get(key, ())

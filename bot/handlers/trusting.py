@@ -1,0 +1,48 @@
+"""Look up who somebody is, as far as the policy asks, and by which policy it is asked."""
+
+from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
+from bot.core.capabilities import Access, Capability, Grant
+from bot.core.ledger import Approval
+from bot.core.pull import MergeGroup, Pull, Target, repository_of
+from bot.core.rules import Policy
+from bot.core.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from bot.core.wishes import Entry
+from bot.handlers.app_rooms import AppRooms
+
+
+def policy_of(target: Target, rooms: AppRooms) -> Policy:
+    """The policy of the base commit, never of the head; ConfigError when it cannot be used."""
+    repository, base = repository_of(target), target.base_sha
+
+    def read() -> Policy:
+        text = rooms.pulls.file_at(repository, base, POLICY_PATH)
+        return packaged_policy() if text is None else load_policy(text, f"{base[:12]}:{POLICY_PATH}")
+
+    return rooms.policies.get((repository, base), read)
+
+
+def allowed(login: str, capability: Capability, pull: Pull, access: Access, rooms: AppRooms) -> Granted | Denied:
+    """Whether somebody may ask for this on a pull request."""
+    return may(actor_for(login, access.of(capability), pull, rooms), capability, access)
+
+
+def actor_for(login: str, grant: Grant, pull: Pull, rooms: AppRooms) -> Actor:
+    """What is known of somebody, as far as a grant asks for it: nobody is looked up in vain."""
+    is_author = login == pull.author
+    if grant.anyone or (grant.author and is_author):
+        return Actor(login, is_author=is_author)
+    role = rooms.people.role(pull.ref.repository, login)
+    teams = frozenset(one for one in grant.teams if rooms.people.in_team(one, login))
+    return Actor(login, role, teams, is_author)
+
+
+def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: AppRooms) -> Trusted | NeedsApproval:
+    """Whether the head may run: a merge group's may, for whoever queued it could have merged it."""
+    if isinstance(target, MergeGroup):
+        return Trusted("the merge queue made this commit from approved pull requests")
+    approvals = tuple(one for one in entries if isinstance(one, Approval))
+    unknown = may_run(target, approvals, Actor(target.author), policy.access)
+    if isinstance(unknown, Trusted) or target.from_fork:
+        return unknown
+    author = actor_for(target.author, policy.access.of(Capability.RUN), target, rooms)
+    return may_run(target, approvals, author, policy.access)
