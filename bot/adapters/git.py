@@ -144,9 +144,12 @@ class GitRepository:
         merge_base = self.merge_base(base_sha, head_sha)
         return Change(base_sha, head_sha, merge_base, self.changed_paths(merge_base or base_sha, head_sha))
 
-    def changed_paths(self, old: str, new: str) -> tuple[ChangedPath, ...]:
-        """The paths that differ between two commits, renames with both names, submodules with both commits."""
-        code, out, _ = self._try(*_DIFF, "--find-renames", "-l2000", old, new)
+    def changed_paths(self, old: str, new: str, *, renames: bool = True) -> tuple[ChangedPath, ...]:
+        """The paths that differ between two commits, submodules with both commits.
+
+        A rename is one path with both names, or with `renames` false two paths: contents are then not looked into.
+        """
+        code, out, _ = self._try(*_DIFF, "--find-renames", "-l2000", old, new) if renames else (1, b"", "")
         if code:
             # A partial clone lacks the contents that renames are found by; unfound, both names are there all the same.
             out = self._run(*_DIFF, "--no-renames", old, new)

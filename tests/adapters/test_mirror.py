@@ -1,0 +1,393 @@
+"""Partial clones of a forge's repositories, over real HTTP from a real git server."""
+
+import base64
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.mirror import Bounds, Mirrors
+from bot.core.change import PathStatus
+from bot.core.pull import MergeGroup, Pull, PullRef, PullState
+from bot.ports import ForgeError, SourceTrees
+from tests.fakes.smart_http import GitServer, serving
+
+NAME = "Owner/Bridge"
+TOKEN = "ghs_12345_a-token.of-ours"
+ENVIRONMENT = {
+    "PATH": os.environ["PATH"],
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
+}
+LONG = "".join(f"line {number}\n" for number in range(60))
+
+
+class Forge:
+    """A bare repository behind a server, and a checkout that pushes to it."""
+
+    def __init__(self, server: GitServer) -> None:
+        self.server = server
+        self.bare = server.root / f"{NAME}.git"
+        self.work = server.root / "work"
+        self.git("init", "-q", "--bare", "-b", "main", str(self.bare), cwd=server.root)
+        self.git("init", "-q", "-b", "main", str(self.work), cwd=server.root)
+
+    def git(self, *arguments: str, cwd: Path | None = None) -> str:
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=cwd or self.work, env=ENVIRONMENT, check=True, capture_output=True)
+        return done.stdout.decode().strip()
+
+    def push(self, ref: str, files: dict[str, str | None]) -> str:
+        """Write (None: remove) files, commit, and push to a ref; gives the commit."""
+        for name, text in files.items():
+            path = self.work / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink() if text is None else path.write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "c")
+        self.git("push", "-q", "--force", str(self.bare), f"HEAD:{ref}")
+        return self.git("rev-parse", "HEAD")
+
+    def pull(self, base: str, head: str, number: int = 7) -> Pull:
+        ref = PullRef(NAME, number)
+        return Pull(ref, "main", base, head, "fork/Bridge", "a", "MEMBER", draft=False, state=PullState.OPEN)
+
+
+@pytest.fixture
+def forge(tmp_path: Path) -> Iterator[Forge]:
+    (tmp_path / "root").mkdir()
+    with serving(tmp_path / "root") as server:
+        yield Forge(server)
+
+
+@pytest.fixture
+def change(forge: Forge) -> Pull:
+    """Three files on main; the pull request edits one, moves one with a small edit and adds one."""
+    start = {"src/a.py": "a = 1\n", "src/old.py": LONG, "src/kept.py": "kept = 1\n"}
+    base = forge.push("refs/heads/main", dict(start))
+    moved = {"src/a.py": "a = 2\n", "src/old.py": None, "src/new.py": LONG + "last\n", "src/more.py": "more = 1\n"}
+    return forge.pull(base, forge.push("refs/pull/7/head", moved))
+
+
+def mirrors(forge: Forge, folder: Path, *bounds: Bounds, token: str | None = None) -> Mirrors:
+    limits = bounds[0] if bounds else None
+    opener = (GitRepository, GitError)
+    surroundings = {"PATH": os.environ["PATH"]}
+    return Mirrors(folder, forge.server.url, opener, token=lambda _: token, bounds=limits, surroundings=surroundings)
+
+
+def clone_of(folder: Path) -> Path:
+    return next((folder / "mirrors").rglob("bridge.git"))
+
+
+def everything(trees: SourceTrees, pull: Pull) -> tuple[object, ...]:
+    files = dict(trees.tree(pull.head_sha))
+    return (
+        trees.change(pull.base_sha, pull.head_sha),
+        files,
+        dict(trees.tree(pull.base_sha, "src")),
+        dict(trees.read_objects(files.values())),
+        trees.read_blob(pull.base_sha, "src/a.py"),
+        trees.read_blob(pull.head_sha, "src/old.py"),
+    )
+
+
+def test_what_is_read_is_what_the_whole_repository_holds(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    found = mirrors(forge, tmp_path).changes(change)
+    assert everything(found, change) == everything(GitRepository(forge.bare), change)
+    moved = [path for path in found.change(change.base_sha, change.head_sha).paths if path.old_path]
+    assert [(path.status, path.old_path, path.path) for path in moved] == [
+        (PathStatus.RENAMED, "src/old.py", "src/new.py")
+    ]
+
+
+def test_contents_come_in_batches_and_a_second_look_needs_no_network(
+    forge: Forge, change: Pull, tmp_path: Path
+) -> None:
+    first = mirrors(forge, tmp_path)
+    trees = first.changes(change)
+    assert first.fetches == 1
+    trees.change(change.base_sha, change.head_sha)
+    assert first.fetches == 2
+    contents = trees.read_objects(trees.tree(change.head_sha).values())
+    assert None not in contents.values()
+    assert first.fetches == 3
+
+    forge.server.statuses = [500] * 100
+    second = mirrors(forge, tmp_path)
+    assert everything(second.changes(change), change)
+    assert second.fetches == 0
+
+
+def test_a_push_brings_only_what_is_new(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    both = mirrors(forge, tmp_path)
+    everything(both.changes(change), change)
+    before = forge.server.sent
+    pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 3\n"}))
+    trees = both.changes(pushed)
+    assert trees.read_blob(pushed.head_sha, "src/a.py") == b"a = 3\n"
+    assert forge.server.sent - before < 4096
+
+
+def test_a_merge_group_is_compared_as_it_stands(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    forge.git("checkout", "-q", change.base_sha)
+    forge.push("refs/heads/main", {"src/elsewhere.py": "x = 1\n"})
+    beside = forge.git("rev-parse", "HEAD")
+    group = MergeGroup(NAME, "main", beside, change.head_sha, (7,))
+    found = mirrors(forge, tmp_path).changes(group).change(group.base_sha, group.head_sha)
+    assert found.merge_base == beside
+    assert "src/elsewhere.py" in found.names()
+    as_pull = mirrors(forge, tmp_path).changes(forge.pull(beside, change.head_sha))
+    assert "src/elsewhere.py" not in as_pull.change(beside, change.head_sha).names()
+
+
+def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    forge.git("checkout", "-q", change.base_sha)
+    forge.push("refs/heads/main", {"src/later.py": "x = 1\n"})
+    forge.server.tips_only = True
+    trees = mirrors(forge, tmp_path).changes(change)
+    assert trees.tree(change.base_sha).keys() == {"src/a.py", "src/old.py", "src/kept.py"}
+
+
+def test_a_head_that_was_pushed_over_and_is_gone_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    gone = replace(change, head_sha="0123456789" * 4)
+    with pytest.raises(ForgeError, match=r"refs/pull/7/head does not lead to commit 012345678901") as told:
+        mirrors(forge, tmp_path).changes(gone)
+    assert not told.value.passing
+
+
+def test_a_content_that_the_forge_lost_is_absent_and_the_others_are_read(
+    forge: Forge, change: Pull, tmp_path: Path
+) -> None:
+    ids = GitRepository(forge.bare).tree(change.head_sha)
+    lost = ids["src/kept.py"]
+    (forge.bare / "objects" / lost[:2] / lost[2:]).unlink()
+    trees = mirrors(forge, tmp_path).changes(change)
+    found = trees.read_objects(ids.values())
+    assert found[lost] is None
+    assert found[ids["src/a.py"]] == b"a = 2\n"
+
+
+@pytest.fixture
+def watched_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `git` before the real one that writes down each command line."""
+    seen = tmp_path / "seen"
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" >> {seen}\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return seen
+
+
+def test_a_token_reaches_the_server_and_neither_command_line_nor_disk(
+    forge: Forge, change: Pull, tmp_path: Path, watched_path: Path
+) -> None:
+    text = base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
+    forge.server.authorization = f"Basic {text}"
+    trees = mirrors(forge, tmp_path / "cache", token=TOKEN).changes(change)
+    assert trees.read_blob(change.head_sha, "src/a.py") == b"a = 2\n"
+    places = [watched_path, *(path for path in (tmp_path / "cache").rglob("*") if path.is_file())]
+    for place in places:
+        assert TOKEN.encode() not in place.read_bytes()
+        assert text.encode() not in place.read_bytes()
+    config = (clone_of(tmp_path / "cache") / "config").read_text()
+    assert "promisor" not in config
+    assert forge.server.url not in config
+
+
+@pytest.mark.parametrize(
+    ("status", "passing", "told"),
+    [(401, False, "does not let us read Owner/Bridge"), (403, False, "does not let us read"), (404, False, "or it is"),
+     (429, True, "try again later"), (502, True, "try again later")],
+)  # fmt: skip
+def test_a_refusal_is_one_sentence(
+    forge: Forge, change: Pull, tmp_path: Path, status: int, passing: bool, told: str
+) -> None:
+    forge.server.statuses = [status] * 10
+    with pytest.raises(ForgeError, match=told) as refused:
+        mirrors(forge, tmp_path, token=TOKEN).changes(change)
+    assert refused.value.passing is passing
+    assert TOKEN not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    everything(mirrors(forge, tmp_path).changes(change), change)
+    away = Mirrors(tmp_path, "http://127.0.0.1:9", (GitRepository, GitError), surroundings=os.environ)
+    with pytest.raises(ForgeError, match=r"could not be fetched from 127\.0\.0\.1") as told:
+        away.changes(change)
+    assert told.value.passing
+    assert everything(mirrors(forge, tmp_path).changes(change), change)
+
+
+def _cut_packs(clone: Path) -> None:
+    for pack in (clone / "objects" / "pack").glob("*.pack"):
+        pack.chmod(0o644)
+        pack.write_bytes(pack.read_bytes()[:40])
+
+
+def _flip_contents(clone: Path) -> None:
+    for pack in (clone / "objects" / "pack").glob("*.pack"):
+        pack.chmod(0o644)
+        raw = pack.read_bytes()
+        pack.write_bytes(raw[:12] + bytes(byte ^ 0x55 for byte in raw[12:]))
+
+
+def _no_packs(clone: Path) -> None:
+    shutil.rmtree(clone / "objects" / "pack")
+
+
+def _no_head(clone: Path) -> None:
+    (clone / "HEAD").unlink()
+
+
+def _no_objects(clone: Path) -> None:
+    shutil.rmtree(clone / "objects")
+
+
+def _garbage(clone: Path) -> None:
+    (clone / "HEAD").write_text("nonsense\n")
+    (clone / "config").write_text("[[[\n")
+
+
+def _a_file(clone: Path) -> None:
+    shutil.rmtree(clone)
+    clone.write_text("not a folder\n")
+
+
+@pytest.mark.parametrize("harm", [_cut_packs, _flip_contents, _no_packs, _no_head, _no_objects, _garbage, _a_file])
+@pytest.mark.parametrize("when", ["between", "during"])
+def test_a_damaged_clone_is_made_anew(
+    forge: Forge, change: Pull, tmp_path: Path, harm: Callable[[Path], None], when: str
+) -> None:
+    trees = mirrors(forge, tmp_path).changes(change)
+    wanted = everything(trees, change)
+    harm(clone_of(tmp_path))
+    again = trees if when == "during" else mirrors(forge, tmp_path).changes(change)
+    assert everything(again, change) == wanted
+
+
+PLANNING = """
+import os, sys
+from pathlib import Path
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.mirror import Mirrors
+from bot.core.pull import Pull, PullRef, PullState
+folder, url, base, head = sys.argv[1:]
+pull = Pull(PullRef("Owner/Bridge", 7), "main", base, head, "", "a", "MEMBER", draft=False, state=PullState.OPEN)
+trees = Mirrors(Path(folder), url, (GitRepository, GitError), surroundings=os.environ).changes(pull)
+found = trees.read_objects(trees.tree(head).values())
+print(len(trees.change(base, head).paths), None in found.values())
+"""
+
+
+def test_two_processes_at_once_share_a_clone(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    forge.server.pause_s = 0.1
+    command = [sys.executable, "-c", PLANNING, str(tmp_path), forge.server.url, change.base_sha, change.head_sha]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        for _ in range(3)
+    ]
+    for process in started:
+        out, err = process.communicate(timeout=60)
+        assert (out, err) == (b"3 False\n", b"")
+    assert forge.server.fetches <= 6
+
+
+def test_threads_share_a_clone(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    shared = mirrors(forge, tmp_path)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(everything(shared.changes(change), change))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [everything(GitRepository(forge.bare), change)] * 4
+
+
+def test_a_lock_that_is_never_given_back_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    everything(mirrors(forge, tmp_path).changes(change), change)
+    pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 4\n"}))
+    lock = clone_of(tmp_path).with_name("bridge.git.lock")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ForgeError, match="Another process has been fetching") as told:
+            mirrors(forge, tmp_path, Bounds(lock_s=0.1)).changes(pushed)
+    assert told.value.passing
+    assert mirrors(forge, tmp_path).changes(pushed).read_blob(pushed.head_sha, "src/a.py") == b"a = 4\n"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [(Bounds(command_s=0.5), "took more than 0.5 s"), (Bounds(fetch_bytes=1 << 20), "brought more than 1 MiB")],
+)
+def test_a_fetch_that_takes_too_much_is_stopped(
+    forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds, told: str
+) -> None:
+    noise = base64.b64encode(os.urandom(4 << 20)).decode()
+    large = replace(change, head_sha=forge.push("refs/pull/7/head", {"noise.txt": noise}))
+    limited = mirrors(forge, tmp_path, bounds).changes(large)
+    forge.server.pause_s = 0.02
+    with pytest.raises(ForgeError, match=told):
+        limited.read_blob(large.head_sha, "noise.txt")
+    assert limited.read_blob(large.head_sha, "src/a.py") == b"a = 2\n"
+    assert not list(clone_of(tmp_path).rglob("tmp_*"))
+
+
+def test_a_clone_that_grew_too_large_is_made_anew(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    everything(mirrors(forge, tmp_path).changes(change), change)
+    before = clone_of(tmp_path).stat().st_ino
+    pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 5\n"}))
+    trees = mirrors(forge, tmp_path, Bounds(disk_bytes=100)).changes(pushed)
+    assert clone_of(tmp_path).stat().st_ino != before
+    assert everything(trees, pushed) == everything(GitRepository(forge.bare), pushed)
+
+
+def test_packs_are_put_together_and_nothing_is_lost(forge: Forge, change: Pull, tmp_path: Path) -> None:
+    bounded = mirrors(forge, tmp_path, Bounds(packs=3))
+    heads = [forge.push("refs/pull/7/head", {"src/a.py": f"a = {at}\n"}) for at in range(10, 16)]
+    for at, head in enumerate(heads, 10):
+        trees = bounded.changes(replace(change, head_sha=head))
+        assert trees.read_blob(head, "src/a.py") == f"a = {at}\n".encode()
+    assert len(list(clone_of(tmp_path).rglob("*.pack"))) <= 4
+    before = bounded.fetches
+    first = bounded.changes(replace(change, head_sha=heads[0]))
+    assert first.read_blob(heads[0], "src/a.py") == b"a = 10\n"
+    assert bounded.fetches == before
+    assert None not in first.read_objects(first.tree(heads[0]).values()).values()
+
+
+@pytest.mark.parametrize("bounds", [Bounds(content_bytes=1000), Bounds(read_bytes=1000)])
+def test_a_content_that_unpacks_to_too_much_is_not_read(
+    forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds
+) -> None:
+    moved = {"src/a.py": "a = 2\n", "src/more.py": None, "src/zeros.py": "0" * 5000, "src/b.py": "more = 1\n"}
+    large = replace(change, base_sha=change.head_sha, head_sha=forge.push("refs/pull/7/head", moved))
+    trees = mirrors(forge, tmp_path, bounds).changes(large)
+    assert trees.read_blob(large.head_sha, "src/zeros.py") is None
+    assert trees.read_blob(large.head_sha, "src/b.py") == b"more = 1\n"
+    found = trees.change(large.base_sha, large.head_sha)
+    assert found.names() == ("src/b.py", "src/more.py", "src/zeros.py")
+    assert not any(path.old_path for path in found.paths)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/..", "a/b/c", "a", "-x/y", "a/b c"])
+def test_a_name_that_is_no_repository_is_refused(forge: Forge, change: Pull, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ForgeError, match="is no repository: write owner/name"):
+        mirrors(forge, tmp_path).changes(replace(change, ref=PullRef(name, 1)))
+    assert not list(tmp_path.rglob("*.lock"))
