@@ -65,6 +65,7 @@ class GitHubActionsBackend:
         self._clock = clock
         # When each run was first asked to end; a restart of ours grants it the grace anew.
         self._asked: dict[int, datetime] = {}
+        self._given_up: set[int] = set()
 
     def submit(self, run: Run) -> str:
         """Dispatch the workflow once; the handle is the number of its run."""
@@ -141,14 +142,14 @@ class GitHubActionsBackend:
             return Progress(RunState.LOST, f"{title}; {mend}", found.url)
         if run.state is RunState.CANCELLING:
             return Progress(RunState.CANCELLED, "it was cancelled", found.url)
-        if self._overdue(run, found) and not self._taken(run, found):
+        if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
             return Progress(RunState.LOST, self._no_runner(run), found.url)
         return Progress(RunState.CANCELLED, "somebody cancelled it on GitHub", found.url)
 
     def _going(self, run: Run, found: WorkflowRun) -> Progress:
         if run.state is RunState.CANCELLING:
             return Progress(RunState.CANCELLING, "GitHub is ending it", found.url)
-        if found.id in self._asked:
+        if found.id in self._given_up:
             return Progress(RunState.SUBMITTED, f"{self._no_runner(run)}; GitHub is ending it", found.url)
         if found.status == "in_progress":
             return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
@@ -163,6 +164,7 @@ class GitHubActionsBackend:
             self._asked.setdefault(found.id, now)
         elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
             self._asked[found.id] = now
+            self._given_up.add(found.id)
             self._workflows.cancel(run.repository, found.id)
         asked = self._asked.get(found.id)
         if asked is not None and now - asked >= timedelta(seconds=self._settings.force_after_s):

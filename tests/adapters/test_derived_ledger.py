@@ -1,0 +1,216 @@
+"""The memory of a repository without a server, over real HTTP: what is believed, what is not, and what survives."""
+
+import random
+import string
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.adapters.derived_ledger import LEDGER_CHECK, DerivedLedger
+from bot.adapters.github.checks import GithubChecks
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.session import GitHub, with_token
+from bot.core.check_runs import MAX_OUTPUT
+from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from bot.core.levels import Level
+from bot.ports import ForgeError
+from tests.adapters.clocks import BEGAN, Hand
+from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.core.builders import make_job
+from tests.fakes.github_standin.state import GITHUB_ACTIONS
+
+TOKEN = "ghs_of-a-workflow"
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Room]:
+    with room(tmp_path) as made:
+        made.world.actions_token(TOKEN, {"checks": "write", "pull_requests": "write", "contents": "read"})
+        yield made
+
+
+@pytest.fixture
+def workflow(at: Room) -> Iterator[GitHub]:
+    github = with_token(TOKEN, app_id=GITHUB_ACTIONS, api_url=at.world.url)
+    yield github
+    github.close()
+
+
+@pytest.fixture
+def clock() -> Hand:
+    return Hand()
+
+
+def opened(github: GitHub, clock: Hand, **more: Any) -> DerivedLedger:
+    """The ledger as a fresh workflow run has it."""
+    return DerivedLedger(GithubChecks(github), GithubConversation(github), GithubPulls(github), clock, **more)
+
+
+@pytest.fixture
+def ledger(workflow: GitHub, clock: Hand) -> DerivedLedger:
+    return opened(workflow, clock)
+
+
+def asked(head: str, source: str = "label:verl-e2e:run:x", **more: Any) -> Asked:
+    values = {"actor": "ada", "verb": "run", "head_sha": head, "at": BEGAN, **more}
+    return Asked.model_validate({"source": source, "repository": REPOSITORY, "number": 1, **values})
+
+
+def run(head: str, attempt: int = 1, **more: Any) -> Run:
+    job = make_job()
+    values = {"key": run_key(REPOSITORY, head, job.digest(), attempt), "repository": REPOSITORY, "number": 1}
+    values |= {"head_sha": head, "job_id": job.id, "job_digest": job.digest(), "attempt": attempt, "job": job}
+    return Run.model_validate({**values, "created": BEGAN + timedelta(minutes=attempt), "updated": BEGAN, **more})
+
+
+def test_what_one_workflow_run_writes_the_next_one_reads(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    head = at.world.head(1)
+    common = {"repository": REPOSITORY, "number": 1, "head_sha": head, "actor": "ada", "at": BEGAN}
+    approval = Approval.model_validate({**common, "source": "check:1:approve"})
+    override = Override.model_validate(
+        {**common, "source": "check:2:override", "level": Level.PARALLELISM, "reason": "no host is free"}
+    )
+    given = (asked(head), approval, override)
+    assert [ledger.add(one) for one in given] == [True] * 3
+    ledger.put_run(run(head))
+    ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, digest="d", at=BEGAN))
+    ledger.flush()
+    again = opened(workflow, clock)
+    assert again.entries(REPOSITORY, 1) == given
+    assert [again.add(one) for one in given] == [False] * 3
+    assert again.runs(REPOSITORY, number=1) == again.runs(REPOSITORY, head_sha=head) == (run(head),)
+    found = again.posted(REPOSITORY, "card", "1")
+    assert found is not None
+    assert found.remote_id == 7
+    assert again.posted(REPOSITORY, "check", f"{head}:verl-e2e") is None
+
+
+def test_a_head_has_one_book_however_often_it_is_written(at: Room, ledger: DerivedLedger) -> None:
+    head = at.world.head(1)
+    for number in range(5):
+        ledger.add(asked(head, f"label:{number}:x"))
+    checks = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    assert len(checks) == 1
+
+
+def test_a_final_run_stays_as_it_is(at: Room, ledger: DerivedLedger) -> None:
+    head = at.world.head(1)
+    ended = run(head, state=RunState.CANCELLED)
+    assert ledger.put_run(ended) == ended
+    assert ledger.put_run(run(head, state=RunState.RUNNING)) == ended
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted", "another author"])
+def test_a_command_counts_only_while_its_comment_stands(at: Room, ledger: DerivedLedger, change: str) -> None:
+    comment = at.world.comment("ada", "/verl-e2e run")
+    author = "eve" if change == "another author" else "ada"
+    ledger.add(asked(at.world.head(1), f"comment:{comment.id}:1", actor=author))
+    ledger.forget()
+    assert len(ledger.entries(REPOSITORY, 1)) == (change != "another author")
+    if change == "edited":
+        at.world.edit_comment(comment, "/verl-e2e level5", by="eve")
+    elif change == "deleted":
+        at.world.delete_comment(comment, by="ada")
+    ledger.forget()
+    assert ledger.entries(REPOSITORY, 1) == ()
+
+
+def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, clock: Hand) -> None:
+    head = at.world.head(1)
+    forger = opened(at.github, clock, app_id=at.world.app.id)
+    forger.add(asked(head))
+    assert forger.entries(REPOSITORY, 1) != ()
+    assert ledger.entries(REPOSITORY, 1) == ()
+
+
+def test_a_book_copied_from_another_head_is_not_believed(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    head = at.world.head(1)
+    ledger.put_run(run(head, state=RunState.FINISHED))
+    pushed = at.world.push(1, {"src/a.py": b"a = 2\n"})
+    (book,) = [one for one in GithubChecks(workflow).check_runs(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    GithubChecks(workflow).write_check(REPOSITORY, replace(book, id=0, head_sha=pushed))
+    assert opened(workflow, clock).runs(REPOSITORY, number=1) == ()
+
+
+def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand) -> None:
+    head = at.world.head(1)
+    ledger.add(asked(head))
+    (check,) = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    check.text = "not a book"
+    again = opened(workflow, clock)
+    assert again.entries(REPOSITORY, 1) == ()
+    assert again.add(asked(head))
+
+
+def test_the_runs_of_the_head_before_are_known_after_a_push(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    first = at.world.head(1)
+    ledger.put_run(run(first))
+    second = at.world.push(1, {"src/a.py": b"a = 2\n"})
+    told = opened(workflow, clock, before={second: first})
+    told.put_run(run(second, attempt=2))
+    third = at.world.push(1, {"src/a.py": b"a = 3\n"})
+    told = opened(workflow, clock, before={third: second})
+    told.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
+    told.flush()
+    later = opened(workflow, clock)
+    assert [one.head_sha for one in later.runs(REPOSITORY, number=1)] == [first, second]
+    assert later.entries(REPOSITORY, 1) == ()
+
+
+def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedger, clock: Hand) -> None:
+    clock.time = at.world.state.now() - timedelta(minutes=1)
+    heard = at.world.comment("ada", "/verl-e2e run")
+    missed = at.world.comment("bob", "/verl-e2e cancel")
+    edited = at.world.comment("bob", "/verl-e2e help")
+    at.world.edit_comment(edited, "/verl-e2e run")
+    ledger.hear(ONE, [heard.id])
+    ledger.forget()
+    assert [one.id for one in ledger.unheard(ONE)] == [missed.id]
+    ledger.add(asked(at.world.head(1), f"comment:{missed.id}:1", actor="bob"))
+    assert ledger.unheard(ONE) == ()
+
+
+def test_a_comment_on_an_earlier_head_is_never_heard_late(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    clock.time = at.world.state.now() - timedelta(minutes=1)
+    at.world.comment("ada", "/verl-e2e override 2 the cluster is down")
+    assert len(ledger.unheard(ONE)) == 1
+    at.world.push(1, {"src/a.py": b"a = 2\n"})
+    clock.time = at.world.state.now() + timedelta(minutes=1)
+    assert opened(workflow, clock).unheard(ONE) == ()
+
+
+def noise(length: int) -> str:
+    chosen = random.Random(length)
+    return "".join(chosen.choice(string.printable) for _ in range(length))
+
+
+def test_a_long_book_loses_what_can_be_done_without_first(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    head = at.world.head(1)
+    for attempt in range(1, 7):
+        ended = run(head, attempt, state=RunState.FINISHED, verdict=noise(15_000 + attempt), handle=str(attempt))
+        ledger.put_run(ended)
+    kept = opened(workflow, clock).runs(REPOSITORY, number=1)
+    assert [one.handle for one in kept] == ["1", "2", "3", "4", "5", "6"]
+    assert [bool(one.verdict) for one in kept] == [False, False, False, True, True, True]
+    (check,) = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    assert len(check.text or "") <= MAX_OUTPUT
+
+
+def test_a_full_book_says_so(at: Room, ledger: DerivedLedger) -> None:
+    with pytest.raises(ForgeError, match="install the App"):
+        ledger.add(asked(at.world.head(1), options={"model": noise(120_000)}))
