@@ -1,0 +1,49 @@
+"""Answer the commands that ask for words: `help` and `explain`, each with one comment."""
+
+from bot.core.command_text import render_help
+from bot.core.explain import render_explanation
+from bot.core.inert import fence_for, fenced_row
+from bot.core.ledger import Asked
+from bot.core.pull import Pull
+from bot.core.situation import Situation
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.planning import Planner
+from bot.handlers.posting import reply
+from bot.ports import ForgeError
+
+MAX_ANSWERS = 20
+MAX_ROWS = 80
+TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
+
+
+def answer(situation: Situation, rooms: AppRooms) -> None:
+    """Answer what was asked on this pull request, each question once, at most twenty."""
+    target = situation.target
+    if not isinstance(target, Pull):
+        return
+    asked = [one for one in situation.entries if isinstance(one, Asked) and one.verb in {"help", "explain"}]
+    for one in asked[:MAX_ANSWERS]:
+        if rooms.ledger.posted(one.repository, "reply", f"{one.number}:{one.source}") is None:
+            text = render_help() if one.verb == "help" else _explained(one, situation, rooms)
+            reply(target.ref, one.source, text, rooms)
+
+
+def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
+    path, _, symbol = asked.arguments[0].partition(":")
+    if situation.policy.reach is None:
+        return _fenced((f"{situation.policy.source} follows no reach: paths are judged by their names alone",))
+    try:
+        planner = Planner(rooms.changes(situation.target), rooms.uses, rooms.summaries)
+        found = planner.explain(situation.head_sha, situation.policy, [(path, symbol)])
+    except Exception as error:
+        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+            raise
+        return _fenced((str(error),))
+    rows = tuple(row for one in found for row in render_explanation(one).splitlines())
+    return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
+
+
+def _fenced(rows: tuple[str, ...]) -> str:
+    inert = tuple(fenced_row(row) for row in rows)
+    fence = fence_for(inert)
+    return "\n".join((f"{fence}text", *inert, fence)) + "\n"

@@ -1,0 +1,57 @@
+"""Start and end runs on the back end: written down before anything is asked, so that a restart knows as much."""
+
+from dataclasses import dataclass, field
+
+from bot.core.ledger import Run, RunState
+from bot.core.pull import Pull, PullState, Target
+from bot.handlers.app_rooms import AppRooms
+from bot.ports import BackendError
+
+
+@dataclass(slots=True)
+class Troubles:
+    """What went wrong and may go better later; the look is then taken again."""
+
+    found: list[BackendError] = field(default_factory=list)
+
+
+def is_still_head(target: Target, rooms: AppRooms) -> bool:
+    """Whether GitHub still has this head, open and ready, read again right before GPUs are spent on it."""
+    if not isinstance(target, Pull):
+        return True
+    now = rooms.pulls.pull(target.ref)
+    return now.head_sha == target.head_sha and now.state is PullState.OPEN and not now.draft
+
+
+def submit(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
+    """Put the run down and give it to the back end; again is safe, for the back end knows it by its key.
+
+    One that the back end will never take is Refused; one that it does not take now stays Queued.
+    """
+    kept = rooms.ledger.put_run(run)
+    if kept.state is not RunState.QUEUED:
+        return kept
+    try:
+        handle = rooms.backend.submit(kept)
+    except BackendError as error:
+        if error.final:
+            return rooms.ledger.put_run(_changed(kept, rooms, state=RunState.REFUSED, reason=str(error)))
+        troubles.found.append(error)
+        return kept
+    return rooms.ledger.put_run(_changed(kept, rooms, state=RunState.SUBMITTED, handle=handle))
+
+
+def cancel(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
+    """Put down that the run shall end, and ask the back end; `run` is as it shall be kept."""
+    kept = rooms.ledger.put_run(run)
+    if kept.state.final:
+        return kept
+    try:
+        rooms.backend.cancel(kept)
+    except BackendError as error:
+        troubles.found.append(error)
+    return kept
+
+
+def _changed(run: Run, rooms: AppRooms, **changes: object) -> Run:
+    return run.model_copy(update={"updated": rooms.clock.now(), **changes})

@@ -1,0 +1,270 @@
+"""Hear one event: keep the fact that it carries, if any, and name what is to be looked at because of it.
+
+Nothing is decided here but whether somebody may ask. The same event heard twice, late or out of order adds nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bot.config.problems import ConfigError
+from bot.core.capabilities import Access, Capability
+from bot.core.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
+from bot.core.command_text import render_mistakes
+from bot.core.commands import LEVEL, VERBS, Command, Mistake, parse
+from bot.core.inert import markdown
+from bot.core.ledger import Approval, Asked, Override
+from bot.core.levels import Level
+from bot.core.pull import MergeGroup, Pull, PullRef
+from bot.core.references import Reference
+from bot.core.trust import Denied
+from bot.core.webhook_events import (
+    CheckRunEvent,
+    CheckSuiteEvent,
+    CommentEvent,
+    Event,
+    MergeGroupEvent,
+    PullRequestEvent,
+    PushEvent,
+    WorkflowJobEvent,
+    WorkflowRunEvent,
+)
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
+from bot.handlers.posting import forget_check, reply
+from bot.handlers.trusting import allowed, policy_of
+from bot.ports import UnknownPullError
+
+HEARD, NOT_UNDERSTOOD = "eyes", "confused"
+LABEL = "verl-e2e:"
+BROKEN_POLICY = "the policy of the base branch cannot be used, so nobody can be told who may ask; mend it first"
+_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(one)}": (LEVEL, (str(int(one)),)) for one in Level}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One command of somebody: who, where it stands, and on which pull request."""
+
+    actor: str
+    source: str
+    pull: Pull
+
+
+def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, ...]:
+    """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
+    match event:
+        case PullRequestEvent():
+            return _pull_request(event, rooms)
+        case CommentEvent():
+            return _comment(event, rooms)
+        case CheckRunEvent():
+            return _check_run(event, rooms, delivery)
+        case CheckSuiteEvent():
+            return _check_suite(event, rooms, delivery)
+        case MergeGroupEvent():
+            return _merge_group(event, rooms)
+        case WorkflowRunEvent():
+            return _of_handle(event.repository.full_name, event.workflow_run.id, rooms)
+        case WorkflowJobEvent():
+            return _of_handle(event.repository.full_name, event.workflow_job.run_id, rooms)
+        case PushEvent():
+            return (PullRef(event.repository.full_name, event.number),)
+        case _:
+            return ()
+
+
+def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, ...]:
+    ref = PullRef(event.repository.full_name, event.pull_request.number)
+    label = event.label.name if event.action == "labeled" and event.label else ""
+    meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
+    if meant is not None:
+        pull = _pull(ref, rooms)
+        if pull is None:
+            return ()
+        said = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
+        _keep(Command(0, *meant), said, rooms)
+    return (ref,)
+
+
+def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
+    """The commands of a comment, by whoever wrote it: an edited or relayed one is nobody's word."""
+    comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
+    via = comment.performed_via_github_app
+    ours = via is not None and rooms.app_id is not None and via.id == rooms.app_id
+    edited = comment.updated_at != comment.created_at
+    if ours or edited or event.sender.login != comment.user.login:
+        return ()
+    parsed = parse(rooms.read_commands(comment.body))
+    if not parsed:
+        return ()
+    rooms.conversation.react(ref, comment.id, HEARD)
+    pull = _pull(ref, rooms)
+    if pull is None:
+        return ()
+    wrong = [_heard(one, event, pull, rooms) for one in parsed]
+    said = [one for one in wrong if one]
+    if said:
+        rooms.conversation.react(ref, comment.id, NOT_UNDERSTOOD)
+        reply(ref, f"comment:{comment.id}", "\n".join(said), rooms)
+    return (ref,)
+
+
+def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:
+    """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
+    if isinstance(one, Mistake):
+        return render_mistakes([one])
+    said = _Said(event.comment.user.login, f"comment:{event.comment.id}:{one.line}", pull)
+    refused = _keep(one, said, rooms)
+    return f"Line {one.line}: {markdown(refused)}.\n" if refused else ""
+
+
+def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
+    """Keep a command if its actor may give it; gives why not, empty when it is kept."""
+    verb, pull = VERBS[command.verb], said.pull
+    access = _access(pull, rooms)
+    if access is None and verb.needs is not Capability.ASK:
+        return BROKEN_POLICY
+    leave = allowed(said.actor, verb.needs, pull, access or Access(), rooms)
+    if isinstance(leave, Denied):
+        return leave.reason
+    if command.verb == "approve" and command.arguments[0] != pull.head_sha:
+        return f"the head is {pull.head_sha} now, not {command.arguments[0]}; look at it and approve that"
+    rooms.ledger.add(_entry(command, said, rooms))
+    return ""
+
+
+def _access(pull: Pull, rooms: AppRooms) -> Access | None:
+    try:
+        return policy_of(pull, rooms).access
+    except ConfigError:
+        return None
+
+
+def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval | Override:
+    pull, now = said.pull, rooms.clock.now()
+    where, number = pull.ref.repository, pull.ref.number
+    if command.verb == "approve":
+        return Approval(
+            repository=where,
+            number=number,
+            head_sha=pull.head_sha,
+            actor=said.actor,
+            source=said.source,
+            at=now,
+        )
+    if command.verb == "override":
+        level, reason = command.arguments
+        return Override(
+            repository=where,
+            number=number,
+            head_sha=pull.head_sha,
+            level=Level(int(level)),
+            reason=reason,
+            actor=said.actor,
+            source=said.source,
+            at=now,
+        )
+    return Asked(
+        source=said.source,
+        repository=where,
+        number=number,
+        actor=said.actor,
+        verb=command.verb,
+        arguments=command.arguments,
+        options=dict(command.options),
+        head_sha=pull.head_sha,
+        at=now,
+    )
+
+
+def _check_run(event: CheckRunEvent, rooms: AppRooms, delivery: str) -> tuple[Reference, ...]:
+    check, repository = event.check_run, event.repository.full_name
+    own = read_check_id(check.external_id or "")
+    ours = rooms.app_id is None or (check.app is not None and check.app.id == rooms.app_id)
+    if own is None or not ours or own.head_sha != check.head_sha:
+        return ()
+    if event.action == "rerequested":
+        # GitHub set it back to queued, whatever becomes of the wish.
+        forget_check(repository, own.head_sha, check.name, rooms)
+    if not own.number:
+        group = remembered_group(repository, own.head_sha, rooms)
+        return (group,) if group is not None else ()
+    identifier = event.requested_action.identifier if event.requested_action else RERUN
+    command = _button(identifier, own if event.action == "rerequested" else CheckId(own.number, own.head_sha))
+    ref = PullRef(repository, own.number)
+    pull = _pull(ref, rooms)
+    # A button on the check of an earlier head asks for nothing now.
+    if pull is not None and command is not None and pull.head_sha == own.head_sha:
+        action = event.action if event.requested_action is None else identifier
+        _keep(command, _Said(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull), rooms)
+    return (ref,) if pull is not None else ()
+
+
+def _button(identifier: str, own: CheckId) -> Command | None:
+    """The command that a button stands for."""
+    if identifier == RERUN:
+        return Command(0, "rerun", (own.job_id,) if own.job_id else ())
+    if identifier == CANCEL:
+        return Command(0, "cancel")
+    number = identifier.removeprefix(LEVEL_BUTTON)
+    if identifier.startswith(LEVEL_BUTTON) and number in {str(int(one)) for one in Level}:
+        return Command(0, LEVEL, (number,))
+    return None
+
+
+def _check_suite(event: CheckSuiteEvent, rooms: AppRooms, delivery: str) -> tuple[Reference, ...]:
+    suite, repository = event.check_suite, event.repository.full_name
+    if rooms.app_id is not None and (suite.app is None or suite.app.id != rooms.app_id):
+        return ()
+    runs = rooms.ledger.runs(repository, head_sha=suite.head_sha)
+    numbers = {one.number for one in runs if one.number is not None} | {one.number for one in suite.pull_requests}
+    found: list[Reference] = []
+    for number in sorted(numbers):
+        pull = _pull(PullRef(repository, number), rooms)
+        if pull is None or pull.head_sha != suite.head_sha:
+            continue
+        _forget_all(pull, {one.job_id for one in runs}, rooms)
+        source = f"suite:{suite.id}:rerequested:{delivery}"
+        _keep(Command(0, "rerun"), _Said(event.sender.login, source, pull), rooms)
+        found.append(pull.ref)
+    return tuple(found)
+
+
+def _forget_all(pull: Pull, job_ids: Iterable[str], rooms: AppRooms) -> None:
+    try:
+        name = policy_of(pull, rooms).gate.name
+    except ConfigError:
+        return
+    for one in (name, *(check_name(name, job_id) for job_id in job_ids)):
+        forget_check(pull.ref.repository, pull.head_sha, one, rooms)
+
+
+def _merge_group(event: MergeGroupEvent, rooms: AppRooms) -> tuple[Reference, ...]:
+    part, repository = event.merge_group, event.repository.full_name
+    branch = part.base_ref.removeprefix("refs/heads/")
+    group = MergeGroup(repository, branch, part.base_sha, part.head_sha, _pulls_of(part.head_ref))
+    remember_group(group, rooms)
+    if event.action == "destroyed":
+        remember_end(group, rooms)
+    return (group,)
+
+
+def _pulls_of(head_ref: str) -> tuple[int, ...]:
+    """The pull request that GitHub's branch for a group names, `gh-readonly-queue/<base>/pr-<number>-<sha>`."""
+    last = head_ref.rpartition("/")[2].split("-")
+    return (int(last[1]),) if len(last) >= 2 and last[0] == "pr" and last[1].isdigit() else ()
+
+
+def _of_handle(repository: str, workflow_run: int, rooms: AppRooms) -> tuple[Reference, ...]:
+    """The target whose run this workflow run is; nothing for everybody else's workflows."""
+    for run in rooms.ledger.runs(repository):
+        if not run.state.final and run.handle == str(workflow_run):
+            found = reference_of(run, rooms)
+            return (found,) if found is not None else ()
+    return ()
+
+
+def _pull(ref: PullRef, rooms: AppRooms) -> Pull | None:
+    try:
+        return rooms.pulls.pull(ref)
+    except UnknownPullError:
+        return None

@@ -1,0 +1,189 @@
+"""Bring a pull request or a merge group to what it should be: read everything anew, decide, do what is missing.
+
+Whoever calls sees to it that no two looks at one reference run at once. Every step is looked up before it is taken, so
+a look that was cut off is simply taken again.
+"""
+
+from dataclasses import replace
+
+from bot.config.policy import packaged_policy
+from bot.config.problems import ConfigError
+from bot.core.card_of_pull import card_of
+from bot.core.conduct import Steps, conduct
+from bot.core.ledger import Run, RunState
+from bot.core.pull import MergeGroup, Pull, PullState, Target
+from bot.core.pull_card import render
+from bot.core.references import Reference
+from bot.core.rules import Policy
+from bot.core.situation import Situation
+from bot.core.trust import NeedsApproval, Trusted
+from bot.core.wishes import Entry
+from bot.handlers.answering import answer
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.carrying import carry_forward
+from bot.handlers.collecting import advance
+from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
+from bot.handlers.grouping import reference_of, with_group_facts
+from bot.handlers.posting import CARD, post_card, post_checks
+from bot.handlers.preparing import Prepared, prepare
+from bot.handlers.trusting import policy_of, trust_of
+from bot.ports import BackendError, UnknownPullError
+
+# How long to wait before a look at runs under way; the card's own interval may make it sooner.
+POLL_S = 30.0
+SOON_S = 1.0
+
+
+def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
+    """Do all that is due for a reference; gives in how many seconds to look again, None when nothing is expected.
+
+    Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
+    """
+    troubles = Troubles()
+    target = _target(reference, rooms)
+    if target is None:
+        return None
+    entries, runs = _remembered(target, rooms, troubles)
+    if _is_at_rest(target, runs, rooms):
+        return None
+    situation = _situation(target, entries, runs, rooms)
+    situation = replace(situation, runs=_take(conduct(situation), situation, rooms, troubles))
+    # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
+    steps = conduct(situation)
+    wait = _show(situation, steps, rooms)
+    if troubles.found:
+        raise troubles.found[0]
+    return _again(situation, steps, wait)
+
+
+def _target(reference: Reference, rooms: AppRooms) -> Target | None:
+    if isinstance(reference, MergeGroup):
+        return with_group_facts(reference, rooms)
+    try:
+        return rooms.pulls.pull(reference)
+    except UnknownPullError:
+        return None
+
+
+def _remembered(target: Target, rooms: AppRooms, troubles: Troubles) -> tuple[tuple[Entry, ...], tuple[Run, ...]]:
+    """The entries, and the runs as they stand now."""
+    if isinstance(target, Pull):
+        entries: tuple[Entry, ...] = rooms.ledger.entries(target.ref.repository, target.ref.number)
+        runs = rooms.ledger.runs(target.ref.repository, number=target.ref.number)
+    else:
+        entries = ()
+        runs = tuple(
+            one for one in rooms.ledger.runs(target.repository, head_sha=target.head_sha) if one.number is None
+        )
+    return entries, tuple(_advanced(one, rooms, troubles) for one in runs)
+
+
+def _advanced(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
+    try:
+        return advance(run, rooms)
+    except BackendError as error:
+        troubles.found.append(error)
+        return run
+
+
+def _is_at_rest(target: Target, runs: tuple[Run, ...], rooms: AppRooms) -> bool:
+    """Whether nobody waits for this target, nothing runs, and nothing of ours stands there."""
+    if any(not one.state.final for one in runs):
+        return False
+    if isinstance(target, MergeGroup):
+        return target.destroyed
+    closed = target.state is PullState.CLOSED
+    return closed and rooms.ledger.posted(target.ref.repository, CARD, str(target.ref.number)) is None
+
+
+def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], rooms: AppRooms) -> Situation:
+    now = rooms.clock.now()
+    try:
+        policy = policy_of(target, rooms)
+    except ConfigError as error:
+        return _without_policy(target, entries, runs, error, rooms)
+    made = prepare(target, policy, entries, runs, rooms)
+    trust = _trust(target, entries, policy, made, rooms)
+    runs = carry_forward(target, policy, made.wanted, runs, rooms)
+    return Situation(
+        target=target,
+        now=now,
+        policy=policy,
+        trust=trust,
+        plan=made.plan,
+        problem=made.problem,
+        broken=made.broken,
+        wanted=made.wanted,
+        entries=entries,
+        runs=runs,
+    )
+
+
+def _without_policy(
+    target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], error: ConfigError, rooms: AppRooms
+) -> Situation:
+    """A base whose policy cannot be used: nothing starts, and the gate says what to mend."""
+    problem = f"the policy of the base branch cannot be used: {error.problems[0]}"
+    return Situation(
+        target=target,
+        now=rooms.clock.now(),
+        policy=packaged_policy(),
+        trust=NeedsApproval(problem),
+        problem=problem,
+        entries=entries,
+        runs=runs,
+    )
+
+
+def _trust(
+    target: Target, entries: tuple[Entry, ...], policy: Policy, made: Prepared, rooms: AppRooms
+) -> Trusted | NeedsApproval:
+    """Whether the head may run; nobody is looked up where nothing is to run."""
+    if not made.wanted:
+        return Trusted("nothing is to run")
+    return trust_of(target, entries, policy, rooms)
+
+
+def _take(steps: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles) -> tuple[Run, ...]:
+    """End and start runs; gives all runs as they are then."""
+    runs = {one.key: one for one in situation.runs}
+    for run in steps.cancel:
+        runs[run.key] = cancel(run, rooms, troubles)
+    ordered = [one for one in runs.values() if one.state is RunState.QUEUED and one.head_sha == situation.head_sha]
+    waiting = (*ordered, *steps.dispatch)
+    if waiting and is_still_head(situation.target, rooms):
+        for run in waiting:
+            runs[run.key] = submit(run, rooms, troubles)
+    return tuple(runs.values())
+
+
+def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
+    """Checks first, for they gate; then the card and the answers. Gives how long the card has to wait."""
+    post_checks(situation.repository, situation.head_sha, steps.checks, rooms)
+    target = situation.target
+    if not isinstance(target, Pull):
+        return 0.0
+    answer(situation, rooms)
+    return post_card(target.ref, render(card_of(situation, steps)), situation.policy.gate.card_interval_s, rooms)
+
+
+def _again(situation: Situation, steps: Steps, wait: float) -> float | None:
+    """When to look again: at once for what became possible, in a while for what runs."""
+    if steps.dispatch or steps.cancel:
+        return SOON_S
+    live = any(not one.state.final for one in situation.runs)
+    waits = [POLL_S] * live + [wait] * (wait > 0)
+    return min(waits, default=None)
+
+
+def due(repository: str, rooms: AppRooms) -> tuple[Reference, ...]:
+    """What a tick looks at: every open pull request, and every target with a run that is not over."""
+    found: dict[Reference, None] = dict.fromkeys(rooms.pulls.open_pulls(repository))
+    found.update(dict.fromkeys(under_way(repository, rooms)))
+    return tuple(found)
+
+
+def under_way(repository: str, rooms: AppRooms) -> tuple[Reference, ...]:
+    """The targets with runs that are not over, by the ledger alone."""
+    live = (one for one in rooms.ledger.runs(repository) if not one.state.final)
+    return tuple(dict.fromkeys(found for one in live if (found := reference_of(one, rooms)) is not None))
