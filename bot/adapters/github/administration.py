@@ -78,7 +78,7 @@ class GithubAdministration:
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
         """Every attempt to deliver a webhook to our App since a time, newest first."""
-        courier = self._github.courier("")
+        courier = self._github.app()
         kept: list[DeliveryAttempt] = []
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
         for _ in range(_MOST_PAGES):
@@ -93,7 +93,7 @@ class GithubAdministration:
 
     def redeliver(self, delivery_id: int) -> None:
         """Ask GitHub to deliver once more."""
-        self._github.courier("").ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
+        self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
 
     def _rules(self, repository: str, branch: str) -> list[RuleAnswer]:
         listed = self._github.courier(repository).pages(f"/repos/{repository}/rules/branches/{quote(branch, safe='')}")

@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from github.CheckRun import CheckRun as RemoteCheck
-from github.GithubObject import NotSet
-
 from bot.adapters.github.answers import CheckAnswer, IdAnswer, read
 from bot.adapters.github.check_limits import actions, batches, checked, output
 from bot.adapters.github.retry import once
@@ -40,10 +37,9 @@ class GithubChecks:
         first = check.annotations[:MAX_ANNOTATIONS]
 
         def write() -> tuple[int, int]:
-            made = self._github.repository(repository).create_check_run(
-                name=check.name, head_sha=check.head_sha, **_fields(check), output=output(check, first)
-            )
-            return read(IdAnswer.model_validate, made.raw_data, f"the check run {check.name}").id, len(first)
+            body = {"head_sha": check.head_sha, **_fields(check), "output": output(check, first)}
+            data = self._github.courier(repository).ask("POST", f"/repos/{repository}/check-runs", body=body)
+            return read(IdAnswer.model_validate, data, f"the check run {check.name}").id, len(first)
 
         def find() -> tuple[int, int] | None:
             found = [run.id for run in self._list(repository, check.head_sha, check.name) if self._is_ours(run, check)]
@@ -57,13 +53,13 @@ class GithubChecks:
         return check_id, self._annotated(repository, check_id) if check.annotations else 0
 
     def _edit(self, repository: str, check_id: int, check: CheckRun) -> None:
-        self._remote(repository, check_id).edit(name=check.name, **_fields(check), output=output(check))
+        self._send(repository, check_id, {**_fields(check), "output": output(check)})
 
     def _annotate(self, repository: str, check_id: int, check: CheckRun, known: int) -> None:
         for batch in batches(check.annotations[known:]):
 
             def write(batch: tuple[Any, ...] = batch) -> bool:
-                self._remote(repository, check_id).edit(output=output(check, batch))
+                self._send(repository, check_id, {"output": output(check, batch)})
                 return True
 
             def find(wanted: int = known + len(batch)) -> bool | None:
@@ -76,8 +72,8 @@ class GithubChecks:
         data = self._github.courier(repository).ask("GET", f"/repos/{repository}/check-runs/{check_id}")
         return read(CheckAnswer.model_validate, data, "a check run").output.annotations_count
 
-    def _remote(self, repository: str, check_id: int) -> RemoteCheck:
-        return self._github.repository(repository).get_check_run(check_id)
+    def _send(self, repository: str, check_id: int, body: dict[str, Any]) -> None:
+        self._github.courier(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
 
     def _list(self, repository: str, head_sha: str, name: str = "") -> tuple[CheckRun, ...]:
         wanted: dict[str, Any] = {"check_name": name, "filter": "all"} if name else {}
@@ -93,13 +89,13 @@ class GithubChecks:
 
 def _fields(check: CheckRun) -> dict[str, Any]:
     """What is sent beside the output; buttons always, so that those of an earlier state go away."""
-    return {
-        "details_url": check.details_url or NotSet,
-        "external_id": check.external_id or NotSet,
-        "status": check.status,
-        "conclusion": check.conclusion or NotSet,
-        "actions": actions(check),
+    optional = {
+        "details_url": check.details_url,
+        "external_id": check.external_id,
+        "conclusion": check.conclusion,
     }
+    known = {name: value for name, value in optional.items() if value}
+    return {"name": check.name, "status": check.status, "actions": actions(check), **known}
 
 
 def _as_check(answer: CheckAnswer) -> CheckRun:

@@ -187,8 +187,19 @@ class Courier(Requester):
                 raise UncertainError(f"GitHub did not say whether it did: {verb} {path}") from error
             raise as_forge_error(error, f"{verb} {path}") from error
 
+    @classmethod
+    def createException(  # noqa: N802 - PyGithub's name
+        cls, status: int, headers: dict[str, Any], output: Any
+    ) -> GithubException:
+        """The error for a status, also when what came with it is not what GitHub sends."""
+        message = output.get("message") if isinstance(output, dict) else None
+        return super().createException(status, headers, {"message": message if isinstance(message, str) else ""})
+
     def ask(self, verb: str, path: str, *, parameters: dict[str, Any] | None = None, body: Any | None = None) -> Any:
-        """The JSON that answers a request for which PyGithub has no method."""
+        """The JSON that answers a request.
+
+        PyGithub's own objects are not used for it: they ask again behind our back for what an answer lacks.
+        """
         return self.requestJsonAndCheck(verb, path, parameters, None, body)[1]
 
     def pages(self, path: str, item: str = "", **parameters: Any) -> list[Any]:

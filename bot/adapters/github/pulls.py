@@ -34,7 +34,7 @@ class GithubPulls:
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now; UnknownPullError."""
         try:
-            data = self._github.repository(ref.repository).get_pull(ref.number).raw_data
+            data = self._github.courier(ref.repository).ask("GET", f"/repos/{ref.repository}/pulls/{ref.number}")
         except RefusedError as error:
             if not error.absent:
                 raise

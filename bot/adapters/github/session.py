@@ -1,4 +1,4 @@
-"""Who we are at GitHub, and the requesters that PyGithub's objects are given: one for each thread and repository."""
+"""Who we are at GitHub, and the couriers that carry our requests: one for each thread and repository."""
 
 import threading
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
-from github.Repository import Repository
 
 from bot.adapters.github.courier import PACE, Calls, Courier, Pace
 from bot.adapters.github.retry import Patience
@@ -15,6 +14,8 @@ from bot.ports import ForgeError
 
 PUBLIC_API_URL = "https://api.github.com"
 TIMEOUT_S = 15
+# The place that stands for the App itself.
+_APP = ""
 
 
 class GitHub:
@@ -47,18 +48,13 @@ class GitHub:
         self._here = threading.local()
         self._couriers: WeakSet[Courier] = WeakSet()
 
-    def courier(self, repository: str) -> Courier:
-        """This thread's requester for a repository or an organisation, `owner/`; an empty name is the App itself."""
-        here: dict[str, Courier] = self._here.__dict__.setdefault("couriers", {})
-        if repository not in here:
-            if repository:
-                checked_place(repository)
-            here[repository] = self._new(repository)
-        return here[repository]
+    def courier(self, place: str) -> Courier:
+        """This thread's requester for a repository, `owner/name`, or an organisation, `owner/`."""
+        return self._courier(checked_place(place))
 
-    def repository(self, name: str) -> Repository:
-        """PyGithub's repository; making it asks GitHub nothing."""
-        return Repository(self.courier(name), url=f"/repos/{name}")
+    def app(self) -> Courier:
+        """This thread's requester for the App itself."""
+        return self._courier(_APP)
 
     def close(self) -> None:
         """Close every connection."""
@@ -67,12 +63,18 @@ class GitHub:
         for courier in couriers:
             courier.close()
 
-    def _new(self, repository: str) -> Courier:
+    def _courier(self, place: str) -> Courier:
+        here: dict[str, Courier] = self._here.__dict__.setdefault("couriers", {})
+        if place not in here:
+            here[place] = self._new(place)
+        return here[place]
+
+    def _new(self, place: str) -> Courier:
         with self._lock:
             # GitHub counts what an installation writes, and an owner has one installation.
-            pace = self._paces.setdefault(repository.partition("/")[0], Pace(self._pace_limits, self.patience.sleep))
+            pace = self._paces.setdefault(place.partition("/")[0], Pace(self._pace_limits, self.patience.sleep))
             courier = Courier(
-                self._auth_for(repository),
+                self._auth_for(place),
                 self.api_url,
                 calls=self.calls,
                 pace=pace,
@@ -93,14 +95,18 @@ def as_app(
     timeout_s: int = TIMEOUT_S,
 ) -> GitHub:
     """GitHub as our App sees it, in every repository where it is installed; ForgeError for a key that is none."""
-    app = AppAuth(app_id, private_key)
     try:
+        app = AppAuth(app_id, private_key)
         app.create_jwt()
     except Exception as error:
         raise ForgeError("The App's private key is no PEM text of an RSA key: paste the whole file") from error
-    tokens = Tokens(lambda: github.courier(""))
+
+    def jwt_courier() -> Courier:
+        return github.app()
+
+    tokens = Tokens(jwt_courier)
     github = GitHub(
-        lambda repository: InstallationAuth(tokens, repository) if repository else app,
+        lambda place: InstallationAuth(tokens, place) if place else app,
         api_url=api_url,
         app_id=app_id,
         patience=patience,

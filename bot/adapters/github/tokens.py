@@ -23,6 +23,7 @@ PERMISSIONS: Mapping[str, str] = {
     "administration": "read",
     "checks": "write",
     "contents": "read",
+    "issues": "write",
     "members": "read",
     "metadata": "read",
     "pull_requests": "write",

@@ -52,6 +52,14 @@ def get_repository_installation(api: Api, request: Request) -> Reply:
     raise NOT_FOUND
 
 
+def get_organization_installation(api: Api, request: Request) -> Reply:
+    """The App's installation on an account."""
+    for one in api.state.installations.values():
+        if one.app is _app(request) and one.account.login.lower() == request.variables["org"].lower():
+            return Reply(200, api.shapes.installation(one))
+    raise NOT_FOUND
+
+
 def create_token(api: Api, request: Request) -> Reply:
     """A token of an installation, as narrow as asked."""
     installation, sent = _installation(api, request), request.json()
@@ -223,6 +231,7 @@ ROUTES = (
     Route("GET", "/app/installations/{installation}", get_installation, app_only=True),
     Route("POST", "/app/installations/{installation}/access_tokens", create_token, app_only=True),
     Route("GET", "/repos/{owner}/{repo}/installation", get_repository_installation, app_only=True),
+    Route("GET", "/orgs/{org}/installation", get_organization_installation, app_only=True),
     Route("GET", "/app/hook/deliveries", list_deliveries, app_only=True),
     Route("GET", "/app/hook/deliveries/{delivery}", get_delivery, app_only=True),
     Route("POST", "/app/hook/deliveries/{delivery}/attempts", redeliver, app_only=True),

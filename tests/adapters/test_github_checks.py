@@ -1,0 +1,164 @@
+"""Check runs over real HTTP: made once, limits looked at before, annotations appended once."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.github.checks import GithubChecks
+from bot.core.check_runs import Annotation, CheckRun
+from bot.ports import ForgeError
+from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
+from tests.fakes.github_standin.world import APP_ID
+
+BUTTONS = (("Rerun failed", "Run what failed once more", "rerun-failed"), ("Cancel", "End what runs", "cancel"))
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Room]:
+    with room(tmp_path, timeout_s=1) as made:
+        yield made
+
+
+def wanted(at: Room, **changes: object) -> CheckRun:
+    check = CheckRun(
+        name="verl-e2e",
+        head_sha=at.world.head(1),
+        status="in_progress",
+        title="Level 0 runs",
+        summary="why",
+        external_id="gate:1",
+        details_url="https://verl-e2e.example/1",
+    )
+    return replace(check, **changes)  # type: ignore[arg-type]
+
+
+def remarks(count: int) -> tuple[Annotation, ...]:
+    return tuple(Annotation("src/a.py", n, n, "warning", "Reached", f"remark {n}") for n in range(1, count + 1))
+
+
+def test_a_check_run_is_made_and_brought_to_its_end(at: Room) -> None:
+    checks = GithubChecks(at.github)
+    check_id = checks.write_check(REPOSITORY, wanted(at))
+    ended = wanted(at, id=check_id, status="completed", conclusion="failure", text="the log", actions=BUTTONS)
+    assert checks.write_check(REPOSITORY, ended) == check_id
+    (found,) = checks.check_runs(REPOSITORY, at.world.head(1))
+    assert found == replace(ended, actions=(), app_id=APP_ID)
+    kept = at.world.check(at.world.head(1), "verl-e2e")
+    assert kept is not None
+    assert [action["identifier"] for action in kept.actions] == ["rerun-failed", "cancel"]
+    assert at.github.calls.by_verb()["PATCH"] == 1
+
+
+BROKEN = [
+    server_error(500),
+    server_error(503),
+    server_error(500, When.AFTER),
+    server_error(502, When.AFTER),
+    cut(),
+    cut(When.AFTER),
+    silence(1.5, When.AFTER),
+    slow_down(403),
+    slow_down(429),
+]
+
+
+@pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: f"{fault.status}-{fault.when.value}-{fault.delay_s}")
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_check_run_is_made_once_whatever_breaks(at: Room, fault: Fault, times: int) -> None:
+    at.world.faults.add(fault, "POST", "/check-runs$", times=times if fault.when is When.BEFORE else 1)
+    checks = GithubChecks(at.github)
+    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=remarks(70)))
+    (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
+    assert kept.id == check_id
+    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, 71)]
+
+
+def test_another_apps_check_of_our_name_is_not_ours(at: Room) -> None:
+    at.world.actions_token("ghs_actions", {"checks": "write"})
+    actions = at.world.state.apps[15368]
+    other = GithubChecks(at.github)
+    other.write_check(REPOSITORY, wanted(at))
+    (foreign,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
+    foreign.suite.app = actions
+    at.world.faults.add(cut(), "POST", "/check-runs$")
+    ours = other.write_check(REPOSITORY, wanted(at))
+    assert ours != foreign.id
+    assert {check.app_id for check in other.check_runs(REPOSITORY, at.world.head(1))} == {15368, APP_ID}
+
+
+def test_a_check_run_of_another_job_is_not_taken_for_this_one(at: Room) -> None:
+    checks = GithubChecks(at.github)
+    first = checks.write_check(REPOSITORY, wanted(at, external_id="run:1"))
+    at.world.faults.add(server_error(502), "POST", "/check-runs$")
+    assert checks.write_check(REPOSITORY, wanted(at, external_id="run:2")) != first
+    assert len(at.world.state.checks_of(REPOSITORY, at.world.head(1))) == 2
+
+
+@pytest.mark.parametrize("count", [1, 50, 51, 120])
+def test_annotations_are_sent_in_batches_and_once(at: Room, count: int) -> None:
+    checks = GithubChecks(at.github)
+    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=remarks(count)))
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(count)))
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(count + 1)))
+    (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
+    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, count + 2)]
+
+
+@pytest.mark.parametrize("fault", [server_error(502, When.AFTER), cut(When.AFTER), server_error(502), cut()])
+def test_a_batch_is_not_appended_twice(at: Room, fault: Fault) -> None:
+    checks = GithubChecks(at.github)
+    check_id = checks.write_check(REPOSITORY, wanted(at))
+    at.world.faults.add(fault, "PATCH", "/check-runs/", skip=2)
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(120)))
+    (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
+    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, 121)]
+
+
+def test_check_runs_over_all_pages(at: Room) -> None:
+    checks = GithubChecks(at.github)
+    checks.write_check(REPOSITORY, wanted(at))
+    (one,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
+    for number in range(130):
+        at.world.state.checks[10_000 + number] = replace(one, id=10_000 + number, name=f"other {number}")
+    assert len(checks.check_runs(REPOSITORY, at.world.head(1))) == 131
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"summary": "x" * 65_536}, "summary"),
+        ({"text": "x" * 65_536}, "text"),
+        ({"actions": BUTTONS * 2}, "buttons"),
+        ({"actions": (("l" * 21, "d", "i"),)}, "label"),
+        ({"actions": (("l", "d" * 41, "i"),)}, "description"),
+        ({"actions": (("l", "d", "i" * 21),)}, "identifier"),
+        ({"actions": (("", "d", "i"),)}, "label"),
+        ({"status": "completed"}, "conclusion"),
+        ({"conclusion": "success"}, "conclusion"),
+        ({"annotations": (Annotation("a", 0, 1, "notice", "t", "m"),)}, "annotation"),
+        ({"annotations": (Annotation("a", 2, 1, "notice", "t", "m"),)}, "annotation"),
+        ({"annotations": (Annotation("a", 1, 1, "error", "t", "m"),)}, "annotation"),
+        ({"annotations": (Annotation("a", 1, 1, "notice", "t", "m" * 65_537),)}, "annotation"),
+    ],
+)
+def test_what_github_would_refuse_is_not_sent(at: Room, changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ForgeError, match=told):
+        GithubChecks(at.github).write_check(REPOSITORY, wanted(at, **changes))
+    assert at.github.calls.total == 0
+
+
+def test_what_is_just_within_the_limits_is_sent(at: Room) -> None:
+    full = wanted(
+        at,
+        summary="x" * 65_535,
+        text="y" * 65_535,
+        actions=(("l" * 20, "d" * 40, "i" * 20),) * 3,
+        status="completed",
+        conclusion="action_required",
+    )
+    GithubChecks(at.github).write_check(REPOSITORY, full)
+    (found,) = GithubChecks(at.github).check_runs(REPOSITORY, at.world.head(1))
+    assert (len(found.summary), len(found.text), found.conclusion) == (65_535, 65_535, "action_required")

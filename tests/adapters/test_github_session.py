@@ -1,0 +1,300 @@
+"""Tokens, roles, teams, settings of a repository, deliveries; and many threads at once."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bot.adapters.github.administration import GithubAdministration
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.courier import Courier, Pace
+from bot.adapters.github.people import GithubPeople
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.session import as_app, checked_api_url, with_token
+from bot.adapters.github.tokens import Tokens, narrowed
+from bot.core.pull import PullRef
+from bot.ports import ForgeError, UnknownPullError
+from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.fakes.github_standin.world import APP_ID
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Room]:
+    with room(tmp_path) as made:
+        yield made
+
+
+def test_a_token_is_taken_once_and_for_one_repository_alone(at: Room) -> None:
+    pulls = GithubPulls(at.github)
+    for _ in range(5):
+        pulls.pull(ONE)
+    (asked,) = [one for one in at.world.standin.traffic if one.path.endswith("/access_tokens")]
+    assert json.loads(asked.sent)["repositories"] == ["bridge"]
+    assert json.loads(asked.sent)["permissions"] == {
+        "actions": "write",
+        "administration": "read",
+        "checks": "write",
+        "contents": "read",
+        "issues": "write",
+        "members": "read",
+        "metadata": "read",
+        "pull_requests": "write",
+    }
+    assert at.github.calls.total == len(at.world.standin.traffic) == 7
+
+
+def test_a_token_is_never_asked_to_do_more_than_was_granted() -> None:
+    assert narrowed({"checks": "read", "contents": "write", "secrets": "write"}) == {
+        "checks": "read",
+        "contents": "read",
+    }
+
+
+class Desk:
+    """Hands out tokens that are good for some minutes by GitHub's clock, which is years off ours."""
+
+    def __init__(self, minutes: int) -> None:
+        self.minutes = minutes
+        self.given = 0
+
+    def ask(self, _verb: str, _path: str) -> dict[str, object]:
+        return {"id": 1, "app_id": APP_ID, "permissions": {"checks": "write"}}
+
+    def requestJsonAndCheck(self, *_: object, **__: object) -> tuple[dict[str, str], dict[str, str]]:  # noqa: N802
+        self.given += 1
+        ends = f"2040-01-01T00:{self.minutes:02}:00Z"
+        return {"date": "Sun, 01 Jan 2040 00:00:00 GMT"}, {"token": f"t{self.given}", "expires_at": ends}
+
+
+@pytest.mark.parametrize(("minutes", "asked"), [(59, 1), (6, 1), (5, 3), (1, 3)])
+def test_a_token_near_its_end_is_renewed_by_githubs_clock(minutes: int, asked: int) -> None:
+    desk = Desk(minutes)
+    tokens = Tokens(lambda: cast("Courier", desk))
+    assert [tokens.token(REPOSITORY) for _ in range(3)][-1] == f"t{asked}"
+
+
+def test_a_token_that_was_withdrawn_is_replaced(at: Room) -> None:
+    pulls = GithubPulls(at.github)
+    pulls.pull(ONE)
+    at.world.state.tokens.clear()
+    assert pulls.pull(ONE).author == "ada"
+
+
+def test_a_repository_without_the_app_is_told(at: Room) -> None:
+    with pytest.raises(ForgeError, match="not installed in else/where"):
+        GithubPulls(at.github).pull(PullRef("else/where", 1))
+
+
+@pytest.mark.parametrize("key", ["", "no key", "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----\n"])
+def test_a_key_that_is_none_is_told_at_once(key: str) -> None:
+    with pytest.raises(ForgeError, match="PEM") as told:
+        as_app(APP_ID, key)
+    assert "x" not in str(told.value).split()
+
+
+@pytest.mark.parametrize("url", ["", "github.com", "ftp://x", "https://", "https://u:p@x/", "https://x/?a=1"])
+def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(ForgeError, match="GitHub API"):
+        checked_api_url(url)
+
+
+def test_an_enterprise_address_with_a_path_works(at: Room) -> None:
+    github = as_app(APP_ID, at.world.private_key, api_url=f"{at.world.url}/api/v3/")
+    talk = GithubConversation(github)
+    for number in range(101):
+        at.world.comment("ada", f"{number}")
+    assert len(talk.comments(ONE)) == 101
+    github.close()
+
+
+@pytest.mark.parametrize("role", ["admin", "maintain", "write", "triage", "read"])
+def test_a_role_is_told_by_its_name(at: Room, role: str) -> None:
+    at.world.person("ada", role)
+    assert GithubPeople(at.github).role(REPOSITORY, "ada") == role
+
+
+def test_a_stranger_has_no_role_that_counts(at: Room) -> None:
+    assert GithubPeople(at.github).role(REPOSITORY, "stranger") in ("none", "read")
+
+
+def test_a_team_holds_its_active_members(at: Room) -> None:
+    at.world.team("octo/e2e", "ada")
+    at.world.state.teams["octo/e2e"]["bob"] = "pending"
+    people = GithubPeople(at.github)
+    assert [people.in_team("octo/e2e", login) for login in ("ada", "bob", "eve")] == [True, False, False]
+    assert not people.in_team("octo/none", "ada")
+    with pytest.raises(ForgeError, match="no team"):
+        people.in_team("e2e", "ada")
+
+
+@pytest.mark.parametrize("as_ruleset", [False, True])
+def test_what_a_branch_asks_for_by_protection_or_ruleset(at: Room, as_ruleset: bool) -> None:
+    at.world.protect(("verl-e2e", APP_ID), ("lint", None), as_ruleset=as_ruleset)
+    at.world.repository.merge_queues["main"] = 45
+    rules = GithubAdministration(at.github).branch_rules(REPOSITORY, "main")
+    assert {(check.name, check.app_id) for check in rules.required} == {("verl-e2e", APP_ID), ("lint", None)}
+    assert {check.source.split()[0] for check in rules.required} == {"ruleset" if as_ruleset else "branch"}
+    assert rules.queue_minutes == 45
+
+
+def test_a_branch_that_asks_for_nothing(at: Room) -> None:
+    assert GithubAdministration(at.github).branch_rules(REPOSITORY, "main").required == ()
+
+
+def test_how_the_app_is_installed(at: Room) -> None:
+    administration = GithubAdministration(at.github)
+    found = administration.installation(REPOSITORY)
+    assert found is not None
+    assert (found.app_id, found.app_slug, found.permissions["checks"]) == (APP_ID, "verl-e2e", "write")
+    assert {"pull_request", "merge_group"} <= found.events
+    assert administration.installation("else/where") is None
+
+
+def test_runners_and_workflow_files(at: Room) -> None:
+    at.world.runner("gpu-1", "self-hosted", "gpu-8")
+    at.world.runner("gpu-2", "self-hosted", online=False)
+    at.world.commit({".github/workflows/verl-e2e.yml": b"name: x\non: workflow_dispatch\njobs: {}\n"})
+    administration = GithubAdministration(at.github)
+    assert [(one.name, one.online, one.labels) for one in administration.machines(REPOSITORY)] == [
+        ("gpu-1", True, ("self-hosted", "gpu-8")),
+        ("gpu-2", False, ("self-hosted",)),
+    ]
+    assert administration.workflow_state(REPOSITORY, "verl-e2e.yml") == "active"
+    assert administration.workflow_state(REPOSITORY, "none.yml") == ""
+
+
+def test_only_the_app_itself_sees_its_installation(at: Room) -> None:
+    github = with_token("ghp_x", api_url=at.world.url)
+    with pytest.raises(ForgeError, match="GITHUB_APP_ID"):
+        GithubAdministration(github).installation(REPOSITORY)
+    github.close()
+
+
+def test_threads_never_take_each_others_request(at: Room) -> None:
+    for number in range(2, 10):
+        at.world.open_pull(f"author-{number}", {f"f{number}": b"1"})
+    pulls = GithubPulls(at.github)
+
+    def author(number: int) -> tuple[int, str]:
+        return number, pulls.pull(PullRef(REPOSITORY, number)).author
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(author, [number for _ in range(20) for number in range(2, 10)]))
+    assert all(name == f"author-{number}" for number, name in answers)
+    assert at.calls("POST", "/access_tokens") == 1
+
+
+def test_a_pace_holds_back_what_is_too_much() -> None:
+    waits: list[float] = []
+    pace = Pace(((3, 60.0), (5, 3600.0)), waits.append)
+    for _ in range(3):
+        pace.wait(100)
+    assert waits == []
+    pace.wait(100)
+    assert len(waits) == 1
+    assert 59 < waits[0] <= 60
+    pace.wait(100)
+    with pytest.raises(ForgeError) as told:
+        pace.wait(100)
+    assert told.value.passing
+    assert told.value.wait_s > 3_000
+
+
+Script = Callable[[BaseHTTPRequestHandler], None]
+
+
+@pytest.fixture
+def scripted() -> Iterator[Callable[[Script], str]]:
+    """A server that answers every request by one function."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def serve(script: Script) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                script(self)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                script(self)
+
+            def log_message(self, *_: object) -> None:
+                """Silent."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def answering(status: int, body: bytes, **headers: str) -> Script:
+    def script(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name.replace("_", "-"), value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "told"),
+    [
+        (200, b"{}", "something else: number"),
+        (200, b"[]", "something else"),
+        (200, b"", "something else"),
+        (200, b"<html>", "something else"),
+        (200, b'{"number": "x"}', "something else"),
+        (404, b"<html>gone</html>", "no such pull request"),
+        (404, b"[1]", "no such pull request"),
+        (451, b'{"message": ["odd"]}', "451"),
+    ],
+)
+def test_an_answer_that_github_would_not_give_is_one_sentence(
+    scripted: Callable[[Script], str], status: int, body: bytes, told: str
+) -> None:
+    github = with_token("t", api_url=scripted(answering(status, body)))
+    with pytest.raises((ForgeError, UnknownPullError), match=told) as refused:
+        GithubPulls(github).pull(ONE)
+    assert "\n" not in str(refused.value)
+    github.close()
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_repository_that_moved_is_told_and_nothing_is_read_or_written_elsewhere(
+    scripted: Callable[[Script], str], status: int
+) -> None:
+    moved = answering(status, b'{"message": "Moved", "id": 1}', Location="/repositories/1/issues/1/comments")
+    github = with_token("t", api_url=scripted(moved))
+    with pytest.raises(ForgeError, match="moved"):
+        GithubConversation(github).comment(ONE, "body")
+    with pytest.raises(ForgeError, match="moved"):
+        GithubPulls(github).file_at(REPOSITORY, "0" * 40, "policy.yml")
+    assert github.calls.by_verb() == {"POST": 1, "GET": 1}
+    github.close()
+
+
+def test_a_list_that_points_elsewhere_is_read_on_here(scripted: Callable[[Script], str]) -> None:
+    seen: list[str] = []
+
+    def script(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(handler.path)
+        more = {"Link": '<https://evil.example/steal?page=2>; rel="next"'} if len(seen) == 1 else {}
+        answering(200, b"[]", **more)(handler)
+
+    github = with_token("t", api_url=scripted(script))
+    assert GithubConversation(github).comments(ONE) == ()
+    assert seen[1] == "/steal?page=2"
+    github.close()

@@ -1,0 +1,224 @@
+"""Workflow runs over real HTTP: one run for one key whatever breaks, and artifacts that cannot write elsewhere."""
+
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.github.downloads import safe_member, unpack
+from bot.adapters.github.workflows import GithubWorkflows
+from bot.core.forge import Artifact, WorkflowRun
+from bot.ports import ForgeError
+from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
+
+FILE = "verl-e2e.yml"
+KEY = "k" * 64
+WORKFLOW = b"""
+name: verl-e2e
+run-name: job ${{ inputs.run_key }}
+on:
+  workflow_dispatch:
+    inputs:
+      run_key: {required: true}
+      job: {default: ""}
+jobs:
+  run:
+    runs-on: [self-hosted, gpu-8]
+"""
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Room]:
+    with room(tmp_path / "world", timeout_s=1) as made:
+        made.world.commit({f".github/workflows/{FILE}": WORKFLOW})
+        yield made
+
+
+def start(at: Room, key: str = KEY) -> WorkflowRun:
+    return GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, "main", {"run_key": key, "job": "{}"}, key)
+
+
+def artifact(at: Room, files: Mapping[str, bytes]) -> Artifact:
+    run = start(at)
+    at.world.finish_run(files)
+    (found,) = GithubWorkflows(at.github).artifacts(REPOSITORY, run.id)
+    return found
+
+
+def test_a_run_from_its_start_to_its_end(at: Room) -> None:
+    workflows = GithubWorkflows(at.github)
+    run = start(at)
+    assert run.url
+    (job,) = workflows.jobs(REPOSITORY, run.id)
+    assert (job.status, job.labels) == ("queued", ("self-hosted", "gpu-8"))
+    assert list(workflows.log(REPOSITORY, job.id, limit=100)) == []
+    at.world.start_run(log=b"first line\n")
+    assert b"".join(workflows.log(REPOSITORY, job.id, limit=100)) == b"first line\n"
+    assert b"".join(workflows.log(REPOSITORY, job.id, limit=5)) == b"first"
+    at.world.finish_run({"verdict.json": b"{}"}, conclusion="failure")
+    ended = workflows.run(REPOSITORY, run.id)
+    assert ended is not None
+    assert (ended.ended, ended.conclusion, KEY in ended.title) == (True, "failure", True)
+    assert workflows.run(REPOSITORY, 999_999) is None
+
+
+def test_a_run_is_found_by_its_key(at: Room) -> None:
+    runs = {key: start(at, key).id for key in ("a" * 64, "b" * 64)}
+    workflows = GithubWorkflows(at.github)
+    for key, run_id in runs.items():
+        found = workflows.find(REPOSITORY, FILE, key)
+        assert found is not None
+        assert found.id == run_id
+    assert workflows.find(REPOSITORY, FILE, "c" * 64) is None
+
+
+BROKEN = [
+    server_error(500),
+    server_error(502),
+    server_error(500, When.AFTER),
+    server_error(503, When.AFTER),
+    cut(),
+    cut(When.AFTER),
+    silence(1.5, When.AFTER),
+    slow_down(403),
+    slow_down(429),
+    # A server that does not know `return_run_details`.
+    Fault(422, message='Invalid request.\n\n"return_run_details" is not a permitted key.'),
+    Fault(400, message='"return_run_details" is not a permitted key.'),
+]
+
+
+@pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: f"{fault.status}-{fault.when.value}-{fault.delay_s}")
+def test_a_run_is_started_once_whatever_breaks(at: Room, fault: Fault) -> None:
+    at.world.faults.add(fault, "POST", "/dispatches")
+    run = start(at)
+    assert [one.id for one in at.world.runs()] == [run.id]
+
+
+def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
+    at.world.faults.add(Fault(204, message="", when=When.AFTER), "POST", "/dispatches")
+    run = start(at)
+    assert [one.id for one in at.world.runs()] == [run.id]
+
+
+@pytest.mark.parametrize(
+    ("revision", "inputs", "told"),
+    [
+        ("nowhere", {"run_key": KEY}, "No ref found"),
+        ("main", {"run_key": KEY, "other": "1"}, "Unexpected inputs"),
+        ("main", {"job": KEY}, "not provided"),
+        ("main", {"run_key": "x"}, "carry it"),
+        ("main", {f"i{n}": KEY for n in range(26)}, "25 inputs"),
+        ("main", {"run_key": KEY, "job": "x" * 65_536}, "characters"),
+    ],
+)
+def test_a_dispatch_that_cannot_work_says_why(at: Room, revision: str, inputs: dict[str, str], told: str) -> None:
+    with pytest.raises(ForgeError, match=told) as refused:
+        GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, revision, inputs, KEY)
+    assert not refused.value.passing
+    assert at.world.runs() == []
+
+
+def test_a_run_that_does_not_listen_is_ended_by_force(at: Room) -> None:
+    workflows = GithubWorkflows(at.github)
+    run = start(at)
+    at.world.runs()[0].stubborn = True
+    workflows.cancel(REPOSITORY, run.id)
+    assert at.world.live_runs()
+    workflows.cancel(REPOSITORY, run.id, force=True)
+    assert not at.world.live_runs()
+    workflows.cancel(REPOSITORY, run.id)
+    workflows.cancel(REPOSITORY, 999_999)
+
+
+@pytest.mark.parametrize("fault", [None, server_error(502), cut(), slow_down(429)])
+def test_an_artifact_is_brought_whole(at: Room, tmp_path: Path, fault: Fault | None) -> None:
+    found = artifact(at, {"verdict.json": b"{}", "logs/run.log": b"line\n" * 1000})
+    if fault is not None:
+        at.world.faults.add(fault, "GET", "/zip$|/_storage/")
+    into = tmp_path / "deep" / "run"
+    GithubWorkflows(at.github).fetch(REPOSITORY, found, into, limit=1_000_000)
+    assert (into / "logs" / "run.log").read_bytes() == b"line\n" * 1000
+    assert sorted(path.name for path in into.parent.iterdir()) == ["run"]
+
+
+@pytest.mark.parametrize("limit", [50, 900])
+def test_an_artifact_over_the_limit_is_left(at: Room, tmp_path: Path, limit: int) -> None:
+    found = artifact(at, {"zeros": b"\0" * 1_000_000})
+    with pytest.raises(ForgeError):
+        GithubWorkflows(at.github).fetch(REPOSITORY, found, tmp_path / "run", limit=limit)
+    assert [path.name for path in tmp_path.iterdir()] == ["world"]
+
+
+def test_an_artifact_that_is_longer_than_it_says_is_left(at: Room, tmp_path: Path) -> None:
+    found = artifact(at, {"noise": bytes(range(256)) * 40})
+    small = Artifact(found.id, found.name, 1)
+    with pytest.raises(ForgeError, match="longer than"):
+        GithubWorkflows(at.github).fetch(REPOSITORY, small, tmp_path / "run", limit=100)
+    assert [path.name for path in tmp_path.iterdir()] == ["world"]
+
+
+def test_an_artifact_that_is_gone_is_told(at: Room, tmp_path: Path) -> None:
+    found = artifact(at, {"a": b"1"})
+    at.world.runs()[0].artifacts[0].expired = True
+    with pytest.raises(ForgeError, match="410"):
+        GithubWorkflows(at.github).fetch(REPOSITORY, found, tmp_path / "run", limit=1_000)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../up", "/root", "a/../../up", "..", "a\\b", "c:/x", "a\nb", "\x1b[2J", "..\\up", ""],
+)
+def test_a_member_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    assert safe_member(name) is None
+    archive = tmp_path / "odd.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("good", b"1")
+        packed.writestr(zipfile.ZipInfo(name or " "), b"2")
+    if name:
+        with pytest.raises(ForgeError):
+            unpack(archive, tmp_path / "into", limit=100)
+        assert [path.name for path in tmp_path.iterdir()] == ["odd.zip"]
+
+
+def test_links_doubles_and_devices_are_refused(tmp_path: Path) -> None:
+    for number, members in enumerate(
+        [
+            [("link", stat.S_IFLNK | 0o777)],
+            [("fifo", stat.S_IFIFO | 0o777)],
+            [("same", 0), ("SAME", 0)],
+            [("a", 0), ("a/b", 0)],
+        ]
+    ):
+        archive = tmp_path / f"{number}.zip"
+        with zipfile.ZipFile(archive, "w") as packed:
+            for name, mode in members:
+                member = zipfile.ZipInfo(name)
+                member.external_attr = mode << 16
+                packed.writestr(member, b"/etc/passwd")
+        with pytest.raises(ForgeError):
+            unpack(archive, tmp_path / "into", limit=100)
+        assert not (tmp_path / "into").exists()
+
+
+def test_a_bomb_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
+    archive = tmp_path / "bomb.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("zeros", b"\0" * 10_000_000)
+    raw = archive.read_bytes()
+    real, told = (10_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
+    archive.write_bytes(raw.replace(real, told))
+    with pytest.raises(ForgeError):
+        unpack(archive, tmp_path / "into", limit=1_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["bomb.zip"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no archive", b"PK\x05\x06" + b"\0" * 17])
+def test_what_is_no_archive_is_told(tmp_path: Path, content: bytes) -> None:
+    archive = tmp_path / "x.zip"
+    archive.write_bytes(content)
+    with pytest.raises(ForgeError, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "into", limit=100)
