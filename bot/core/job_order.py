@@ -9,6 +9,7 @@ import binascii
 import re
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -18,6 +19,9 @@ MAX_INPUTS = 25
 MAX_INPUT_CHARS = 65_535
 # More than any job; an order that unpacks to more is none of ours.
 _MAX_JOB_BYTES = 4 * 1024 * 1024
+
+# What redaction leaves in the place of a path, a secret, a host or an address.
+_PLACEHOLDER = re.compile(r"(\$[A-Z][A-Z0-9_]*|<redacted:[a-z-]+>|(?:host|address)-[0-9]+)")
 
 # Where the job's repositories are checked out on the machine that runs it, below one folder.
 BRIDGE_FOLDER = "bridge"
@@ -72,6 +76,51 @@ def unpack(text: str) -> Job:
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         what = f"the job is of another version of verl-e2e: {key}: {first['msg']}"
         raise OrderError(f"{what}; let the workflow use the version that dispatches") from None
+
+
+def same_job(found: Job, sent: Job) -> bool:
+    """Whether the job that a run folder names is the one that was sent, wherever its repositories lie.
+
+    A run folder is redacted: a placeholder in it stands for any text.
+    """
+    return _same(portable(found).model_dump(mode="json"), portable(sent).model_dump(mode="json"))
+
+
+def _same(found: object, sent: object) -> bool:
+    match found, sent:
+        case str(), str():
+            return found == sent or _hidden(found).fullmatch(sent) is not None
+        case dict(), dict():
+            # A redacted key, as a path would be one, is no key of a job.
+            return found.keys() == sent.keys() and all(_same(found[key], sent[key]) for key in found)
+        case list(), list():
+            return len(found) == len(sent) and all(map(_same, found, sent))
+        case _:
+            return type(found) is type(sent) and found == sent
+
+
+def _hidden(text: str) -> re.Pattern[str]:
+    parts = (".*" if index % 2 else re.escape(part) for index, part in enumerate(_PLACEHOLDER.split(text)))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderTarget:
+    """The head that a run is for, and its pull request; None for a merge group."""
+
+    head_sha: str
+    number: int | None
+
+    def __str__(self) -> str:
+        return f"{'' if self.number is None else self.number}@{self.head_sha}"
+
+
+def read_target(text: str) -> OrderTarget:
+    """`NUMBER@SHA`, or `@SHA` for a merge group; OrderError."""
+    found = re.fullmatch(r"([1-9][0-9]{0,9})?@([0-9a-f]{40})", text)
+    if found is None:
+        raise OrderError(f"target: {text[:60]!r} is not NUMBER@SHA; dispatch the job again")
+    return OrderTarget(found[2], int(found[1]) if found[1] else None)
 
 
 def check_inputs(inputs: Mapping[str, str]) -> None:

@@ -92,6 +92,7 @@ def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
     there = placed(sent, "/__w/r/r/")
     assert (there.bridge.path, there.verl.commit) == ("/__w/r/r/bridge", job.verl.commit)
     assert json.loads(inputs["labels"]) == ["self-hosted", "linux", f"gpu-x{job.gpu_count}"]
+    assert inputs["target"] == f"7@{job.bridge.commit}"
     # Older servers take ten.
     assert len(inputs) <= 10 <= MAX_INPUTS
     assert sum(len(name) + len(value) for name, value in inputs.items()) < MAX_INPUT_CHARS / 8
@@ -111,13 +112,6 @@ def test_the_workflow_declares_exactly_the_inputs_that_are_sent() -> None:
 )
 def test_the_smallest_runner_that_is_large_enough_is_asked_for(gpu_count: int, label: str) -> None:
     assert label in order_inputs(order(make_job(gpu_count=gpu_count)), SETTINGS)["labels"]
-
-
-def test_a_job_for_another_head_is_refused(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
-    with pytest.raises(BackendError, match="plan it again") as refused:
-        backend.submit(order(head_sha="e" * 40))
-    assert refused.value.final
-    assert forge.runs == {}
 
 
 def noise(length: int) -> str:

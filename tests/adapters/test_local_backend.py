@@ -19,6 +19,7 @@ from bot.adapters.dispatch.copying import Caps
 from bot.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
 from bot.adapters.folder import read_record
 from bot.adapters.logs import open_log
+from bot.core.job_order import same_job
 from bot.core.jobs import Job
 from bot.core.ledger import Run, RunState, run_key
 from bot.core.record import EndReason
@@ -112,7 +113,11 @@ def test_a_run_ends_in_a_folder_that_is_judged(world: World, backend: LocalBacke
     until(lambda: state(backend, run) is RunState.FINISHED)
     into = tmp_path / "home"
     assert backend.artifacts(run, into)
-    assert judge(read_record(into), None).result is Result.BLOCKED
+    record = read_record(into)
+    assert judge(record, None).result is Result.BLOCKED
+    assert record.job is not None
+    assert same_job(record.job, world.job())
+    assert not same_job(record.job, world.job(steps=2))
     assert b"preflight" in b"".join(backend.log(run))
 
 

@@ -4,7 +4,7 @@ The handle is the number of the workflow run. Whoever submits looks for a run th
 that was lost on the way starts nothing twice. What runs is `.github/workflows/verl-e2e.yml`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
 from bot.core.forge import WorkflowRun
-from bot.core.job_order import OrderError, check_inputs, pack
+from bot.core.job_order import OrderError, OrderTarget, check_inputs, pack
 from bot.core.jobs import Job
 from bot.core.ledger import Run, RunState
 from bot.ports import BackendError, Clock, ForgeError, Progress, Workflows
@@ -29,11 +29,6 @@ _TITLES: Mapping[str, str] = {"startup_failure": "the workflow could not start",
 def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[str, ...]]:
     """Labels of self-hosted runners by the number of their GPUs, as `[self-hosted, linux, gpu-x8]`."""
     return {size: ("self-hosted", "linux", f"gpu-x{size}") for size in sizes}
-
-
-def no_baseline(_: Run) -> str:
-    """No run on a merge base."""
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,6 @@ class ActionsSettings:
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
     queue_minutes: int = 120
     force_after_s: float = 300.0
-    baseline: Callable[[Run], str] = no_baseline
 
 
 class GitHubActionsBackend:
@@ -206,9 +200,6 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     job = run.job
     if job is None:
         raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
-    if job.bridge.commit != run.head_sha:
-        what = f"{job.id} is a job for {job.bridge.commit[:12]}, and the run is for {run.head_sha[:12]}"
-        raise BackendError(f"{what}; plan it again", final=True)
     image = settings.image or job.site.image
     if not image:
         mend = "set `image` in the policy or in the site profile"
@@ -217,8 +208,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
         "key": run.key,
         "job_id": run.job_id,
         "job": pack(job),
-        "pull": "" if run.number is None else str(run.number),
-        "baseline": settings.baseline(run),
+        "target": str(OrderTarget(run.head_sha, run.number)),
         "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, settings.runners)) + "]",
         "image": image,
         "timeout_minutes": str(_minutes(job)),

@@ -1,0 +1,103 @@
+"""A job as it travels: whole, portable, bounded, and known again when its run folder comes home redacted."""
+
+import base64
+import zlib
+from typing import Any
+
+import pytest
+
+from bot.core.job_order import (
+    OrderError,
+    OrderTarget,
+    check_inputs,
+    pack,
+    placed,
+    portable,
+    read_target,
+    same_job,
+    unpack,
+)
+from bot.core.jobs import Checkpoint, Repository
+from bot.core.levels import VARIANTS
+from tests.core.builders import make_job
+
+
+def test_a_job_travels_whole() -> None:
+    for variant in VARIANTS:
+        job = make_job(variant.level, variant.name)
+        assert unpack(pack(job)) == portable(job)
+        assert len(pack(job)) < 6_000
+
+
+def test_equal_jobs_of_two_machines_are_one() -> None:
+    here, there = placed(make_job(), "/srv/a"), placed(make_job(), "/home/b/")
+    assert here != there
+    assert portable(here) == portable(there)
+    assert there.bridge.path == "/home/b/bridge"
+
+
+def packed(raw: bytes) -> str:
+    return base64.b64encode(zlib.compress(raw)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cut"),
+        ("not base64!", "not one that verl-e2e packed"),
+        (base64.b64encode(b"not deflated").decode(), "not one that verl-e2e packed"),
+        (pack(make_job())[:-40], "cut"),
+        (packed(b"[" * 5_000_000), "larger than"),
+        (packed(b"{}"), "another version"),
+        (packed(b'{"of tomorrow": 1}'), "another version"),
+    ],
+)
+def test_what_is_no_order_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(OrderError, match=said):
+        unpack(text)
+
+
+@pytest.mark.parametrize("target", [OrderTarget("a" * 40, 7), OrderTarget("b" * 40, None)])
+def test_a_target_is_read_as_it_was_written(target: OrderTarget) -> None:
+    assert read_target(str(target)) == target
+
+
+@pytest.mark.parametrize("text", ["", "7", "7@abc", "0@" + "a" * 40, "7@" + "A" * 40, "x@" + "a" * 40, "7@" + "a" * 41])
+def test_a_target_that_names_no_head_is_refused(text: str) -> None:
+    with pytest.raises(OrderError, match="NUMBER@SHA"):
+        read_target(text)
+
+
+def with_places(home: str, **changes: Any) -> Any:
+    checkpoint = Checkpoint(model_id="org/tiny", model_path=f"{home}/models/tiny")
+    return make_job(checkpoint=checkpoint, process={"DATA": f"{home}/data"}, **changes)
+
+
+def test_a_redacted_job_is_known_again() -> None:
+    assert same_job(with_places("$HOME"), with_places("/home/ada"))
+    bridge = Repository(path="$TMPDIR/x/bridge", commit=make_job().bridge.commit)
+    assert same_job(with_places("$HOME", bridge=bridge), with_places("/home/ada"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"steps": 7},
+        {"gpu_count": 3},
+        {"overrides": ("trainer.total_epochs=1",)},
+        {"wrapper": {"VANILLA_MBRIDGE": "True"}},
+        {"process": {"DATA": "/home/ada/other"}},
+        {"bridge": Repository(path="/x", commit="e" * 40)},
+        {"expected": {"actor_rollout_ref.model.lora.rank": 1}},
+        {"require_bridge_checks": True},
+    ],
+)
+def test_another_job_is_not(changes: dict[str, Any]) -> None:
+    sent = with_places("/home/ada")
+    assert not same_job(with_places("$HOME").model_copy(update=changes), sent)
+
+
+def test_more_inputs_than_github_takes_are_refused() -> None:
+    check_inputs({str(number): "" for number in range(25)})
+    with pytest.raises(OrderError, match="26 workflow inputs"):
+        check_inputs({str(number): "" for number in range(26)})
