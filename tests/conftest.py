@@ -20,6 +20,11 @@ def _program(*names: str) -> Callable[[], str]:
     return absent
 
 
+def _node() -> str:
+    missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+    return f"not on PATH: {', '.join(missing)}" if missing else ""
+
+
 def _postgres() -> str:
     packaged = any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return "" if packaged or shutil.which("initdb") else "no initdb on PATH or below /usr/lib/postgresql"
@@ -58,7 +63,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
     "labelled": _labelled,
-    "node": _program("node"),
+    "node": _node,
     "online": _online,
     "plots": _plots,
     "postgres": _postgres,

@@ -227,7 +227,7 @@ def get_run_log(api: Api, request: Request) -> Reply:
 
 def _elsewhere(api: Api, path: str) -> Reply:
     until = int((api.state.now() + LINK_LIVES).timestamp())
-    return Reply(302, None, {"Location": f"{api.shapes.base}{path}?until={until}"})
+    return Reply(302, None, {"Location": f"{api.shapes.home}{path}?until={until}"})
 
 
 def list_artifacts(api: Api, request: Request) -> Reply:

@@ -1,6 +1,7 @@
 """Check runs, workflow runs and hook deliveries as GitHub's API writes them."""
 
 from datetime import timedelta
+from urllib.parse import quote
 
 from tests.fakes.github_standin.shapes import Json, Shapes, maybe_time, node, time
 from tests.fakes.github_standin.state import Artifact, CheckRun, CheckSuite, Repository, WorkflowRun
@@ -118,7 +119,7 @@ def workflow(shapes: Shapes, repository: Repository, path: str, name: str) -> Js
         "updated_at": made,
         "url": f"{shapes.at(repository.full_name)}/actions/workflows/{number}",
         "html_url": f"{shapes.base}/{repository.full_name}/blob/main/{path}",
-        "badge_url": f"{shapes.base}/{repository.full_name}/workflows/{name}/badge.svg",
+        "badge_url": f"{shapes.base}/{repository.full_name}/workflows/{quote(name)}/badge.svg",
     }
 
 

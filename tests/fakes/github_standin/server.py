@@ -61,6 +61,7 @@ class Standin:
         self.git = GitServer(state.folder / "git")
         self.faults = Faults()
         self.traffic: list[Exchange] = []
+        self.broken: list[Exception] = []
         self.shapes = Shapes(state, "")
         self.deliveries = Deliveries(state, self.shapes, secret)
         self.api = Api(state, self.shapes, self.deliveries)
@@ -76,7 +77,7 @@ class Standin:
         handler = type("Handler", (_Handler,), {"standin": self})
         with serving_git(self.state.folder / "git") as git, _Server(("127.0.0.1", 0), handler) as server:
             self.git = git
-            self.url = self.shapes.base = f"http://127.0.0.1:{server.server_address[1]}"
+            self.url = self.shapes.base = self.shapes.home = f"http://127.0.0.1:{server.server_address[1]}"
             thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
             thread.start()
             self.deliveries.start()
@@ -105,6 +106,9 @@ class Standin:
             raise ApiError(404, "Not Found")
         except ApiError as error:
             return route, error.reply()
+        except Exception as error:
+            self.broken.append(error)
+            return route, Reply(500, {"message": f"the stand-in is broken: {error!r}"})
 
     def _caller(self, request: Request) -> Caller:
         scheme, _, secret = request.headers.get("authorization", "").partition(" ")

@@ -93,6 +93,8 @@ class Shapes:
     def __init__(self, state: State, base: str) -> None:
         self.state = state
         self.base = base
+        # Where stored files lie: not behind a proxy that stands before the API.
+        self.home = base
 
     def at(self, repository: str) -> str:
         """The API address of a repository."""
@@ -138,7 +140,14 @@ class Shapes:
         app, made = installation.app, "2026-01-01T00:00:00Z"
         return {
             "id": installation.id,
-            "account": self.user(installation.account),
+            # GitHub describes an account as somebody and an enterprise at once.
+            "account": {
+                **self.user(installation.account),
+                "name": installation.account.login,
+                "slug": installation.account.login,
+                "created_at": made,
+                "updated_at": made,
+            },
             "access_tokens_url": f"{self.base}/app/installations/{installation.id}/access_tokens",
             "repositories_url": f"{self.base}/installation/repositories",
             "html_url": f"{self.base}/settings/installations/{installation.id}",
@@ -217,7 +226,7 @@ class Shapes:
             "node_id": node("LA", label.id),
             "url": f"{self.at(repository.full_name)}/labels/{quote(label.name)}",
             "name": label.name,
-            "description": None,
+            "description": "",
             "color": "ededed",
             "default": False,
         }

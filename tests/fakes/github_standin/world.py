@@ -428,3 +428,5 @@ def living(
     state = State(folder, clock)
     with Standin(state, SECRET).serving() as standin:
         yield World(standin, full_name, slug)
+    if standin.broken:
+        raise standin.broken[0]
