@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 
 import commands  # noqa: E402
+import webhooks  # noqa: E402
 
 from bot.adapters.logs import open_log  # noqa: E402  (the checkout that this file lies in)
 
@@ -168,6 +169,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="verl-e2e-bench-") as folder:
         good = [measure(log, Path(folder), options) for log in logs]
         good.append(measure_commands(Path(folder), options))
+    print("\nverl-e2e serve, a burst of webhooks on SQLite")
+    good.append(any(webhooks.measure(run) for run in range(options.runs)))
     return 0 if all(good) else 1
 
 

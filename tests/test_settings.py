@@ -19,6 +19,7 @@ GOOD = {
     "GITHUB_APP_ID": "12345",
     "GITHUB_APP_PRIVATE_KEY": KEY,
     "GITHUB_WEBHOOK_SECRET": "hunter2hunter2hunter2",
+    "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
 }
 
 
@@ -29,12 +30,22 @@ def problem(**changed: str | None) -> str:
     return str(refused.value)
 
 
-def test_three_variables_are_enough() -> None:
+def test_few_variables_are_enough() -> None:
     settings = load_settings(GOOD)
     assert settings.app_id == 12345
     assert settings.api_url == "https://api.github.com"
     assert settings.database_url == f"sqlite:///{Path('verl-e2e-data').absolute() / 'verl-e2e.sqlite3'}"
     assert (settings.host, settings.port, settings.backend) == ("127.0.0.1", 8080, "github-actions")
+
+
+def test_jobs_on_this_machine_need_no_tool_of_elsewhere() -> None:
+    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", "VERL_E2E_BACKEND": "local"})
+    assert settings.tool == ("", "")
+
+
+def test_runners_are_named_by_their_gpus() -> None:
+    settings = load_settings(GOOD | {"VERL_E2E_RUNNERS": "1=self-hosted,a10 8=big"})
+    assert settings.runners == {1: ("self-hosted", "a10"), 8: ("big",)}
 
 
 def test_the_key_may_lie_in_a_file_or_on_one_line(tmp_path: Path) -> None:
@@ -81,6 +92,10 @@ MISTAKES = (
     ({"VERL_E2E_BACKEND": "github-action"}, "did you mean 'github-actions'?"),
     ({"VERL_E2E_WORKFLOW": ".github/workflows/verl-e2e.yml"}, "VERL_E2E_WORKFLOW"),
     ({"VERL_E2E_REPOSITORIES": "NVIDIA-NeMo"}, "VERL_E2E_REPOSITORIES: 'NVIDIA-NeMo' is no repository"),
+    ({"VERL_E2E_TOOL": None}, "VERL_E2E_TOOL: it is not set; it is required for github-actions"),
+    ({"VERL_E2E_TOOL": "owner/verl-e2e@main"}, "VERL_E2E_TOOL: 'owner/verl-e2e@main' is no commit"),
+    ({"VERL_E2E_RUNNERS": "1=gpu 8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),
+    ({"VERL_E2E_QUEUE_MINUTES": "2000"}, "VERL_E2E_QUEUE_MINUTES"),
     ({"VERL_E2E_WORKERS": "0"}, "VERL_E2E_WORKERS"),
     ({"VERL_E2E_TICK_S": "1m"}, "VERL_E2E_TICK_S"),
     ({"VERL_E2E_LOG_LEVEL": "loud"}, "VERL_E2E_LOG_LEVEL: 'loud' is not known"),
@@ -106,7 +121,7 @@ def test_every_mistake_is_told_at_once() -> None:
 
 def test_every_variable_has_a_mistake_in_the_table_above_or_takes_any_text() -> None:
     tried = {name for changed, _ in MISTAKES for name in changed}
-    free = {"VERL_E2E_DATA", "VERL_E2E_SITE_PROFILE", "VERL_E2E_WORKFLOW_REF"}
+    free = {"VERL_E2E_DATA", "VERL_E2E_IMAGE", "VERL_E2E_SITE_PROFILE", "VERL_E2E_WORKFLOW_REF"}
     assert {variable.name for variable in VARIABLES.values()} <= tried | free
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from dbos import DBOS, DBOSConfig, SetEnqueueOptions
 from dbos import error as dbos_error
 
-from bot.core.deliveries import Received
+from bot.core.deliveries import Received, Wanted
 from bot.ports import Deliveries, UnreadableDeliveryError, Worklist
 
 _QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
@@ -43,16 +43,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the worker calls; a target is text that `reconcile` understands.
+    """What the worker calls.
 
     `hear` records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it
-    never can, anything else to be asked again later. `reconcile` looks at a target and does what is due.
-    `open_targets` are those with runs under way.
+    never can, anything else to be asked again later. `reconcile` looks at a target by its text, does what is due, and
+    says in how many seconds to look again, None when nothing is expected. `open_targets` are those with runs under way.
     """
 
-    hear: Callable[[Received], Collection[str]]
-    reconcile: Callable[[str], None]
-    open_targets: Callable[[], Collection[str]]
+    hear: Callable[[Received], Collection[Wanted]]
+    reconcile: Callable[[str], float | None]
+    open_targets: Callable[[], Collection[Wanted]]
     now: Callable[[], datetime]
 
 
@@ -146,7 +146,7 @@ class Worker:
             self._hand_over()
         return len(batch) == _BATCH
 
-    def _heard(self, delivery: Received) -> Collection[str] | None:
+    def _heard(self, delivery: Received) -> Collection[Wanted] | None:
         """The targets of a delivery, None when it could not be heard; that is written down."""
         about = {"delivery": delivery.id, "event": delivery.event}
         try:
@@ -189,16 +189,18 @@ class Worker:
         """The workflow: one look at one target. It always succeeds, because what failed is wanted again later."""
         started = time.monotonic()
         try:
-            asked = self._worklist.asked(target)
+            asked, text = self._worklist.asked(target)
             try:
-                self._work.reconcile(target)
+                again_s = self._work.reconcile(text)
             except Exception as error:
                 self.counts.failed += 1
                 log.exception("reconcile failed", extra={"target": target})
                 now = self._work.now()
                 self._worklist.postpone(target, _problem(error), _retry_at(now, self._worklist.attempts(target)))
             else:
-                self._worklist.finish(target, asked, self._work.now())
+                now = self._work.now()
+                again_at = None if again_s is None else now + timedelta(seconds=again_s)
+                self._worklist.finish(target, asked, now, again_at)
                 self.counts.reconciled += 1
                 log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
         finally:
@@ -215,7 +217,7 @@ class Worker:
             self._next_tick = time.monotonic() + self._tick_s
             now = self._work.now()
             recent = self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE)
-            self._worklist.want({*self._work.open_targets(), *recent}, now)
+            self._worklist.want([*self._work.open_targets(), *(Wanted(key, "") for key in recent)], now)
         if time.monotonic() >= self._next_cleaning:
             self._next_cleaning = time.monotonic() + _CLEANING_S
             self._clean()

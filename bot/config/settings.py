@@ -3,22 +3,15 @@
 `VARIABLES` is the source of docs/settings.md. A secret is never part of a message.
 """
 
-import base64
-import binascii
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
+from bot.config import settings_values as read
 from bot.config.problems import ConfigError, Problem, closest
 
 _SOURCE = "environment"
-_PEM = re.compile(r"-----BEGIN (RSA )?PRIVATE KEY-----(?P<body>[A-Za-z0-9+/=\s]+)-----END (RSA )?PRIVATE KEY-----")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
-_WORKFLOW = re.compile(r"[A-Za-z0-9_.-]+\.ya?ml")
 _LEVELS = ("debug", "info", "warning", "error")
 BACKENDS = ("github-actions", "local")
 
@@ -40,18 +33,14 @@ class Settings:
     backend: str
     workflow: str
     workflow_ref: str
+    tool: tuple[str, str]
+    image: str
+    runners: Mapping[int, tuple[str, ...]]
+    queue_minutes: int
     site_profile: str
     workers: int
     tick_s: int
     log_level: str
-
-
-class _BadValueError(ValueError):
-    """What is wrong with a value, without the value where it is secret, and the mend."""
-
-    def __init__(self, what: str, mend: str) -> None:
-        super().__init__(what)
-        self.what, self.mend = what, mend
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +61,11 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
     for key, variable in VARIABLES.items():
         try:
             values[key] = variable.read(_text_of(variable, environ))
-        except _BadValueError as error:
+        except read.BadValueError as error:
             problems.append(Problem(_SOURCE, 0, variable.name, error.what, error.mend))
+    if values.get("backend") == "github-actions" and values.get("tool") == ("", ""):
+        mend = "it is required for github-actions; write OWNER/NAME@SHA"
+        problems.append(Problem(_SOURCE, 0, "VERL_E2E_TOOL", "it is not set", mend))
     if problems:
         raise ConfigError(problems)
     # Only here, because its default lies in the folder that another variable names.
@@ -99,7 +91,7 @@ def _text_of(variable: Variable, environ: Mapping[str, str]) -> str:
     if text:
         return text
     if variable.default is None:
-        raise _BadValueError("it is not set" if variable.name not in environ else "it is empty", "it is required")
+        raise read.BadValueError("it is not set" if variable.name not in environ else "it is empty", "it is required")
     return variable.default
 
 
@@ -107,18 +99,18 @@ def _key_text(environ: Mapping[str, str]) -> str:
     """The private key from its own variable or from the file that the other one names."""
     text, file = environ.get(_KEY, "").strip(), environ.get(_KEY_FILE, "").strip()
     if text and file:
-        raise _BadValueError(f"{_KEY_FILE} is set too", "set one of the two")
+        raise read.BadValueError(f"{_KEY_FILE} is set too", "set one of the two")
     if text:
         # Many secret stores keep one line only.
         return text.replace("\\n", "\n")
     if not file:
-        raise _BadValueError(
+        raise read.BadValueError(
             "it is not set", f"set it to the App's private key, or {_KEY_FILE} to a file that holds it"
         )
     try:
         return Path(file).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise _BadValueError(f"{_KEY_FILE} {file}: {error.strerror}", "name a PEM file that can be read") from None
+        raise read.BadValueError(f"{_KEY_FILE} {file}: {error.strerror}", "name a PEM file that can be read") from None
 
 
 def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
@@ -133,147 +125,37 @@ def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
     return problems
 
 
-def _url(text: str) -> str:
-    parts = _split(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise _BadValueError("it is no address of the form https://HOST/PATH", "give one without a query")
-    if parts.username or parts.password:
-        raise _BadValueError("it holds a user or a password", "give the address alone")
-    return text.rstrip("/")
-
-
-def _api_url(text: str) -> str:
-    url = _url(text)
-    if url.startswith("http:") and _split(url).hostname not in _LOOPBACK:
-        raise _BadValueError(f"{url} would send the App's tokens in the clear", "use https")
-    return url
-
-
-def _split(text: str) -> Any:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port
-    except ValueError:
-        raise _BadValueError("it is no address of the form https://HOST/PATH", "see host and port") from None
-    return parts
-
-
-def _number(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not re.fullmatch(r"[0-9]{1,18}", text) or not low <= int(text) <= high:
-            raise _BadValueError(f"{_shown(text)} is no whole number from {low} to {high}", "give one")
-        return int(text)
-
-    return read
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text.lower() not in words:
-            raise _BadValueError(f"{_shown(text)} is not known", closest(text.lower(), words))
-        return text.lower()
-
-    return read
-
-
-def _private_key(text: str) -> str:
-    """A PEM private key, looked at as far as a truncated or mistaken one shows."""
-    found = _PEM.fullmatch(text)
-    if not found:
-        kind = "an encrypted or public key, a certificate, or cut off" if "-----BEGIN" in text else "no PEM text"
-        raise _BadValueError(f"it is {kind}", "give the whole private key that GitHub let you download (.pem)")
-    try:
-        raw = base64.b64decode("".join(found["body"].split()), validate=True)
-    except binascii.Error:
-        raw = b""
-    if _der_length(raw) != len(raw):
-        raise _BadValueError("the key inside is damaged", "copy the .pem file again, with every line")
-    return text + "\n"
-
-
-def _der_length(raw: bytes) -> int:
-    """The length that an ASN.1 sequence says of itself, heading included; -1 when it is none."""
-    if len(raw) < 4 or raw[0] != 0x30:
-        return -1
-    if raw[1] < 0x80:
-        return 2 + raw[1]
-    width = raw[1] & 0x7F
-    return 2 + width + int.from_bytes(raw[2 : 2 + width], "big")
-
-
-def _secret(text: str) -> str:
-    if len(text) < 16:
-        raise _BadValueError(f"it has {len(text)} characters", "use 16 random characters or more")
-    return text
-
-
-def _database_url(text: str) -> str:
-    if not text:
-        return ""
-    # What many hosts hand out, and SQLAlchemy does not know.
-    url = re.sub(r"^postgres://", "postgresql://", text)
-    if not re.match(r"(sqlite|postgresql)://", url):
-        raise _BadValueError("it names no database that is known", "write sqlite:///FILE or postgresql://...")
-    if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-        raise _BadValueError("a database in memory forgets everything at each start", "write sqlite:///FILE")
-    return url
-
-
-def _repositories(text: str) -> tuple[str, ...]:
-    names = tuple(text.replace(",", " ").split())
-    for name in names:
-        if not _REPOSITORY.fullmatch(name):
-            raise _BadValueError(f"{_shown(name)} is no repository", "write owner/name, several with spaces between")
-    return names
-
-
-def _workflow(text: str) -> str:
-    if not _WORKFLOW.fullmatch(text):
-        raise _BadValueError(f"{_shown(text)} is no workflow file's name", "write it without a folder: verl-e2e.yml")
-    return text
-
-
-def _host(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:-]+", text):
-        raise _BadValueError(f"{_shown(text)} is no address to listen on", "write 127.0.0.1, 0.0.0.0 or a host name")
-    return text
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:37]}...")
-
-
 _KEY, _KEY_FILE = "GITHUB_APP_PRIVATE_KEY", "GITHUB_APP_PRIVATE_KEY_FILE"
 # Ours as well, but read elsewhere; they mean nothing here.
 _OTHERS = frozenset({"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"})
 
 # By the name of the field that each fills.
 VARIABLES: Mapping[str, Variable] = {
-    "app_id": Variable("GITHUB_APP_ID", "The App's id, a number on its settings page.", _number(1, 10**15)),
+    "app_id": Variable("GITHUB_APP_ID", "The App's id, a number on its settings page.", read.number(1, 10**15)),
     "private_key": Variable(
         _KEY,
         f"The App's private key in PEM; line ends may be written `\\n`. Or `{_KEY_FILE}`: the file that holds it.",
-        _private_key,
+        read.private_key,
     ),
     "webhook_secret": Variable(
-        "GITHUB_WEBHOOK_SECRET", "The secret of the App's webhook, at least 16 characters.", _secret
+        "GITHUB_WEBHOOK_SECRET", "The secret of the App's webhook, at least 16 characters.", read.secret
     ),
     "api_url": Variable(
         "GITHUB_API_URL",
         "GitHub's API; for GitHub Enterprise Server `https://HOST/api/v3`. Plain http only to this machine.",
-        _api_url,
+        read.api_url,
         "https://api.github.com",
     ),
     "public_url": Variable(
         "VERL_E2E_PUBLIC_URL",
         "Where GitHub reaches this service from outside, without `/webhook`; `doctor` compares it with the App's hook.",
-        lambda text: _url(text) if text else "",
+        lambda text: read.url(text) if text else "",
         "",
     ),
     "database_url": Variable(
         "DATABASE_URL",
         "`sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/NAME` (needs the extra `postgres`).",
-        _database_url,
+        read.database_url,
         "",
         "`verl-e2e.sqlite3` in `VERL_E2E_DATA`",
     ),
@@ -283,19 +165,19 @@ VARIABLES: Mapping[str, Variable] = {
         lambda text: Path(text).expanduser().absolute(),
         "verl-e2e-data",
     ),
-    "host": Variable("VERL_E2E_HOST", "The address to listen on.", _host, "127.0.0.1"),
-    "port": Variable("VERL_E2E_PORT", "The port to listen on; 0 takes a free one.", _number(0, 65535), "8080"),
+    "host": Variable("VERL_E2E_HOST", "The address to listen on.", read.host, "127.0.0.1"),
+    "port": Variable("VERL_E2E_PORT", "The port to listen on; 0 takes a free one.", read.number(0, 65535), "8080"),
     "repositories": Variable(
         "VERL_E2E_REPOSITORIES",
         "The repositories to serve, `owner/name`, several with spaces between; empty: wherever the App is installed.",
-        _repositories,
+        read.repositories,
         "",
     ),
     "backend": Variable(
-        "VERL_E2E_BACKEND", f"Where jobs run: `{'`, `'.join(BACKENDS)}`.", _one_of(*BACKENDS), BACKENDS[0]
+        "VERL_E2E_BACKEND", f"Where jobs run: `{'`, `'.join(BACKENDS)}`.", read.one_of(*BACKENDS), BACKENDS[0]
     ),
     "workflow": Variable(
-        "VERL_E2E_WORKFLOW", "The workflow that runs a job, for `github-actions`.", _workflow, "verl-e2e.yml"
+        "VERL_E2E_WORKFLOW", "The workflow that runs a job, for `github-actions`.", read.workflow, "verl-e2e.yml"
     ),
     "workflow_ref": Variable(
         "VERL_E2E_WORKFLOW_REF",
@@ -303,12 +185,40 @@ VARIABLES: Mapping[str, Variable] = {
         str,
         "",
     ),
+    "tool": Variable(
+        "VERL_E2E_TOOL",
+        "The verl-e2e that a job is run by, `OWNER/NAME@SHA` with the full commit; required for `github-actions`.",
+        read.pinned_tool,
+        "",
+    ),
+    "image": Variable(
+        "VERL_E2E_IMAGE", "The image that jobs run in, for `github-actions`; empty: the one of the job's site.", str, ""
+    ),
+    "runners": Variable(
+        "VERL_E2E_RUNNERS",
+        "Runner labels by number of GPUs, for `github-actions`: `1=self-hosted,gpu-x1 8=self-hosted,gpu-x8`.",
+        read.runners,
+        "",
+        "`self-hosted,linux,gpu-xN` for 1, 2, 4 and 8",
+    ),
+    "queue_minutes": Variable(
+        "VERL_E2E_QUEUE_MINUTES",
+        "How long a job waits for a runner before it is given up, for `github-actions`.",
+        read.number(1, 1440),
+        "120",
+    ),
     "site_profile": Variable(
-        "VERL_E2E_SITE_PROFILE", "The site profile of this host, packaged name or file, for `local`.", str, "default"
+        "VERL_E2E_SITE_PROFILE",
+        "The site profile of this read.host, packaged name or file, for `local`.",
+        str,
+        "default",
     ),
-    "workers": Variable("VERL_E2E_WORKERS", "How many pull requests are looked at at once.", _number(1, 64), "4"),
+    "workers": Variable("VERL_E2E_WORKERS", "How many pull requests are looked at at once.", read.number(1, 64), "4"),
     "tick_s": Variable(
-        "VERL_E2E_TICK_S", "Seconds between two looks at open runs and recent pull requests.", _number(1, 3600), "60"
+        "VERL_E2E_TICK_S",
+        "Seconds between two looks at open runs and recent pull requests.",
+        read.number(1, 3600),
+        "60",
     ),
-    "log_level": Variable("VERL_E2E_LOG_LEVEL", f"`{'`, `'.join(_LEVELS)}`.", _one_of(*_LEVELS), "info"),
+    "log_level": Variable("VERL_E2E_LOG_LEVEL", f"`{'`, `'.join(_LEVELS)}`.", read.one_of(*_LEVELS), "info"),
 }

@@ -17,7 +17,7 @@ import pytest
 
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlWorklist, Store, open_store
-from bot.core.deliveries import Received
+from bot.core.deliveries import Received, Wanted
 from bot.ports import UnreadableDeliveryError
 from tests.adapters.databases import database, server, store
 
@@ -44,17 +44,18 @@ class Pulls:
     gate: threading.Event = field(default_factory=threading.Event)
     running: set[str] = field(default_factory=set)
     open: tuple[str, ...] = ()
+    again_s: float | None = None
 
-    def hear(self, delivery: Received) -> Collection[str]:
+    def hear(self, delivery: Received) -> Collection[Wanted]:
         target = delivery.body.decode()
         if target == "unreadable":
             raise UnreadableDeliveryError("no JSON")
         if self.failures[f"hear {target}"]:
             self.failures[f"hear {target}"] -= 1
             raise ConnectionError("502")
-        return [target]
+        return [Wanted(target, target)]
 
-    def reconcile(self, target: str) -> None:
+    def reconcile(self, target: str) -> float | None:
         if target in self.running:
             self.overlaps.append(target)
         self.running.add(target)
@@ -64,13 +65,19 @@ class Pulls:
         if self.failures[target]:
             self.failures[target] -= 1
             raise ConnectionError("502")
+        return self.again_s if self.looks[target] == 1 else None
 
 
 @contextmanager
 def working(
     database: str, store: Store, pulls: Pulls, tick_s: float = 60, clock: Callable[[], datetime] = now
 ) -> Iterator[Worker]:
-    work = Work(hear=pulls.hear, reconcile=pulls.reconcile, open_targets=lambda: pulls.open, now=clock)
+    work = Work(
+        hear=pulls.hear,
+        reconcile=pulls.reconcile,
+        open_targets=lambda: [Wanted(target, target) for target in pulls.open],
+        now=clock,
+    )
     worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=tick_s)
     worker.start()
     try:
@@ -133,6 +140,15 @@ def test_what_fails_is_tried_again_and_holds_up_nothing_else(database: str, stor
     assert SqlDeliveries(store).backlog(now()).deliveries_refused == 1
 
 
+def test_a_look_may_ask_for_another_one_later(database: str, store: Store) -> None:
+    pulls = Pulls(again_s=0.5)
+    pulls.gate.set()
+    deliver(store, "1", "o/r#1")
+    with working(database, store, pulls):
+        until(lambda: pulls.looks["o/r#1"] == 2)
+        until(lambda: idle(store))
+
+
 def test_the_tick_looks_again_where_runs_are_under_way(database: str, store: Store) -> None:
     pulls = Pulls(open=("o/r#7",))
     pulls.gate.set()
@@ -163,6 +179,7 @@ from datetime import UTC, datetime
 sys.path.insert(0, sys.argv[1])
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlWorklist, open_store
+from bot.core.deliveries import Wanted
 database = sys.argv[2]
 store = open_store(database)
 assert store.claim()
@@ -173,7 +190,9 @@ def reconcile(target):
     write(f"begin {target}")
     time.sleep(float(sys.argv[4]))
     write(f"end {target}")
-work = Work(lambda delivery: [delivery.body.decode()], reconcile, tuple, lambda: datetime.now(UTC))
+def hear(delivery):
+    return [Wanted(delivery.body.decode(), delivery.body.decode())]
+work = Work(hear, reconcile, tuple, lambda: datetime.now(UTC))
 worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
 worker.start()
 print("started", flush=True)
