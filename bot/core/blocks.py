@@ -53,3 +53,10 @@ def folded_text(title: str, rows: tuple[str, ...], share: int) -> Block:
     inert = tuple(fenced_row(row) for row in rows)
     fence = fence_for(inert)
     return Block(f"<details><summary>{title}</summary>\n\n{fence}text", inert, f"{fence}\n\n</details>", share)
+
+
+def open_text(title: str, rows: tuple[str, ...], share: int) -> Block:
+    """Rows of plain text under a title, not folded, in a fence that none of them can close."""
+    inert = tuple(fenced_row(row) for row in rows)
+    fence = fence_for(inert)
+    return Block(f"**{title}**\n\n{fence}text", inert, f"{fence}\n", share)

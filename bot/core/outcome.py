@@ -61,7 +61,8 @@ class Verdict:
 
     `alone` is the result before the runs beside it were weighed, `signature` the marks of a failure (see
     `bot.core.same_failure`), `related` a sentence for each run beside it, `reports` its steps beside theirs,
-    `figure` the curves of a learning signal.
+    `figure` the curves of a learning signal. `calls` are the frames of the error that decided, `path:function`,
+    outermost first.
     """
 
     job_id: str
@@ -83,3 +84,4 @@ class Verdict:
     signature: tuple[str, ...] = ()
     reports: tuple[Report, ...] = ()
     figure: "SignalFigure | None" = None
+    calls: tuple[str, ...] = ()

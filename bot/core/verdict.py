@@ -69,6 +69,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         signature=signature(case, alone),
         reports=reports(case),
         figure=case_figure(case),
+        calls=_calls(case, alone),
     )
 
 
@@ -86,6 +87,12 @@ def _sentence(case: Case, decision: Decision) -> str:
         tests = decision.at is not None and decision.at.criterion is Criterion.BRIDGE_TESTS
         return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
     return wording.blocked(case.job, stage, decision.cause, _construction(case.facts))
+
+
+def _calls(case: Case, decision: Decision) -> tuple[str, ...]:
+    """The frames of the logged error that decided; none where something else did."""
+    at = decision.at
+    return next((one.calls for one in case.facts.errors if at is not None and one.at.line == at.line), ())
 
 
 def _bridge(record: Record) -> RepositoryState:

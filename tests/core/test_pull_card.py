@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from bot.core.ledger import Override, Run, RunState, run_key
-from bot.core.levels import Level
+from bot.core.levels import Level, variants_of
 from bot.core.outcome import Result
+from bot.core.outline import JobOutline
+from bot.core.plan import NotRequired, Plan, Reason
 from bot.core.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, Standing, render, row_of, standing_of
+from tests.core.judged import judged_text
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -73,6 +76,78 @@ def test_a_run_stands_where_its_state_and_result_put_it(changes: dict[str, objec
     assert standing_of(_run(**changes)) is standing
 
 
+def test_a_workflow_run_gives_its_artifacts_too() -> None:
+    run = "https://github.com/o/r/actions/runs/12"
+    for url in (run, f"{run}/job/7", f"{run}#summary"):
+        text = render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(url=url)),)))
+        assert f"[artifacts]({run}#artifacts)" in text
+    assert "[artifacts]" not in render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(url="https://x/log")),)))
+
+
+def test_minutes_stand_beside_each_job() -> None:
+    rows = (row_of(_finished(), planned=5), row_of(_run(job_id="1-x"), planned=8), row_of(_run(job_id="2-x")))
+    text = render(PullCard(HEAD, Standing.RUNNING, "s", rows))
+    assert "| yes | 6.7 of about 5 |" in text
+    assert "| yes | 0 of about 8 |" in text
+    assert "| 2-x | ⏳ Waiting | yes |  |" in text
+
+
+def test_the_curves_of_a_learning_signal_are_drawn() -> None:
+    row = row_of(_run(verdict=judged_text("level5-rising-cut-at-11")))
+    text = render(PullCard(HEAD, Standing.BLOCKED, "s", (row,)))
+    assert "<summary>Curves of 0-lora-ddp</summary>" in text
+    assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", text, re.MULTILINE)
+
+
+LONG = ("verl/a.py:1 uses .x", *(f"megatron.bridge.step{count} calls" for count in range(20)), "rule adapters")
+
+
+def _planned(places: int = 2, via: tuple[str, ...] = ("verl/a.py:1 uses .x", "rule adapters")) -> Plan:
+    reasons = [Reason(Level.SMOKE, f"src/p{count}.py", "verl runs it", "f", via) for count in range(places)]
+    smoke = JobOutline(variants_of(Level.SMOKE)[0], (), None)
+    others = tuple(NotRequired(level, "nothing touched") for level in Level if level is not Level.SMOKE)
+    return Plan("b" * 40, HEAD, (Level.SMOKE,), (smoke,), tuple(reasons), others, (), ())
+
+
+def test_reasons_are_folded_by_level_with_their_chains() -> None:
+    text = render(PullCard(HEAD, Standing.PASS, "s", plan=_planned()))
+    assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths ask for it, 1 job</summary>" in text
+    assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
+    assert "Level 1, Save/resume: nothing touched" in text
+    assert "and 96 more places" in render(PullCard(HEAD, Standing.PASS, "s", plan=_planned(100)))
+
+
+def test_a_long_chain_keeps_its_ends() -> None:
+    text = render(PullCard(HEAD, Standing.PASS, "s", plan=_planned(via=LONG)))
+    assert "    verl/a.py:1 uses .x\n" in text
+    assert "    ... 15 steps ...\n" in text
+    assert "    megatron.bridge.step19 calls\n    rule adapters\n" in text
+
+
+def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everything() -> None:
+    limitations = [f"limitation {count} {'x' * 400}" for count in range(60)]
+    some = row_of(_finished(verdict=json.dumps({"limitations": limitations})))
+    assert "Cut to fit" not in render(PullCard(HEAD, Standing.PASS, "s", (some,)))
+    verdict = json.loads(RECORDED.read_text()) | {"limitations": limitations * 9}
+    many = tuple(
+        row_of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
+        for count in range(14)
+    )
+    history = (EarlierHead("c" * 40, Standing.FAIL, "failed at peft"),)
+    card = PullCard(HEAD, Standing.FAIL, "s", many, _planned(), history=history, reproduce="verl-e2e check")
+    text = render(card)
+    assert len(text) <= MAX_CARD
+    for title in (
+        "Deliverables of 13-job",
+        "Limitations (",
+        "Evidence",
+        "Why level 0",
+        "Earlier heads (1)",
+        "Reproduce",
+    ):
+        assert title in text
+
+
 def test_a_carried_verdict_names_its_origin() -> None:
     row = row_of(_finished(carried_from="b" * 40))
     assert row.detail.startswith("carried forward from bbbbbbbbbbbb: ")
@@ -114,7 +189,7 @@ TAG = re.compile(r"<(/?\w+)")
 HOSTILE = st.text(max_size=300) | st.sampled_from(["@everyone", MARKER, "</details>", "```\n# x", "| a |", "<script>"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(HOSTILE, max_size=40), st.integers(1, 400))
 def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) -> None:
     verdict = {

@@ -1,0 +1,172 @@
+"""The words of check runs: what a reader sees first, what would make the gate green, and GitHub's limits."""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from bot.core.check_runs import MAX_OUTPUT
+from bot.core.check_text import MAX_TITLE, CheckText, gate_text, job_text
+from bot.core.gate import JobState, Standing, gate
+from bot.core.ledger import Override, Run, RunState, run_key
+from bot.core.levels import Level
+from bot.core.wanted import WantedJob
+from tests.core.judged import judged, judged_text
+
+HEAD = "a" * 40
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+URL = "https://github.com/o/r/actions/runs/12"
+
+
+def _run(name: str, **changes: object) -> Run:
+    verdict = judged(name)
+    fields: dict[str, object] = {
+        "key": run_key("o/r", HEAD, "d" * 64, 1),
+        "repository": "o/r",
+        "number": 7,
+        "head_sha": HEAD,
+        "job_id": verdict.job_id,
+        "job_digest": "d" * 64,
+        "state": RunState.FINISHED,
+        "result": verdict.result,
+        "sentence": verdict.sentence,
+        "verdict": judged_text(name),
+        "url": URL,
+        "gpu_minutes": 6.7,
+        "created": NOW,
+        "updated": NOW,
+    }
+    return Run.model_validate({**fields, **changes})
+
+
+def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, name: str = "") -> WantedJob:
+    return WantedJob(name or f"{int(level)}-job", level, requires, required=required, gpu_minutes=5)
+
+
+def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
+    run = _run("level0-lora-exception")
+    found = job_text(Standing(_wanted(), JobState.FAILED, run.sentence, run))
+    assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
+    assert found.summary.startswith("**Fail: Level 0 failed at peft")
+    assert "6.7 GPU minutes used, about 5 planned" in found.summary
+    assert f"[artifacts]({URL}#artifacts)" in found.summary
+    assert "| verl Megatron backend run | **Fail** |" in found.summary
+    assert "log.txt.zst:1299: ValueError: LoRA cannot wrap" in found.summary
+    assert "**What to do**" in found.summary
+    assert "### What this does not show" in found.text
+    assert "Bridge repo: " in found.text
+
+
+def test_a_learning_signal_shows_its_curves() -> None:
+    run = _run("level5-rising-cut-at-11")
+    found = job_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobState.BLOCKED, run.sentence, run))
+    assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", found.summary, re.MULTILINE)
+
+
+def test_a_job_without_a_run_says_why() -> None:
+    found = job_text(Standing(_wanted(), JobState.WAITING, "it is about to start"))
+    assert found == CheckText("Waiting: it is about to start", found.summary)
+    assert found.summary.startswith("**Waiting: it is about to start**")
+
+
+def test_an_extra_says_that_it_never_counts() -> None:
+    run = _run("level0-image-tree-first")
+    found = job_text(Standing(_wanted(required=False), JobState.PASSED, run.sentence, run))
+    assert "never satisfies the gate" in found.summary
+
+
+def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
+    failed = _run("level0-lora-exception")
+    rows = (
+        Standing(_wanted(name="0-lora-ddp"), JobState.FAILED, failed.sentence, failed),
+        Standing(_wanted(Level.SAVE_RESUME, "0-lora-ddp"), JobState.SKIPPED, "it needs 0-lora-ddp"),
+        Standing(_wanted(Level.FEATURE), JobState.BLOCKED, "no checkpoint is known"),
+        Standing(_wanted(Level.MEGATRON_FSDP, required=False), JobState.WAITING, "it is about to start"),
+    )
+    found = gate_text(rows, gate(rows))
+    assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
+    assert "| 0-lora-ddp | ❌ failed |" in found.summary
+    assert "0-lora-ddp: push a mend, or `/verl-e2e rerun failed`" in found.summary
+    assert "`/verl-e2e override 0 REASON`" in found.summary
+    assert "1-job: runs by itself once 0-lora-ddp passed." in found.summary
+    assert "4-job: mend what is lacking (no checkpoint is known)" in found.summary.replace("\\", "")
+    assert "3-job" not in found.summary
+    assert "3-job" in found.text
+
+
+def test_a_gate_awaiting_approval_tells_the_command_once() -> None:
+    because = f"awaiting approval, for the head lies in a fork; `/verl-e2e approve {HEAD}` lets this head run"
+    rows = tuple(Standing(_wanted(level), JobState.HELD, because) for level in (Level.SMOKE, Level.SAVE_RESUME))
+    summary = gate_text(rows, gate(rows)).summary
+    assert summary.count("All held jobs: awaiting approval") == 1
+    assert f"approve {HEAD}" in summary
+
+
+def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
+    nothing = gate_text((), gate((), nothing_because=("no changed path is run by verl",)))
+    assert nothing.title == "No verl coverage is required by this change"
+    assert "no changed path is run by verl" in nothing.summary
+    override = Override(
+        repository="o/r", number=7, head_sha=HEAD, level=Level.SMOKE, reason="r", actor="ann", source="s", at=NOW
+    )
+    row = Standing(_wanted(), JobState.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
+    for told in (nothing, gate_text((row,), gate((row,)))):
+        assert "What makes it green" not in told.summary
+
+
+def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:
+    row = Standing(_wanted(), JobState.PASSED, "passed")
+    told = gate((row,), obstacle="the policy cannot be read", broken=("verl uses X, which is gone",))
+    assert "verl uses X, which is gone" in gate_text((row,), told).summary
+
+
+@pytest.mark.parametrize("state", list(JobState))
+def test_every_state_has_its_words(state: JobState) -> None:
+    row = Standing(_wanted(), state, "because")
+    assert str(state) in gate_text((row,), gate((row,))).summary
+    assert job_text(row).title.lower().startswith(str(state))
+
+
+TAG = re.compile(r"<(/?\w+)")
+HOSTILE = st.text(max_size=200) | st.sampled_from(
+    ["@everyone", "<!-- verl-e2e:card:v1 -->", "</details>", "```\n# x", "| a |", "<script>", "](https://e.vil)"]
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(HOSTILE, min_size=1, max_size=20), st.integers(1, 120), st.sampled_from(JobState))
+def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, state: JobState) -> None:
+    verdict = {
+        "result": "Fail",
+        "sentence": texts[0],
+        "deliverables": [{"name": text, "outcome": text, "detail": text} for text in texts] * times,
+        "limitations": [f"{text}{count}" for count in range(times) for text in texts],
+        "followups": texts * times,
+        "command": "".join(texts * times),
+        "key_lines": [{"file": text, "line": 1, "excerpt": text, "criterion": "learning_signal"} for text in texts]
+        + [{"file": text, "line": 1, "excerpt": text} for text in texts] * times,
+    }
+    run = _run("level0-lora-exception", verdict=json.dumps(verdict), url=texts[0])
+    rows = tuple(
+        Standing(_wanted(name=f"{count}{text}", required=count % 2 == 0), state, text, run)
+        for count, text in enumerate(texts * times)
+    )
+    for found in (job_text(rows[0]), gate_text(rows, gate(rows))):
+        assert 0 < len(found.title) <= MAX_TITLE
+        assert "\n" not in found.title
+        for text in (found.summary, found.text):
+            assert len(text) <= MAX_OUTPUT
+            assert "@everyone" not in text
+            assert "<!--" not in text
+            tokens = MarkdownIt().parse(text)
+            blocks = [one.content for one in tokens if one.type == "html_block"]
+            tags = [tag for block in blocks for tag in TAG.findall(block)]
+            assert set(tags) <= {"details", "/details", "summary", "/summary"}
+            assert tags.count("details") == tags.count("/details")
+            assert not any(
+                "e.vil" in str(one.attrs) for token in MarkdownIt().parse(text) for one in token.children or ()
+            )
