@@ -1,14 +1,16 @@
 """The verbs that say what a change needs: plan, explain, backtest, policy."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bot.cli.command import BASE_OPTION, FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, json_text
+from bot.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, json_text
 
 if TYPE_CHECKING:
+    from bot.handlers.planning import Planned
     from bot.wiring import PlanOrder
 
 _VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
@@ -42,24 +44,57 @@ def _plan_order(
 
 
 @click.command()
-@REPO_OPTION
-@BASE_OPTION
-@click.option("--head", required=True, metavar="SHA", help="The commit to plan.")
+@click.argument("pull", required=False, metavar="[PULL]")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
+@click.option("--base", metavar="SHA", help="The commit that the change starts from.")
+@click.option("--head", metavar="SHA", help="The commit to plan.")
 @_VERL
 @_VERL_REF
 @click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository: list what a bump of it changes.")
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
-def plan(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+def plan(
+    pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
+) -> int:
     """Say which levels a change needs, and why, from git objects alone.
+
+    PULL is the address of a pull request, or OWNER/REPO#N: its facts come from GitHub's API and its objects from a
+    partial clone in the cache. A public one needs no token; GITHUB_TOKEN is used when set.
+
+    Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
 
     Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --verl verl --json
     """
+    if pull is not None:
+        if repo or base or head:
+            raise click.UsageError("give either a pull request, or --repo, --base and --head")
+        return _show(_plan_of_pull(pull, options), as_json=as_json)
+    if repo is None or base is None or head is None:
+        raise click.UsageError("give a pull request, or all of --repo, --base and --head")
     from bot import wiring
+
+    return _show(wiring.plan_change(_plan_order(repo, **options), base, head), as_json=as_json)
+
+
+def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
+    from bot.wiring.pulls import PullOrder, plan_address
+
+    order = PullOrder(
+        address,
+        _plan_order(Path(), **options),
+        os.environ.get("GITHUB_API_URL", ""),
+        os.environ.get("GITHUB_SERVER_URL", ""),
+        os.environ.get("GITHUB_TOKEN", ""),
+        os.environ,
+    )
+    planned, _ = plan_address(order, lambda: datetime.now(UTC))
+    return planned
+
+
+def _show(planned: "Planned", *, as_json: bool) -> int:
     from bot.core.plan_text import render_contract, render_plan_text
 
-    planned = wiring.plan_change(_plan_order(repo, **options), base, head)
     contract = render_contract(planned.contract)
     if as_json:
         click.echo(json_text(planned.plan.to_json()))

@@ -34,7 +34,11 @@ def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, base, order.policy)
-    planned = planner_of(repository, order, policy).plan(base, head, policy)
+    return with_details(planner_of(repository, order, policy).plan(base, head, policy), order)
+
+
+def with_details(planned: Planned, order: PlanOrder) -> Planned:
+    """The plan with what the user's verl and Megatron-LM say of it."""
     if order.verl is not None:
         planned = with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
     if order.megatron_lm is None:
@@ -69,7 +73,7 @@ def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
     except OSError as error:
         raise UsageError(f"{labels}: {error.strerror}; give a readable file of labels") from None
     repository = GitRepository(order.repo)
-    policy = _policy_file(order.policy) if order.policy else packaged_policy()
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
     planner = planner_of(repository, order, policy)
     return tuple(_outcome(planner, case, policy) for case in cases)
 
@@ -84,7 +88,7 @@ def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
 def replay(order: PlanOrder, count: int, head: str) -> Usage:
     """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
     repository = GitRepository(order.repo)
-    policy = _policy_file(order.policy) if order.policy else packaged_policy()
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
     planner = planner_of(repository, order, policy)
     commits = repository.first_parents(head, count)
     return usage(planner.plan(parent, commit, policy).plan for commit, parent in commits)
@@ -100,10 +104,11 @@ def verl_uses(verl: Path, verl_ref: str | None) -> str:
 
 def planner_of(repository: GitRepository, order: PlanOrder, policy: Policy) -> Planner:
     """The planner over a repository, with verl's own uses of it and the cache of summaries."""
-    return Planner(repository, _uses(order, policy), SummaryCache(order.cache))
+    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache))
 
 
-def _uses(order: PlanOrder, policy: Policy) -> Uses:
+def uses_for(order: PlanOrder, policy: Policy) -> Uses:
+    """verl's uses of the package: of the user's verl, or the packaged list."""
     if order.verl is None or policy.reach is None:
         return packaged_uses()
     try:
@@ -139,10 +144,11 @@ def _verl_files(verl: Path, verl_ref: str | None) -> tuple[frozenset[str], str]:
 
 def policy_of(repository: GitRepository, base: str, file: Path | None) -> Policy:
     """The policy of the base commit, or the one in a file."""
-    return policy_at(repository, repository.resolve(base)) if file is None else _policy_file(file)
+    return policy_at(repository, repository.resolve(base)) if file is None else policy_file(file)
 
 
-def _policy_file(file: Path) -> Policy:
+def policy_file(file: Path) -> Policy:
+    """The policy in a file; UsageError."""
     try:
         return load_policy(file.read_bytes(), str(file))
     except OSError as error:

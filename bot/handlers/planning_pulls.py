@@ -1,0 +1,79 @@
+"""Plan a pull request or a merge group: git's objects decide, and what they cannot tell is planned in full."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from bot.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
+from bot.core.change import Change
+from bot.core.levels import Level
+from bot.core.plan import plan
+from bot.core.pull import Pull, PullRef, Target
+from bot.core.reach.entries import Uses
+from bot.core.rules import Policy
+from bot.handlers.planning import Planned, Planner
+from bot.ports import ForgeError, Pulls, SourceTrees, SummaryStore
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What planning reads: facts of pull requests, trees of a target, verl's uses (by policy), kept summaries.
+
+    `policy` stands in for the policy of the base commit where somebody gave one.
+    """
+
+    pulls: Pulls
+    changes: Callable[[Target], SourceTrees]
+    uses: Callable[[Policy], Uses]
+    summaries: SummaryStore
+    policy: Policy | None = None
+
+
+def plan_pull(ref: PullRef, readers: Readers) -> Planned:
+    """The plan of a pull request as it is now; by GitHub's own list of files where git cannot be had.
+
+    UnknownPullError or ForgeError when GitHub does not tell what it is.
+    """
+    pull = readers.pulls.pull(ref)
+    try:
+        trees = readers.changes(pull)
+        policy = readers.policy or policy_at(trees, pull.base_sha)
+        return plan_target(pull, policy, trees, readers)
+    except ForgeError as error:
+        return _by_list(pull, readers, error)
+
+
+def plan_target(target: Target, policy: Policy, trees: SourceTrees, readers: Readers) -> Planned:
+    """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
+    planner = Planner(trees, readers.uses(policy), readers.summaries)
+    found = planner.plan(target.base_sha, target.head_sha, policy)
+    lacking = _lacking(target, found.change)
+    if not lacking:
+        return found
+    return _saying(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), lacking)
+
+
+def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
+    listed = readers.pulls.change(pull)
+    policy = readers.policy or _policy_by_api(pull, readers.pulls)
+    lacking = _lacking(pull, listed)
+    without = f"{error}. So the files were not looked into."
+    found = Planned(listed, plan(listed, policy, tuple(Level) if lacking else ()), None)
+    return _saying(found, *([lacking] if lacking else []), without)
+
+
+def _policy_by_api(pull: Pull, pulls: Pulls) -> Policy:
+    text = pulls.file_at(pull.ref.repository, pull.base_sha, POLICY_PATH)
+    return packaged_policy() if text is None else load_policy(text, f"{pull.base_sha[:12]}:{POLICY_PATH}")
+
+
+def _lacking(target: Target, change: Change) -> str:
+    """A sentence when more files changed than are known; a rename may be counted as one file or as two."""
+    counted = target.changed_files if isinstance(target, Pull) else 0
+    known = sum(len(path.names()) for path in change.paths)
+    if known >= counted:
+        return ""
+    return f"GitHub counts {counted} changed files and {known} are known: every level is planned."
+
+
+def _saying(planned: Planned, *remarks: str) -> Planned:
+    return replace(planned, plan=replace(planned.plan, remarks=(*remarks, *planned.plan.remarks)))

@@ -1,0 +1,160 @@
+"""`verl-e2e plan PULL` as a user types it, against the stand-in: its API for the facts, its git for the objects."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.github_standin.faults import server_error, used_up
+from tests.fakes.github_standin.repository import Edit, Moved
+from tests.fakes.github_standin.world import World, living
+
+ROOT = Path(__file__).resolve().parents[2]
+MAPPING = "src/megatron/bridge/models/conversion/auto_bridge.py"
+BRIDGE: dict[str, Edit] = {
+    "src/megatron/bridge/__init__.py": "from megatron.bridge.models.conversion.auto_bridge import AutoBridge\n",
+    MAPPING: "class AutoBridge:\n    @classmethod\n    def from_hf_pretrained(cls, path):\n        return cls()\n\n"
+    "    def export_hf_weights(self, model):\n        return []\n\n    def push(self):\n        return 0\n",
+    "docs/page.md": "# Page\n",
+}
+CHANGED = str(BRIDGE[MAPPING]).replace("return []", "return [model]")
+NAME = "octo/bridge"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with living(tmp_path / "github", NAME) as world:
+        world.commit(BRIDGE)
+        yield world
+
+
+def plan(world: World, *arguments: object, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bot", "plan", "--cache", str(cache), *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GITHUB_API_URL": f"{world.standin.url}/api/v3"}
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**clean, **environment}, timeout=120, check=False
+    )
+
+
+def test_a_pull_request_is_planned_as_its_commits_are_without_a_token(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {MAPPING: CHANGED, "docs/page.md": Moved("docs/other.md")}, fork=True)
+    cache = tmp_path / "cache"
+    by_address = plan(world, f"{world.standin.url}/{NAME}/pull/{number}", "--json", cache=cache)
+    by_number = plan(world, f"{NAME}#{number}", "--json", cache=cache)
+    pull = world.pull(number)
+    bare = world.repository.git.path
+    command = ["plan", "--repo", bare, "--base", pull.base_sha, "--head", pull.head_sha, "--json"]
+    by_commits = plan(world, *command[1:], cache=tmp_path / "other")
+    assert by_address.returncode == 0, by_address.stderr
+    assert by_address.stdout == by_number.stdout == by_commits.stdout
+    assert json.loads(by_address.stdout)["levels"] == [0, 1]
+    assert {one.caller for one in world.standin.traffic} == {""}
+
+
+def test_it_takes_one_call_and_a_second_time_no_fetch(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {MAPPING: CHANGED})
+    text = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
+    fetches = world.standin.git.fetches
+    assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout == text
+    assert [one.path for one in world.standin.traffic] == [f"/repos/{NAME}/pulls/{number}"] * 2
+    assert world.standin.git.fetches == fetches
+    world.push(number, {MAPPING: str(BRIDGE[MAPPING])})
+    assert "no level is required" in plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
+
+
+def test_a_token_is_used_when_set_and_goes_nowhere_else(world: World, tmp_path: Path) -> None:
+    world.user_token("a-token-of-bob", "bob")
+    number = world.open_pull("ada", {MAPPING: CHANGED})
+    assert plan(world, f"{NAME}#{number}", cache=tmp_path / "a", GITHUB_TOKEN="a-token-of-bob").returncode == 0
+    assert {one.caller for one in world.standin.traffic} == {"bob"}
+    address = f"{world.standin.url}/{NAME}/pull/{number}"
+    done = plan(world, address, cache=tmp_path / "b", GITHUB_TOKEN="a-token-of-bob", GITHUB_API_URL="")
+    assert done.returncode == 0, done.stderr
+    assert world.standin.traffic[-1].caller == ""
+    assert not [header for header in world.standin.git.headers[-2:] if "Authorization" in header]
+
+
+def test_the_policy_is_that_of_the_base(world: World, tmp_path: Path) -> None:
+    packaged = (ROOT / "bot" / "policy" / "megatron-bridge.yml").read_text()
+    number = world.open_pull("ada", {MAPPING: CHANGED, ".github/verl-e2e.yml": "no policy"})
+    assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").returncode == 0
+    world.commit({".github/verl-e2e.yml": packaged + "nonsense: 1\n"})
+    number = world.open_pull("ada", {MAPPING: CHANGED})
+    done = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache")
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("octo/bridge#99", "octo/bridge#99: there is no such pull request"),
+        ("octo/none#1", "if it is private, set GITHUB_TOKEN"),
+        ("not an address", "names no pull request"),
+    ],
+)
+def test_a_mistake_is_one_sentence(world: World, tmp_path: Path, address: str, told: str) -> None:
+    done = plan(world, address, cache=tmp_path / "cache")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_used_up_limit_says_when_it_ends(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {MAPPING: CHANGED})
+    ends = int(time.time()) + 1800
+    world.standin.faults.add(used_up(ends), times=9)
+    done = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache", TZ="UTC")
+    assert done.returncode == 2
+    shown = {time.strftime("until %Y-%m-%d %H:%M", time.gmtime(ends + apart)) for apart in (-60, -2, 0, 2, 60)}
+    assert any(text in done.stderr for text in shown), done.stderr
+    assert "GITHUB_TOKEN" in done.stderr
+
+
+def test_without_git_the_list_of_files_is_planned_by_names_and_said(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {MAPPING: CHANGED, "docs/page.md": Moved("docs/other.md")})
+    done = plan(world, f"{NAME}#{number}", cache=tmp_path / "c", GITHUB_SERVER_URL="http://127.0.0.1:9")
+    assert done.returncode == 0, done.stderr
+    assert "could not be fetched from 127.0.0.1" in done.stdout
+    assert "by the names of the changed paths alone" in done.stdout
+    assert "every level is planned" not in done.stdout
+
+
+def test_a_list_that_is_cut_and_no_git_asks_for_everything(world: World, tmp_path: Path) -> None:
+    many: dict[str, Edit] = {f"docs/{at}.md": f"{at}\n" for at in range(3010)}
+    number = world.open_pull("ada", many)
+    arguments = (f"{NAME}#{number}", "--json")
+    whole = plan(world, *arguments, cache=tmp_path / "c")
+    assert json.loads(whole.stdout)["levels"] == []
+    assert len(world.standin.traffic) == 1
+    cut = plan(world, *arguments, cache=tmp_path / "d", GITHUB_SERVER_URL="http://127.0.0.1:9")
+    assert json.loads(cut.stdout)["levels"] == [0, 1, 2, 3, 4, 5]
+    assert "GitHub counts 3010 changed files and 3000 are known: every level is planned" in cut.stderr
+
+
+def test_a_server_that_errs_is_asked_again(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {MAPPING: CHANGED})
+    world.standin.faults.add(server_error(), times=1)
+    assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("--head", "x"), ()])
+def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "bot", "plan", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--repo, --base and --head" in done.stderr
+
+
+@pytest.mark.online
+def test_a_public_pull_request_on_github_is_planned(tmp_path: Path) -> None:
+    address = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232"
+    command = [sys.executable, "-m", "bot", "plan", address, "--json", "--cache", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["levels"] == [0, 3]
