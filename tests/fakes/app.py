@@ -1,0 +1,422 @@
+"""A small GitHub, a ledger, a back end and a clock in memory, each with state, for hearing and reconciling.
+
+They behave as the ports say and no better: a comment may be deleted by hand, a call may fail before or after it took
+effect, and what nobody wrote down is forgotten by a restart.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bot.adapters.markdown import command_lines
+from bot.config.policy import POLICY_PATH
+from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.check_runs import CheckRun
+from bot.core.facts import LogFacts
+from bot.core.jobs import Checkpoint, Data, Job, SiteProfile
+from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
+from bot.core.pull import Pull, PullRef, PullState, Target
+from bot.core.reach.entries import Uses
+from bot.core.record import Record
+from bot.handlers.app_rooms import AppRooms
+from bot.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
+from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
+from tests.fakes.rooms import FakeFolders
+from tests.fakes.trees import FakeSummaries, sha
+
+REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
+REF = PullRef(REPOSITORY, 7)
+BASE = sha("base")
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+POLICY = """
+schema: 1
+verl: {commit: %s}
+image: {name: verlai/verl, tag: t}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+require_bridge_checks: false
+exempt:
+  - {name: docs, paths: [docs/], because: nothing runs it}
+rules:
+  - {name: peft, paths: [src/peft/], levels: [0], because: verl trains it, variants: [0-amplified-lora, 0-recompute]}
+  - {name: lora, paths: [src/lora/], levels: [0], because: verl trains it}
+""" % sha("verl")  # noqa: UP031  the braces are YAML's
+
+Entry = Asked | Approval | Override
+
+
+class FakeClock:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def now(self) -> datetime:
+        return self.time
+
+    def pass_s(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+class FakeLedger:
+    """Everything remembered, in lists; it is what outlives a restart."""
+
+    def __init__(self) -> None:
+        self.written: list[Entry] = []
+        self.kept: dict[str, Run] = {}
+        self.sent: dict[tuple[str, str, str], Posted] = {}
+
+    def add(self, entry: Entry) -> bool:
+        known = {(type(one), one.repository, one.number, one.source) for one in self.written}
+        if (type(entry), entry.repository, entry.number, entry.source) in known:
+            return False
+        self.written.append(entry)
+        return True
+
+    def entries(self, repository: str, number: int) -> tuple[Entry, ...]:
+        return tuple(one for one in self.written if (one.repository, one.number) == (repository, number))
+
+    def put_run(self, run: Run) -> Run:
+        known = self.kept.get(run.key)
+        if known is not None and known.state.final:
+            return known
+        self.kept[run.key] = run
+        return run
+
+    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+        found = (one for one in self.kept.values() if one.repository == repository)
+        found = (one for one in found if number is None or one.number == number)
+        return tuple(one for one in found if not head_sha or one.head_sha == head_sha)
+
+    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
+        return self.sent.get((repository, kind, subject))
+
+    def put_posted(self, posted: Posted) -> None:
+        self.sent[(posted.repository, posted.kind, posted.subject)] = posted
+
+
+@dataclass
+class FakeHub:
+    """One repository on GitHub: pull requests, comments, check runs, people; counts what is written.
+
+    `fail` holds names of calls that shall fail once, before (`name`) or after (`name!`) they took effect.
+    """
+
+    clock: FakeClock
+    pulls: dict[int, Pull] = field(default_factory=dict)
+    talk: dict[int, list[Comment]] = field(default_factory=dict)
+    runs: list[CheckRun] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+    teams: dict[str, set[str]] = field(default_factory=dict)
+    files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    reactions: set[tuple[int, str]] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    fail: list[str] = field(default_factory=list)
+    _ids: int = 100
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self.fail:
+            self.fail.remove(name)
+            raise ForgeError(f"{name}: 502", passing=True)
+
+    def _done(self, name: str) -> None:
+        if f"{name}!" in self.fail:
+            self.fail.remove(f"{name}!")
+            raise ForgeError(f"{name}: the answer was lost", passing=True)
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def pull(self, ref: PullRef) -> Pull:
+        self._call("pull")
+        if ref.number not in self.pulls:
+            raise UnknownPullError(f"{ref}: no such pull request")
+        return self.pulls[ref.number]
+
+    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+        self._call("open_pulls")
+        return tuple(one.ref for one in self.pulls.values() if one.state is PullState.OPEN)
+
+    def change(self, pull: Pull) -> Change:
+        raise NotImplementedError
+
+    def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
+        self._call("file_at")
+        return self.files.get((revision, path))
+
+    def comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        self._call("comments")
+        return tuple(self.talk.get(ref.number, ()))
+
+    def comment(self, ref: PullRef, body: str) -> int:
+        self._call("comment")
+        made = self.say(ref, "verl-e2e[bot]", body, app_id=APP)
+        self._done("comment")
+        return made.id
+
+    def say(self, ref: PullRef, author: str, body: str, *, app_id: int | None = None) -> Comment:
+        """Somebody writes a comment."""
+        made = Comment(self.next_id(), author, app_id is not None, body, self.clock.now(), edited=False, app_id=app_id)
+        self.talk.setdefault(ref.number, []).append(made)
+        return made
+
+    def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
+        self._call("edit")
+        rows = self.talk.get(ref.number, [])
+        for place, one in enumerate(rows):
+            if one.id == comment_id:
+                assert one.app_id == APP, "edited somebody else's comment"
+                rows[place] = replace(one, body=body, edited=True)
+                self._done("edit")
+                return True
+        return False
+
+    def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
+        self._call("react")
+        self.reactions.add((comment_id, reaction))
+
+    def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
+        self._call("check_runs")
+        return tuple(one for one in self.runs if one.head_sha == head_sha)
+
+    def write_check(self, repository: str, check: CheckRun) -> int:
+        self._call("write_check")
+        made = replace(check, id=check.id or self.next_id(), app_id=APP)
+        self.runs = [*(one for one in self.runs if one.id != made.id), made]
+        self._done("write_check")
+        return made.id
+
+    def role(self, repository: str, login: str) -> str:
+        self._call("role")
+        return self.roles.get(login, "read")
+
+    def in_team(self, team: str, login: str) -> bool:
+        self._call("in_team")
+        return login in self.teams.get(team, set())
+
+    def gate(self, head_sha: str, name: str = "verl-e2e") -> CheckRun | None:
+        """The gate of a commit as GitHub shows it; there is at most one."""
+        found = [one for one in self.runs if (one.head_sha, one.name, one.app_id) == (head_sha, name, APP)]
+        assert len(found) <= 1, "two gates on one commit"
+        return found[0] if found else None
+
+    def cards(self, number: int) -> list[Comment]:
+        """Our cards on a pull request."""
+        return [one for one in self.talk.get(number, ()) if one.app_id == APP and "verl-e2e:card" in one.body]
+
+
+@dataclass
+class _Order:
+    run: Run
+    state: RunState = RunState.SUBMITTED
+
+
+@dataclass
+class FakeBackend:
+    """Machines that take one order for each key; what runs ends when told to, or is cancelled after a while."""
+
+    folders: FakeFolders
+    orders: dict[str, _Order] = field(default_factory=dict)
+    submitted: list[Run] = field(default_factory=list)
+    fail: list[str] = field(default_factory=list)
+    most_live: dict[tuple[str, str], int] = field(default_factory=dict)
+    _outcomes: dict[str, Callable[[Job], tuple[Record, LogFacts | None]]] = field(default_factory=dict)
+
+    def _call(self, name: str) -> None:
+        if name in self.fail:
+            self.fail.remove(name)
+            raise BackendError(f"{name}: try later")
+        if f"{name}?" in self.fail:
+            self.fail.remove(f"{name}?")
+            raise BackendError(f"{name}: never", final=True)
+
+    def submit(self, run: Run) -> str:
+        self._call("submit")
+        if run.key not in self.orders:
+            self.submitted.append(run)
+            self.orders[run.key] = _Order(run)
+            same = (run.head_sha, run.job_id)
+            live = sum(
+                not one.state.final and (one.run.head_sha, one.run.job_id) == same for one in self.orders.values()
+            )
+            self.most_live[same] = max(self.most_live.get(same, 0), live)
+        if "submit!" in self.fail:
+            self.fail.remove("submit!")
+            raise BackendError("submit: the answer was lost")
+        return f"h-{run.key[:8]}"
+
+    def poll(self, run: Run) -> Progress:
+        self._call("poll")
+        order = self.orders.get(run.key)
+        if order is None:
+            return Progress(RunState.CANCELLED if run.state is RunState.CANCELLING else RunState.LOST, "not known here")
+        return Progress(order.state, "", f"https://ci.example/{run.key[:8]}")
+
+    def cancel(self, run: Run) -> None:
+        self._call("cancel")
+        order = self.orders.get(run.key)
+        if order is not None and not order.state.final:
+            order.state = RunState.CANCELLING
+
+    def log(self, run: Run) -> Iterator[bytes]:
+        yield b""
+
+    def artifacts(self, run: Run, into: Path) -> bool:
+        self._call("artifacts")
+        made = self._outcomes.get(run.key)
+        if made is None:
+            return False
+        assert run.job is not None
+        self.folders.records[into], facts = made(run.job)
+        if facts is not None:
+            self.folders.logs[into] = facts
+        return True
+
+    def live(self) -> list[Run]:
+        """The orders that are not over."""
+        return [one.run for one in self.orders.values() if not one.state.final]
+
+    def begin(self) -> None:
+        """Everything that waits begins to run."""
+        for one in self.orders.values():
+            if one.state is RunState.SUBMITTED:
+                one.state = RunState.RUNNING
+
+    def settle(self) -> None:
+        """What was asked to end has ended."""
+        for one in self.orders.values():
+            if one.state is RunState.CANCELLING:
+                one.state = RunState.CANCELLED
+
+    def finish(self, run: Run, outcome: Callable[[Job], tuple[Record, LogFacts | None]]) -> None:
+        """A run ends and leaves a folder."""
+        self._outcomes[run.key] = outcome
+        if not self.orders[run.key].state.final:
+            self.orders[run.key].state = RunState.FINISHED
+
+
+def passes(job: Job) -> tuple[Record, LogFacts | None]:
+    """What a healthy run of the job leaves."""
+    states = make_environment().repositories
+    commits = {"bridge": job.bridge.commit, "verl": job.verl.commit}
+    found = tuple(one.model_copy(update={"commit": commits.get(one.name, one.commit)}) for one in states)
+    environment = make_environment(repositories=found, site=job.site.name)
+    record = make_record(job=job, environment=environment, tests=None, tests_commit="")
+    return record, make_facts(configs=(config_with(dict(job.expected)),))
+
+
+def fails(job: Job) -> tuple[Record, LogFacts | None]:
+    """What a run leaves that ends in Bridge's own code."""
+    record, _ = passes(job)
+    configs = (config_with(dict(job.expected)),)
+    return record, make_facts(errors=(bridge_error(),), configs=configs, steps=(), progress=None, completed_at=None)
+
+
+def blocks(job: Job) -> tuple[Record, LogFacts | None]:
+    """What a run leaves of which nothing is known."""
+    return Record(job=job), None
+
+
+@dataclass
+class FakeSource:
+    """Trees of every commit: one changed path for each head, and no reach."""
+
+    paths: Mapping[str, str]
+
+    def change(self, base: str, head: str) -> Change:
+        path = self.paths.get(head, "docs/a.md")
+        return Change(base, head, BASE, (ChangedPath(path, PathStatus.MODIFIED),))
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        return None
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        return {self.paths.get(revision, "docs/a.md"): "1" * 40}
+
+    def read_objects(self, ids: object) -> Mapping[str, bytes | None]:
+        return {}
+
+    def resolve(self, revision: str) -> str:
+        return revision if len(revision) == 40 else sha(revision)
+
+
+@dataclass
+class App:
+    """The whole in memory. `restart` forgets what a process holds and nothing else."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    ledger: FakeLedger = field(default_factory=FakeLedger)
+    folders: FakeFolders = field(default_factory=FakeFolders)
+    paths: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.hub = FakeHub(self.clock)
+        self.backend = FakeBackend(self.folders)
+        self.hub.files[(BASE, POLICY_PATH)] = POLICY.encode()
+        self.hub.roles |= {"alice": "write", "mona": "maintain", "admin": "admin", "rita": "triage"}
+        self.rooms = self._rooms()
+
+    def restart(self) -> None:
+        self.rooms = self._rooms()
+
+    def _rooms(self) -> AppRooms:
+        source = FakeSource(self.paths)
+
+        def changes(_: Target) -> FakeSource:
+            return source
+
+        return AppRooms(
+            pulls=self.hub,
+            conversation=self.hub,
+            checks=self.hub,
+            people=self.hub,
+            ledger=self.ledger,
+            backend=self.backend,
+            folders=self.folders,
+            clock=self.clock,
+            changes=changes,
+            verl=lambda _: source,
+            summaries=FakeSummaries(),
+            uses=Uses((), (), "nothing"),
+            site=site(),
+            artifacts=Path("/artifacts"),
+            read_commands=command_lines,
+            app_id=APP,
+        )
+
+    def open(self, head: str = "one", path: str = "src/peft/lora.py", **given: object) -> Pull:
+        """A pull request of alice from a branch of the repository itself."""
+        self.paths[sha(head)] = path
+        pull = Pull(
+            ref=REF,
+            base_branch="main",
+            base_sha=BASE,
+            head_sha=sha(head),
+            head_repository=REPOSITORY,
+            author="alice",
+            author_association="MEMBER",
+            draft=False,
+            state=PullState.OPEN,
+            changed_files=1,
+        )
+        self.hub.pulls[REF.number] = replace(pull, **given)  # type: ignore[arg-type]
+        return self.hub.pulls[REF.number]
+
+    def push(self, head: str, path: str = "src/peft/lora.py") -> Pull:
+        """A new head on the pull request."""
+        self.paths[sha(head)] = path
+        self.hub.pulls[REF.number] = replace(self.hub.pulls[REF.number], head_sha=sha(head))
+        return self.hub.pulls[REF.number]
+
+
+def site() -> SiteProfile:
+    """A site on which the healthy run of the builders is what a level 0 job leaves."""
+    return SiteProfile(
+        name="hopper",
+        image="verlai/verl:t",
+        wrapper={"MAX_PROMPT_LENGTH": "256", "MAX_RESPONSE_LENGTH": "64"},
+        checkpoints={"Qwen/Qwen2.5-0.5B": Checkpoint(model_id="local/tiny", model_path="/kit", random_weights=True)},
+        data=Data(train_files="/kit/train.parquet", val_files="/kit/test.parquet"),
+    )
