@@ -35,14 +35,12 @@ from bot.adapters.durable import Work
 from bot.adapters.json_log import log_to_stderr
 from bot.cli.serving import listen
 from bot.config.settings import Settings
-from bot.core.deliveries import Wanted
 from bot.wiring.app import open_service
 from datetime import UTC, datetime
 data = Path(sys.argv[2])
 def hear(delivery):
     payload = json.loads(delivery.body)
-    target = f"{payload['repository']['full_name']}#{payload['number']}"
-    return [Wanted(target, target)]
+    return [f"{payload['repository']['full_name']}#{payload['number']}"]
 def make_work(settings, ledger, worklist, now):
     return Work(hear=hear, reconcile=lambda target: time.sleep(float(sys.argv[3])), open_targets=tuple, now=now)
 settings = Settings(

@@ -9,7 +9,7 @@ from typing import Protocol
 from bot.core.change import Change
 from bot.core.check_runs import Annotation as Annotation
 from bot.core.check_runs import CheckRun as CheckRun
-from bot.core.deliveries import Backlog, Received, Wanted
+from bot.core.deliveries import Backlog, Received
 from bot.core.facts import LogFacts
 from bot.core.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.jobs import Job
@@ -256,7 +256,7 @@ class Deliveries(Protocol):
         """The deliveries to hear now, oldest first."""
         ...
 
-    def heard(self, heard: Collection[tuple[str, Collection[Wanted]]], now: datetime) -> None:
+    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
         ...
 
@@ -274,9 +274,9 @@ class Deliveries(Protocol):
 
 
 class Worklist(Protocol):
-    """The targets, by key, that are to be looked at; asking ten times before it happens is asking once."""
+    """The targets, as text, that are to be looked at; asking ten times before it happens is asking once."""
 
-    def want(self, wanted: Collection[Wanted], now: datetime) -> None:
+    def want(self, wanted: Collection[str], now: datetime) -> None:
         """Want targets once more, by the clock and not because something happened to them."""
         ...
 
@@ -284,22 +284,22 @@ class Worklist(Protocol):
         """The targets to look at now, the longest waiting first."""
         ...
 
-    def asked(self, key: str) -> tuple[int, str]:
-        """How often it was asked for up to now, to be handed to `finish`, and its text."""
+    def asked(self, target: str) -> int:
+        """How often it was asked for up to now, to be handed to `finish`."""
         ...
 
-    def finish(self, key: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
+    def finish(self, target: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
         """It was looked at for all that was asked up to then; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.
         """
         ...
 
-    def attempts(self, key: str) -> int:
+    def attempts(self, target: str) -> int:
         """How often looking at it failed since it last succeeded."""
         ...
 
-    def postpone(self, key: str, problem: str, retry_at: datetime) -> None:
+    def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
         """Looking at it failed: try again then, or earlier when something happens to it."""
         ...
 

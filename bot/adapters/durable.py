@@ -19,7 +19,7 @@ from pathlib import Path
 from dbos import DBOS, DBOSConfig, SetEnqueueOptions
 from dbos import error as dbos_error
 
-from bot.core.deliveries import Received, Wanted
+from bot.core.deliveries import Received
 from bot.ports import Deliveries, UnreadableDeliveryError, Worklist
 
 _QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
@@ -46,13 +46,13 @@ class Work:
     """What the worker calls.
 
     `hear` records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it
-    never can, anything else to be asked again later. `reconcile` looks at a target by its text, does what is due, and
+    never can, anything else to be asked again later. A target is text. `reconcile` looks at one, does what is due, and
     says in how many seconds to look again, None when nothing is expected. `open_targets` are those with runs under way.
     """
 
-    hear: Callable[[Received], Collection[Wanted]]
+    hear: Callable[[Received], Collection[str]]
     reconcile: Callable[[str], float | None]
-    open_targets: Callable[[], Collection[Wanted]]
+    open_targets: Callable[[], Collection[str]]
     now: Callable[[], datetime]
 
 
@@ -146,7 +146,7 @@ class Worker:
             self._hand_over()
         return len(batch) == _BATCH
 
-    def _heard(self, delivery: Received) -> Collection[Wanted] | None:
+    def _heard(self, delivery: Received) -> Collection[str] | None:
         """The targets of a delivery, None when it could not be heard; that is written down."""
         about = {"delivery": delivery.id, "event": delivery.event}
         try:
@@ -189,9 +189,9 @@ class Worker:
         """The workflow: one look at one target. It always succeeds, because what failed is wanted again later."""
         started = time.monotonic()
         try:
-            asked, text = self._worklist.asked(target)
+            asked = self._worklist.asked(target)
             try:
-                again_s = self._work.reconcile(text)
+                again_s = self._work.reconcile(target)
             except Exception as error:
                 self.counts.failed += 1
                 log.exception("reconcile failed", extra={"target": target})
@@ -217,7 +217,7 @@ class Worker:
             self._next_tick = time.monotonic() + self._tick_s
             now = self._work.now()
             recent = self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE)
-            self._worklist.want([*self._work.open_targets(), *(Wanted(key, "") for key in recent)], now)
+            self._worklist.want({*self._work.open_targets(), *recent}, now)
         if time.monotonic() >= self._next_cleaning:
             self._next_cleaning = time.monotonic() + _CLEANING_S
             self._clean()

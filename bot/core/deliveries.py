@@ -19,19 +19,6 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Something to look at: its name, and the text that tells all of it that the look needs.
-
-    The text that was asked with last counts, but never one of a lower rank than another before: what is over stays
-    over, however late an earlier delivery comes. An empty text stands for the one that is known.
-    """
-
-    key: str
-    text: str
-    rank: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Backlog:
     """How much waits: deliveries nobody has read yet, targets to look at now, and the age of the oldest, in seconds.
 

@@ -17,7 +17,7 @@ import pytest
 
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlWorklist, Store, open_store
-from bot.core.deliveries import Received, Wanted
+from bot.core.deliveries import Received
 from bot.ports import UnreadableDeliveryError
 from tests.adapters.databases import database, server, store
 
@@ -46,14 +46,14 @@ class Pulls:
     open: tuple[str, ...] = ()
     again_s: float | None = None
 
-    def hear(self, delivery: Received) -> Collection[Wanted]:
+    def hear(self, delivery: Received) -> Collection[str]:
         target = delivery.body.decode()
         if target == "unreadable":
             raise UnreadableDeliveryError("no JSON")
         if self.failures[f"hear {target}"]:
             self.failures[f"hear {target}"] -= 1
             raise ConnectionError("502")
-        return [Wanted(target, target)]
+        return [target]
 
     def reconcile(self, target: str) -> float | None:
         if target in self.running:
@@ -75,7 +75,7 @@ def working(
     work = Work(
         hear=pulls.hear,
         reconcile=pulls.reconcile,
-        open_targets=lambda: [Wanted(target, target) for target in pulls.open],
+        open_targets=lambda: pulls.open,
         now=clock,
     )
     worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=tick_s)
@@ -179,7 +179,6 @@ from datetime import UTC, datetime
 sys.path.insert(0, sys.argv[1])
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlWorklist, open_store
-from bot.core.deliveries import Wanted
 database = sys.argv[2]
 store = open_store(database)
 assert store.claim()
@@ -191,7 +190,7 @@ def reconcile(target):
     time.sleep(float(sys.argv[4]))
     write(f"end {target}")
 def hear(delivery):
-    return [Wanted(delivery.body.decode(), delivery.body.decode())]
+    return [delivery.body.decode()]
 work = Work(hear, reconcile, tuple, lambda: datetime.now(UTC))
 worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
 worker.start()

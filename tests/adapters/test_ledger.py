@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
 from bot.adapters.ledger.schema import entries, metadata, versions
-from bot.core.deliveries import Received, Wanted
+from bot.core.deliveries import Received
 from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from bot.core.levels import Level
 from tests.adapters.databases import database, server, store
@@ -43,10 +43,6 @@ def run(state: RunState = RunState.QUEUED, attempt: int = 1, number: int | None 
 
 def received(key: str = "72d3162e-cc78-11e3-81ab-4c9367dc0958", second: int = 0, body: bytes = b"{}") -> Received:
     return Received(key, "push", body, NOW + timedelta(seconds=second))
-
-
-def wanted(key: str, rank: int = 0, text: str = "text") -> Wanted:
-    return Wanted(key, text, rank)
 
 
 def test_entries_are_kept_in_order_and_each_source_once_for_each_kind(store: Store) -> None:
@@ -129,7 +125,7 @@ def test_a_delivery_is_kept_once_even_after_it_was_heard(store: Store) -> None:
     assert deliveries.keep(received(body=b"\x00\xff"))
     assert not deliveries.keep(received())
     assert [each.body for each in deliveries.waiting(NOW, 10)] == [b"\x00\xff"]
-    deliveries.heard([(received().id, [wanted("pull 5")])], NOW)
+    deliveries.heard([(received().id, ["pull 5"])], NOW)
     assert not deliveries.keep(received())
     assert deliveries.waiting(NOW, 10) == ()
     assert SqlWorklist(store).wanted(NOW, 10) == ("pull 5",)
@@ -162,38 +158,27 @@ def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store) -> N
 def test_what_is_asked_while_a_target_is_looked_at_is_not_lost(store: Store) -> None:
     worklist = SqlWorklist(store)
     for _ in range(3):
-        worklist.want([wanted("pull 5")], NOW)
-    seen, _ = worklist.asked("pull 5")
-    worklist.want([wanted("pull 5")], NOW)
+        worklist.want(["pull 5"], NOW)
+    seen = worklist.asked("pull 5")
+    worklist.want(["pull 5"], NOW)
     worklist.finish("pull 5", seen, NOW)
     assert worklist.wanted(NOW, 10) == ("pull 5",)
-    worklist.finish("pull 5", worklist.asked("pull 5")[0], NOW)
+    worklist.finish("pull 5", worklist.asked("pull 5"), NOW)
     assert worklist.wanted(NOW, 10) == ()
-
-
-def test_the_text_asked_with_last_counts_but_what_is_over_stays_over(store: Store) -> None:
-    worklist = SqlWorklist(store)
-    for text, rank in (("first", 0), ("second", 0), ("", 0), ("over", 1), ("late", 0)):
-        worklist.want([wanted("group", rank, text)], NOW)
-    assert worklist.asked("group") == (5, "over")
-    worklist.want([wanted("both", 1, "over"), wanted("both", 0, "late"), wanted("both", 0, "")], NOW)
-    assert worklist.asked("both") == (1, "over")
-    worklist.want([wanted("unknown", 0, "")], NOW)
-    assert worklist.asked("unknown") == (0, "")
 
 
 def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) -> None:
     worklist, deliveries = SqlWorklist(store), SqlDeliveries(store)
     later = NOW + timedelta(seconds=15)
     for key in ("quiet", "busy", "news"):
-        worklist.want([wanted(key)], NOW)
-    worklist.want([wanted("busy")], NOW)
+        worklist.want([key], NOW)
+    worklist.want(["busy"], NOW)
     for key in ("quiet", "busy", "news"):
         worklist.finish(key, 1, NOW, again_at=later)
     assert worklist.wanted(NOW, 10) == ("busy",)
     assert deliveries.backlog(NOW).targets_waiting == 1
-    worklist.want([wanted("quiet")], NOW)
-    deliveries.heard([("x", [wanted("news")])], NOW)
+    worklist.want(["quiet"], NOW)
+    deliveries.heard([("x", ["news"])], NOW)
     assert worklist.wanted(NOW, 10) == ("busy", "news")
     assert worklist.wanted(later, 10) == ("busy", "news", "quiet")
 
@@ -201,20 +186,20 @@ def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) 
 def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
     worklist, deliveries = SqlWorklist(store), SqlDeliveries(store)
     later = NOW + timedelta(minutes=5)
-    worklist.want([wanted("pull 5")], NOW)
+    worklist.want(["pull 5"], NOW)
     worklist.postpone("pull 5", "GitHub answered 502", later)
-    worklist.want([wanted("pull 5")], NOW)
+    worklist.want(["pull 5"], NOW)
     assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == ((), 1)
     assert worklist.wanted(later, 10) == ("pull 5",)
     deliveries.keep(received())
-    deliveries.heard([(received().id, [wanted("pull 5")])], NOW)
+    deliveries.heard([(received().id, ["pull 5"])], NOW)
     assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == (("pull 5",), 0)
 
 
 def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_looked_at_since(store: Store) -> None:
     worklist = SqlWorklist(store)
-    worklist.want([wanted("touched")], NOW)
-    worklist.want([wanted("old")], NOW - timedelta(days=9))
+    worklist.want(["touched"], NOW)
+    worklist.want(["old"], NOW - timedelta(days=9))
     for target in ("touched", "old"):
         worklist.finish(target, 1, NOW)
     assert worklist.stale(NOW - timedelta(days=3), NOW + timedelta(hours=1), 10) == ("touched",)
@@ -225,13 +210,13 @@ def test_many_writers_at_once_lose_nothing_and_double_nothing(store: Store) -> N
     deliveries, worklist = SqlDeliveries(store), SqlWorklist(store)
 
     def deliver(number: int) -> bool:
-        worklist.want([wanted(f"pull {number % 3}")], NOW)
+        worklist.want([f"pull {number % 3}"], NOW)
         return deliveries.keep(received(f"{number % 50}"))
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(deliver, range(200))) == 50
     assert len(deliveries.waiting(NOW, 100)) == 50
-    assert sum(worklist.asked(f"pull {number}")[0] for number in range(3)) == 200
+    assert sum(worklist.asked(f"pull {number}") for number in range(3)) == 200
 
 
 def test_several_that_open_an_empty_database_at_once_make_its_tables_once(database: str) -> None:

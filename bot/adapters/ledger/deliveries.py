@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from bot.adapters.ledger.schema import deliveries, runs, targets
 from bot.adapters.ledger.store import Store, instant, read_instant
 from bot.adapters.ledger.worklist import ask
-from bot.core.deliveries import Backlog, Received, Wanted
+from bot.core.deliveries import Backlog, Received
 
 _WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
 _PROBLEM_CHARACTERS = 500
@@ -46,12 +46,12 @@ class SqlDeliveries:
             rows = connection.execute(wanted).all()
         return tuple(Received(row[0], row[1], bytes(row[2]), read_instant(row[3]), row[4]) for row in rows)
 
-    def heard(self, heard: Collection[tuple[str, Collection[Wanted]]], now: datetime) -> None:
+    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all.
 
         The body goes, the id stays: the same delivery may be sent again for days.
         """
-        wanted = [target for _, its_targets in heard for target in its_targets]
+        wanted = {target for _, its_targets in heard for target in its_targets}
         done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in heard]))
         with self._store.write() as connection:
             ask(self._store, connection, wanted, now, touch=True)

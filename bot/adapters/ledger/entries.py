@@ -1,5 +1,7 @@
 """The Ledger port on tables: entries that are only ever added, runs, and what was posted."""
 
+from functools import lru_cache
+
 import sqlalchemy as sa
 
 from bot.adapters.ledger.schema import entries, posted, runs
@@ -97,4 +99,10 @@ class SqlLedger:
     def _runs(self, wanted: sa.Select[str]) -> tuple[Run, ...]:
         ordered = wanted.order_by(runs.c.created, runs.c.seq)
         with self._store.read() as connection:
-            return tuple(Run.model_validate_json(document) for document in connection.scalars(ordered))
+            return tuple(_read_run(document) for document in connection.scalars(ordered))
+
+
+@lru_cache(maxsize=4096)
+def _read_run(document: str) -> Run:
+    """A run from its row; the same rows are read with every look, and hardly one of them changed."""
+    return Run.model_validate_json(document)

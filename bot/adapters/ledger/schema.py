@@ -58,9 +58,7 @@ posted = sa.Table(
 targets = sa.Table(
     "targets",
     metadata,
-    sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("rank", sa.Integer, nullable=False),
+    sa.Column("target", sa.Text, primary_key=True),
     sa.Column("asked", sa.Integer, nullable=False),
     sa.Column("done", sa.Integer, nullable=False),
     sa.Column("since", sa.Text, nullable=False),
@@ -86,9 +84,9 @@ _TABLES = (
     "CREATE INDEX runs_open ON runs (repository) WHERE NOT final",
     """CREATE TABLE posted (repository TEXT NOT NULL, kind TEXT NOT NULL, subject TEXT NOT NULL,
     document TEXT NOT NULL, PRIMARY KEY (repository, kind, subject))""",
-    """CREATE TABLE targets (key TEXT NOT NULL PRIMARY KEY, text TEXT NOT NULL, rank INTEGER NOT NULL,
-    asked INTEGER NOT NULL, done INTEGER NOT NULL, since TEXT NOT NULL, touched TEXT NOT NULL, finished TEXT NOT NULL,
-    attempts INTEGER NOT NULL, due TEXT NOT NULL, problem TEXT NOT NULL)""",
+    """CREATE TABLE targets (target TEXT NOT NULL PRIMARY KEY, asked INTEGER NOT NULL, done INTEGER NOT NULL,
+    since TEXT NOT NULL, touched TEXT NOT NULL, finished TEXT NOT NULL, attempts INTEGER NOT NULL, due TEXT NOT NULL,
+    problem TEXT NOT NULL)""",
     "CREATE INDEX targets_wanted ON targets (due) WHERE asked > done",
 )
 _APPEND_ONLY = {
