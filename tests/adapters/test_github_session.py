@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import cast
@@ -156,6 +157,21 @@ def test_how_the_app_is_installed(at: Room) -> None:
     assert administration.installation("else/where") is None
 
 
+def test_deliveries_that_failed_are_seen_and_sent_again(at: Room) -> None:
+    administration = GithubAdministration(at.github)
+    start = at.world.state.now()
+    # Nobody listens there.
+    at.world.deliveries.url = "http://127.0.0.1:9/"
+    at.world.push(1, {"src/a.py": b"a = 2\n"})
+    at.world.deliveries.wait()
+    failed = [one for one in administration.deliveries(start - timedelta(days=3)) if one.failed]
+    assert ("pull_request", "synchronize") in {(one.event, one.action) for one in failed}
+    administration.redeliver(failed[0].id)
+    assert administration.deliveries(start + timedelta(days=1)) == ()
+    with pytest.raises(ForgeError):
+        administration.redeliver(999_999)
+
+
 def test_runners_and_workflow_files(at: Room) -> None:
     at.world.runner("gpu-1", "self-hosted", "gpu-8")
     at.world.runner("gpu-2", "self-hosted", online=False)
@@ -275,6 +291,26 @@ def test_an_answer_that_github_would_not_give_is_one_sentence(
     with pytest.raises((ForgeError, UnknownPullError), match=told) as refused:
         GithubPulls(github).pull(ONE)
     assert "\n" not in str(refused.value)
+    github.close()
+
+
+def test_deliveries_are_read_as_far_back_as_asked_and_no_further(scripted: Callable[[Script], str], at: Room) -> None:
+    seen: list[str] = []
+
+    def script(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(handler.path)
+        day = 10 - len(seen)
+        one = {"id": 2**60 + day, "guid": "g", "event": "push", "action": None, "status_code": 502}
+        body = json.dumps([one | {"delivered_at": f"2026-01-{day:02}T00:00:00Z", "redelivery": False}]).encode()
+        link = f'<{url}/app/hook/deliveries?per_page=100&cursor=v1_{len(seen)}>; rel="next"'
+        answering(200, body, Link=link)(handler)
+
+    url = scripted(script)
+    github = as_app(APP_ID, at.world.private_key, api_url=url)
+    found = GithubAdministration(github).deliveries(datetime(2026, 1, 7, tzinfo=UTC))
+    assert [one.id - 2**60 for one in found] == [9, 8, 7]
+    assert seen[1:3] == [f"/app/hook/deliveries?cursor=v1_{n}&per_page=100" for n in (1, 2)]
+    assert len(seen) == 4
     github.close()
 
 
