@@ -26,6 +26,7 @@ LEDGER_CHECK = "verl-e2e / ledger"
 GITHUB_ACTIONS_APP = 15368
 _MAX_BOOK_BYTES = 8 * 1024 * 1024
 _MOST_HEADS = 20
+_SHA_CHARS = 40
 _LONGEST_HEARD = 5_000
 _SAYS = (
     "What verl-e2e remembers of this commit, for the commands, runs and comments that belong to it. "
@@ -123,9 +124,13 @@ class DerivedLedger:
         return tuple(sorted(found, key=lambda run: run.created))
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
-        """What was posted for a subject, as far as the book of its head knows."""
-        book = self._book(repository, self._head_of(repository, subject))
-        return next((one for one in book.posted if (one.kind, one.subject) == (kind, subject)), None)
+        """What was posted for a subject, as the book of its head or of a head before knows."""
+        newest = self._book(repository, self._head_of(repository, subject))
+        for book in (newest, *(self._book(repository, head) for head in newest.earlier)):
+            for one in book.posted:
+                if (one.kind, one.subject) == (kind, subject):
+                    return one
+        return None
 
     def put_posted(self, posted: Posted) -> None:
         """Remember what was posted; written with the next change, or at the end."""
@@ -154,8 +159,9 @@ class DerivedLedger:
         self._keep(ref.repository, head_sha, book.model_copy(update={"heard": heard}), now=True)
 
     def _head_of(self, repository: str, subject: str) -> str:
-        head, colon, _ = subject.partition(":")
-        return head if colon else self._pulls.pull(PullRef(repository, int(subject))).head_sha
+        """The head in whose book a subject stands: `SHA`, `SHA:...`, else that of the pull `NUMBER` or `NUMBER:...`."""
+        first = subject.partition(":")[0]
+        return first if len(first) == _SHA_CHARS else self._pulls.pull(PullRef(repository, int(first))).head_sha
 
     def _books_of(self, ref: PullRef) -> list[Book]:
         """The books of the head and of those before it, oldest first."""

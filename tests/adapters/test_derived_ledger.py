@@ -80,16 +80,30 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
     given = (asked(head), approval, override)
     assert [ledger.add(one) for one in given] == [True] * 3
     ledger.put_run(run(head))
-    ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, digest="d", at=BEGAN))
+    for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
+        ledger.put_posted(Posted(repository=REPOSITORY, kind=kind, subject=subject, remote_id=7, digest=kind, at=BEGAN))
     ledger.flush()
     again = opened(workflow, clock)
     assert again.entries(REPOSITORY, 1) == given
     assert [again.add(one) for one in given] == [False] * 3
     assert again.runs(REPOSITORY, number=1) == again.runs(REPOSITORY, head_sha=head) == (run(head),)
-    found = again.posted(REPOSITORY, "card", "1")
+    for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
+        found = again.posted(REPOSITORY, kind, subject)
+        assert found is not None
+        assert found.digest == kind
+    assert again.posted(REPOSITORY, "check", f"{head}:another") is None
+
+
+def test_the_card_of_the_head_before_is_still_the_card(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    first = at.world.head(1)
+    ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
+    ledger.flush()
+    second = at.world.push(1, {"src/a.py": b"a = 2\n"})
+    found = opened(workflow, clock, before={second: first}).posted(REPOSITORY, "card", "1")
     assert found is not None
     assert found.remote_id == 7
-    assert again.posted(REPOSITORY, "check", f"{head}:verl-e2e") is None
 
 
 def test_a_head_has_one_book_however_often_it_is_written(at: Room, ledger: DerivedLedger) -> None:

@@ -1,0 +1,22 @@
+"""The verb of workflows: action."""
+
+import os
+
+import click
+
+COMMANDS = ("event", "sweep", "order")
+
+
+@click.command()
+@click.argument("command", type=click.Choice(COMMANDS))
+def action(command: str) -> int:
+    """Do what a step of a workflow asks for; action.yml calls this, with everything in the environment.
+
+    `event` hears the event of the workflow run and reconciles what it is about, `sweep` looks at every open pull
+    request with runs under way, `order` takes a job on a GPU host after reading its head again.
+
+    Example: verl-e2e action event
+    """
+    from bot.action import act
+
+    return act(command, os.environ, lambda sentence: click.echo(sentence, err=True))

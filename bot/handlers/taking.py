@@ -1,0 +1,83 @@
+"""Take an order on the machine that shall run it: read the head again, and lay the job down or say why not."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.core.inert import one_line
+from bot.core.job_order import OrderError, OrderTarget, placed, read_target, unpack
+from bot.core.jobs import Job
+from bot.core.pull import PullRef, PullState
+from bot.core.record import (
+    ENVIRONMENT_FILE,
+    EVENTS_FILE,
+    JOB_FILE,
+    Check,
+    EndReason,
+    Environment,
+    Event,
+    Finding,
+)
+from bot.ports import ForgeError, Pulls, RunFolders, UnknownPullError
+
+_ORDER_AGAIN = "comment `/verl-e2e run` if the head as it is now shall be tested"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the workflow was given: `packed` is the job, `target` its head, `job_id` the name that people were told."""
+
+    repository: str
+    job_id: str
+    packed: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The job on this machine, and why it must not run; `why` is empty when it may."""
+
+    job: Job
+    why: str
+
+
+def take(order: Order, root: Path, pulls: Pulls) -> Taken:
+    """Unpack the job for the repositories below `root` and read its head again; raises OrderError for no order."""
+    job = placed(unpack(order.packed), str(root))
+    if job.id != order.job_id:
+        raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
+    return Taken(job, _why_not(order.repository, read_target(order.target), pulls))
+
+
+def _why_not(repository: str, target: OrderTarget, pulls: Pulls) -> str:
+    if target.number is None:
+        return ""
+    try:
+        pull = pulls.pull(PullRef(repository, target.number))
+    except (ForgeError, UnknownPullError) as error:
+        return one_line(f"the head could not be read again: {error}")
+    if pull.head_sha != target.head_sha:
+        return f"the head is {pull.head_sha} now, and the job is for {target.head_sha}"
+    return "the pull request is closed" if pull.state is PullState.CLOSED else ""
+
+
+def leave_blocked(taken: Taken, folder: Path, folders: RunFolders) -> None:
+    """A run folder that says that nothing ran, so that it is judged Blocked like any other."""
+    finding = Finding(check=Check.REPOSITORIES, ok=False, summary=taken.why, mend=_ORDER_AGAIN)
+    events = (
+        Event(t_s=0.0, kind="started", data={"job": taken.job.id, "digest": taken.job.digest()}),
+        Event(t_s=0.0, kind="finding", data=finding.model_dump(mode="json")),
+        Event(t_s=0.0, kind="ended", data={"reason": EndReason.NOT_STARTED, "exit_code": None, "note": taken.why}),
+    )
+    files = {
+        JOB_FILE: job_text(taken.job),
+        EVENTS_FILE: "".join(f"{json.dumps(event.model_dump(mode='json'))}\n" for event in events),
+        ENVIRONMENT_FILE: Environment(findings=(finding,)).model_dump_json(indent=2) + "\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    folders.write(folder, files)
+
+
+def job_text(job: Job) -> str:
+    """The job's file."""
+    return job.model_dump_json(indent=2) + "\n"

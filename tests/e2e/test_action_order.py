@@ -1,0 +1,119 @@
+"""`verl-e2e action order` as the job on the GPU host calls it: a real process against GitHub over HTTP."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.folder import read_record
+from bot.core.job_order import OrderTarget, pack, same_job
+from bot.core.jobs import Job, Repository
+from bot.core.verdict import Result, judge
+from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.core.builders import make_job
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "ghs_that-may-only-read"
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Room]:
+    with room(tmp_path / "github") as made:
+        made.world.actions_token(TOKEN, {"contents": "read", "pull_requests": "read"})
+        yield made
+
+
+def job_for(at: Room) -> Job:
+    return make_job(bridge=Repository(path="/of/the/bot", commit=at.world.head(1)))
+
+
+class Step:
+    """One step of a workflow, as its runner starts it."""
+
+    def __init__(self, at: Room, folder: Path, **changes: str) -> None:
+        self.output = folder / "output"
+        folder.mkdir(exist_ok=True)
+        variables = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_API_URL": at.world.url,
+            "GITHUB_REPOSITORY": REPOSITORY,
+            "GITHUB_WORKSPACE": str(folder / "workspace"),
+            "GITHUB_OUTPUT": str(self.output),
+            "RUNNER_TEMP": str(folder / "temp"),
+            "VERL_E2E_TOKEN": TOKEN,
+            "VERL_E2E_JOB_ID": "0-lora-ddp",
+            "VERL_E2E_JOB": pack(job_for(at)),
+            "VERL_E2E_TARGET": str(OrderTarget(at.world.head(1), 1)),
+        }
+        command = [sys.executable, "-m", "bot", "action", "order"]
+        self.done = subprocess.run(
+            command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        lines = self.output.read_text().splitlines() if self.output.exists() else []
+        return dict(line.partition("=")[::2] for line in lines)
+
+
+def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: Room, tmp_path: Path) -> None:
+    step = Step(at, tmp_path / "step")
+    assert step.done.returncode == 0, step.done.stderr
+    assert step.outputs["go"] == "true"
+    job = Job.model_validate_json(Path(step.outputs["job-file"]).read_bytes())
+    assert same_job(job, job_for(at))
+    assert job.bridge.path == str(tmp_path / "step/workspace/bridge")
+    assert (step.outputs["bridge-sha"], step.outputs["verl-sha"]) == (at.world.head(1), job.verl.commit)
+    assert not Path(step.outputs["folder"]).exists()
+
+
+def test_a_head_that_moved_is_blocked_and_nothing_runs(at: Room, tmp_path: Path) -> None:
+    old, packed = at.world.head(1), pack(job_for(at))
+    new = at.world.push(1, {"src/a.py": b"a = 2\n"})
+    step = Step(at, tmp_path / "step", VERL_E2E_TARGET=str(OrderTarget(old, 1)), VERL_E2E_JOB=packed)
+    assert step.done.returncode == 0
+    assert (step.outputs["go"], new in step.outputs["why"]) == ("false", True)
+    record = read_record(Path(step.outputs["folder"]))
+    verdict = judge(record, None)
+    assert verdict.result is Result.BLOCKED
+    assert new in verdict.sentence + verdict.cause
+    assert record.job is not None
+    assert record.job.bridge.commit == old
+
+
+def test_a_closed_pull_request_is_blocked(at: Room, tmp_path: Path) -> None:
+    at.world.close(1)
+    assert Step(at, tmp_path / "step").outputs["why"] == "the pull request is closed"
+
+
+@pytest.mark.parametrize("changes", [{"VERL_E2E_TOKEN": "ghs_of-nobody"}, {"GITHUB_REPOSITORY": "octo/gone"}])
+def test_a_head_that_cannot_be_read_is_blocked(at: Room, tmp_path: Path, changes: dict[str, str]) -> None:
+    step = Step(at, tmp_path / "step", **changes)
+    assert step.outputs["go"] == "false"
+    assert "could not be read again" in step.outputs["why"]
+
+
+def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> None:
+    target = str(OrderTarget(at.world.head(1), None))
+    assert Step(at, tmp_path / "step", VERL_E2E_TARGET=target).outputs["go"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"VERL_E2E_JOB": "forged"}, "not one that verl-e2e packed"),
+        ({"VERL_E2E_JOB_ID": "5-learning"}, "the order is called '5-learning' and holds 0-lora-ddp"),
+        ({"VERL_E2E_TARGET": "1@main"}, "not NUMBER@SHA"),
+        ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: not set"),
+    ],
+)
+def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dict[str, str], said: str) -> None:
+    step = Step(at, tmp_path / "step", **changes)
+    assert step.done.returncode == 2
+    assert said in step.done.stderr
+    assert step.done.stderr.count("\n") == 1
+    assert "go" not in step.outputs
