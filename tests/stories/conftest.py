@@ -1,0 +1,65 @@
+"""A repository with a policy, a workflow and people, and the service beside it; all traffic held to the contract."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.openapi import DESCRIPTION, all_violations, contract
+from tests.fakes.github_standin.world import World, living
+from tests.stories.recordings import ROOT
+from tests.stories.service import Service, running
+
+POLICY_FILE = ".github/verl-e2e.yml"
+POLICY = """\
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: vllm024.dev2}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+require_bridge_checks: false
+exempt:
+  - {name: documentation, paths: [docs/, "*.md", .github/], because: nothing runs it}
+rules:
+  - {name: saved, paths: [src/saved/], levels: [0, 1], because: verl saves with it}
+  - {name: source, paths: [src/, "!src/saved/"], levels: [0], because: verl runs it}
+"""
+WORKFLOW = (ROOT / ".github/workflows/verl-e2e.yml").read_bytes()
+BASE_FILES = {
+    "README.md": "# A bridge\n",
+    "docs/guide.md": "how to\n",
+    "src/bridge.py": "value = 1\n",
+    "src/saved/checkpoint.py": "value = 1\n",
+    POLICY_FILE: POLICY,
+    ".github/workflows/verl-e2e.yml": WORKFLOW,
+}
+
+
+@dataclass
+class Story:
+    """The two sides."""
+
+    world: World
+    service: Service
+
+
+@pytest.fixture
+def story(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Story]:
+    """A world and a service; where GitHub's description is installed, everything that was said is held to it."""
+    with living(tmp_path / "world") as world:
+        furnish(world)
+        with running(world, tmp_path / "service") as service:
+            yield Story(world, service)
+        described = request.config.cache.mkdir("contract")
+        if (described / DESCRIPTION).exists():
+            said = all_violations(contract(described), world.standin.traffic, world.deliveries.made)
+            assert "\n".join(said) == ""
+
+
+def furnish(world: World) -> None:
+    """People and the base branch."""
+    world.person("alice", "write")
+    world.person("mona", "maintain")
+    world.person("rita", "triage")
+    world.person("carol")
+    world.commit(BASE_FILES, "Start the bridge")

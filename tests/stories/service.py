@@ -1,0 +1,219 @@
+"""The service as a story runs it: the real handlers on the real adapters, looked at step by step.
+
+Webhooks come in over HTTP at the real web application and lie in the real tables. What the queue does in the service
+happens here when a test says `settle`, so that a story is the same each time. `restart` forgets what a process holds.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import uvicorn
+
+from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.github.checks import GithubChecks
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.people import GithubPeople
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.retry import Patience
+from bot.adapters.github.session import GitHub, as_app
+from bot.adapters.github.workflows import GithubWorkflows
+from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, open_store
+from bot.adapters.markdown import command_lines
+from bot.adapters.mirror import Mirrors
+from bot.adapters.reach_cache import SummaryCache
+from bot.config.bands import Bands
+from bot.config.callers import packaged_uses
+from bot.config.profiles import load_profile
+from bot.core.deliveries import Received
+from bot.core.references import read_reference, reference_text
+from bot.core.webhooks import parse_event
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.grouping import reference_of
+from bot.handlers.hearing import hear
+from bot.handlers.reconciling import reconcile
+from bot.ports import Revisions
+from bot.web import Door, create_app
+from bot.wiring.folders import run_folders
+from tests.fakes.github_standin.world import APP_ID, SECRET, World
+
+# A story whose looks go on for longer than this never comes to rest.
+_MOST_LOOKS = 200
+_RETRY = timedelta(seconds=5)
+_HANDED_OVER = 64
+
+
+class StoryClock:
+    """The true time, moved on by hand."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        """Now, with its zone."""
+        return datetime.now(UTC) + self.ahead
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time go by."""
+        self.ahead += timedelta(seconds=seconds)
+
+
+@dataclass
+class Waits:
+    """Takes the place of sleeping; the story's time goes on instead."""
+
+    clock: StoryClock
+    taken: list[float] = field(default_factory=list)
+
+    def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        self.clock.pass_s(seconds)
+
+
+class Service:
+    """One process of the service after another, on the same folder."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self.folder = folder
+        self.clock = StoryClock()
+        self.waits = Waits(self.clock)
+        self.looks = 0
+        self.failures: list[Exception] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self._open()
+
+    def _open(self) -> None:
+        self.store: Store = open_store(f"sqlite:///{self.folder / 'verl-e2e.sqlite3'}")
+        self.ledger = SqlLedger(self.store)
+        self.deliveries = SqlDeliveries(self.store)
+        self.worklist = SqlWorklist(self.store)
+        patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
+        self.github: GitHub = as_app(
+            APP_ID, self.world.private_key, api_url=self.world.url, patience=patience, pace=(), timeout_s=5
+        )
+        self.rooms = self._rooms()
+
+    def _rooms(self) -> AppRooms:
+        world, github = self.world, self.github
+        mirrors = Mirrors(self.folder / "cache", world.url, (GitRepository, GitError))
+        settings = ActionsSettings(branch="main", tool_repository="octo/verl-e2e", tool_sha="0" * 40)
+        return AppRooms(
+            pulls=GithubPulls(github),
+            conversation=GithubConversation(github),
+            checks=GithubChecks(github),
+            people=GithubPeople(github),
+            ledger=self.ledger,
+            backend=GitHubActionsBackend(GithubWorkflows(github), settings, self.clock),
+            folders=run_folders(Bands()),
+            clock=self.clock,
+            changes=mirrors.changes,
+            verl=_no_verl,
+            summaries=SummaryCache(self.folder / "summaries"),
+            uses=packaged_uses(),
+            site=load_profile("hopper-offline", {"kit": "/opt/kit"}),
+            artifacts=self.folder / "artifacts",
+            read_commands=command_lines,
+            app_id=APP_ID,
+        )
+
+    def restart(self) -> None:
+        """End the process and start another on what it left."""
+        self.close()
+        self._open()
+
+    def close(self) -> None:
+        """End the process."""
+        self.github.close()
+        self.store.close()
+
+    # What the worker does
+
+    def keep(self, received: Received) -> bool:
+        """What the web application does with a delivery."""
+        return self.deliveries.keep(received)
+
+    def settle(self) -> None:
+        """Hear and look until nothing is due now."""
+        self.world.deliveries.wait()
+        for _ in range(_MOST_LOOKS):
+            if not (self.hear() or self.look()):
+                return
+            self.world.deliveries.wait()
+        raise AssertionError("the service never comes to rest")
+
+    def hear(self) -> bool:
+        """Hear what was delivered; whether there was anything."""
+        batch = self.deliveries.waiting(self.clock.now(), _HANDED_OVER)
+        for one in batch:
+            try:
+                event = parse_event(one.event, one.body)
+                found = () if event is None else hear(event, self.rooms, one.id)
+                self.deliveries.heard([(one.id, [reference_text(each) for each in found])], self.clock.now())
+            except Exception as error:
+                self.failures.append(error)
+                self.deliveries.failed(one.id, str(error), self.clock.now() + _RETRY)
+        return bool(batch)
+
+    def look(self) -> bool:
+        """Look at every target that is due; whether there was one."""
+        targets = self.worklist.wanted(self.clock.now(), _HANDED_OVER)
+        for target in targets:
+            self.look_at(target)
+        return bool(targets)
+
+    def look_at(self, target: str) -> None:
+        """One look at one target."""
+        self.looks += 1
+        asked = self.worklist.asked(target)
+        try:
+            again_s = reconcile(read_reference(target), self.rooms)
+        except Exception as error:
+            self.failures.append(error)
+            self.worklist.postpone(target, str(error), self.clock.now() + _RETRY)
+        else:
+            again_at = None if again_s is None else self.clock.now() + timedelta(seconds=again_s)
+            self.worklist.finish(target, asked, self.clock.now(), again_at)
+
+    def tick(self) -> None:
+        """What the clock asks for: every open pull request, and whatever has a run under way."""
+        refs = [reference_text(one) for one in self.rooms.pulls.open_pulls(self.world.full_name)]
+        runs = (reference_of(one, self.rooms) for one in self.ledger.open_runs())
+        refs += [reference_text(one) for one in runs if one is not None]
+        self.worklist.want(list(dict.fromkeys(refs)), self.clock.now())
+
+    def go_on(self, seconds: float = 31.0) -> None:
+        """Let time go by, and do what is due then."""
+        self.clock.pass_s(seconds)
+        self.settle()
+
+
+def _no_verl(ref: str) -> Revisions:
+    raise AssertionError(f"no story asks for verl {ref}")
+
+
+@contextmanager
+def running(world: World, folder: Path) -> Iterator[Service]:
+    """A service whose web application takes the world's webhooks."""
+    service = Service(world, folder)
+    door = Door(SECRET, lambda received: service.keep(received), lambda: None, dict, service.clock.now)
+    config = uvicorn.Config(create_app(door), host="127.0.0.1", port=0, log_config=None, lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    world.deliveries.url = f"http://127.0.0.1:{port}/webhook"
+    try:
+        yield service
+    finally:
+        world.deliveries.url = ""
+        server.should_exit = True
+        thread.join(5)
+        service.close()
