@@ -102,6 +102,9 @@ class Line:
         if 300 <= response.status < 400:
             place = response.headers.get("location", "another place")
             raise GithubException(response.status, None, dict(response.headers), f"moved to {place}")
+        if response.status == 202 and self._inner.verb == "GET":
+            # PyGithub would wait without an end.
+            raise GithubException(503, None, dict(response.headers), "not ready yet")
         return response
 
     def close(self) -> None:

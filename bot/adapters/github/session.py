@@ -56,6 +56,11 @@ class GitHub:
         """This thread's requester for the App itself."""
         return self._courier(_APP)
 
+    def token(self, repository: str) -> str:
+        """A token for the repository, as git wants it for a password; empty for nobody."""
+        auth = self.courier(repository).auth
+        return auth.token if auth else ""
+
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
