@@ -1,0 +1,173 @@
+"""The gate: success only with evidence for every required job of that very head, whatever else is there."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.core.gate import Gate, GateState, JobState, gate, standings
+from bot.core.job_order import portable
+from bot.core.jobs import Job
+from bot.core.ledger import Override, Run, RunState, run_key
+from bot.core.levels import Level
+from bot.core.outcome import Result
+from bot.core.wanted import WantedJob
+from tests.core.builders import make_job
+
+HEAD, OTHER = "a" * 40, "d" * 40
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SMOKE = make_job()
+RESUME = make_job(Level.SAVE_RESUME, "resume")
+CHANGED = make_job(steps=2)
+WANTED = (
+    WantedJob("0-lora-ddp", Level.SMOKE, job=SMOKE),
+    WantedJob("1-resume", Level.SAVE_RESUME, ("0-lora-ddp",), RESUME),
+)
+
+
+def run(job: Job, state: RunState = RunState.FINISHED, result: Result | None = Result.PASS, **given: object) -> Run:
+    digest, attempt = portable(job).digest(), given.get("attempt", 1)
+    head = str(given.get("head_sha", HEAD))
+    fields: dict[str, object] = {
+        "key": run_key("octo/bridge", head, digest, int(str(attempt))),
+        "repository": "octo/bridge",
+        "number": 7,
+        "head_sha": head,
+        "job_id": job.id,
+        "job_digest": digest,
+        "state": state,
+        "result": result if state is RunState.FINISHED else None,
+        "created": NOW,
+        "updated": NOW,
+    }
+    return Run.model_validate(fields | given)
+
+
+def override(level: Level, head: str = HEAD) -> Override:
+    return Override(
+        repository="octo/bridge",
+        number=7,
+        head_sha=head,
+        level=level,
+        reason="the cluster is down",
+        actor="mona",
+        source=f"s:{int(level)}:{head[0]}",
+        at=NOW,
+    )
+
+
+def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: str = "", **given: object) -> Gate:
+    found = standings(given.pop("wanted", WANTED), runs, overrides, HEAD, hold)  # type: ignore[arg-type]
+    return gate(found, **given)  # type: ignore[arg-type]
+
+
+PASSED = (run(SMOKE), run(RESUME))
+TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], GateState, str], ...] = (
+    ("both passed", PASSED, {}, GateState.SUCCESS, "All 2 required jobs passed"),
+    ("nothing ran yet", (), {}, GateState.IN_PROGRESS, "0 of 2"),
+    ("the first runs", (run(SMOKE, RunState.RUNNING),), {}, GateState.IN_PROGRESS, "running 0-lora-ddp"),
+    ("the second still waits", (run(SMOKE),), {}, GateState.IN_PROGRESS, "1 of 2"),
+    ("the first failed", (run(SMOKE, result=Result.FAIL),), {}, GateState.FAILURE, "0-lora-ddp failed"),
+    ("the first is blocked", (run(SMOKE, result=Result.BLOCKED),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
+    ("the first got lost", (run(SMOKE, RunState.LOST),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
+    ("the first was refused", (run(SMOKE, RunState.REFUSED),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
+    ("one was cancelled", (run(SMOKE), run(RESUME, RunState.CANCELLED)), {}, GateState.ACTION_REQUIRED, "1-resume"),
+    ("one passed, one failed", (run(SMOKE), run(RESUME, result=Result.FAIL)), {}, GateState.FAILURE, "1-resume failed"),
+    ("a rerun runs", (run(SMOKE, result=Result.FAIL), run(SMOKE, RunState.RUNNING, attempt=2)), {},
+     GateState.IN_PROGRESS, "running 0-lora-ddp"),
+    ("a rerun passed", (run(SMOKE, result=Result.FAIL), run(SMOKE, attempt=2), run(RESUME)), {},
+     GateState.SUCCESS, "All 2"),
+    ("a finished run without a result", (run(SMOKE, result=None),), {}, GateState.ACTION_REQUIRED, "blocked"),
+    ("of another head", (run(SMOKE, head_sha=OTHER), run(RESUME, head_sha=OTHER)), {}, GateState.IN_PROGRESS, "0 of 2"),
+    ("of a changed job", (run(CHANGED), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
+    ("an extra of the same job", (run(SMOKE, required=False), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
+    ("awaiting approval", (), {"hold": "awaiting approval"}, GateState.ACTION_REQUIRED, "awaiting approval"),
+    ("held after the first passed", (run(SMOKE),), {"hold": "cancelled"}, GateState.ACTION_REQUIRED, "1-resume held"),
+    ("the first overridden", (run(SMOKE, result=Result.FAIL), run(RESUME)), {"overrides": (override(Level.SMOKE),)},
+     GateState.SUCCESS, "1 of 2 required jobs passed, 1 overridden by mona"),
+    ("an override of another head", (run(RESUME),), {"overrides": (override(Level.SMOKE, OTHER),)},
+     GateState.IN_PROGRESS, "1 of 2"),
+    ("no plan", (), {"wanted": (), "obstacle": "the policy is broken"}, GateState.ACTION_REQUIRED, "policy is broken"),
+    ("nothing required", (), {"wanted": (), "nothing_because": ("no path is run",)}, GateState.SUCCESS, "No verl"),
+    ("a broken contract", (), {"hold": "x", "broken": ("create_peft is gone",)}, GateState.FAILURE, "breaks what verl"),
+    ("a broken contract though all passed", PASSED, {"broken": ("create_peft is gone",)}, GateState.FAILURE, "breaks"),
+    ("a broken contract, overridden", (), {"broken": ("gone",),
+     "overrides": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, GateState.SUCCESS, "2 overridden by mona"),
+    ("an obstacle and all passed", PASSED, {"obstacle": "no plan"}, GateState.ACTION_REQUIRED, "No plan"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "runs", "given", "state", "title"), TABLE, ids=[one[0] for one in TABLE])
+def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], state: GateState, title: str) -> None:
+    found = told(*runs, **given)  # type: ignore[arg-type]
+    assert (found.state, title in found.title) == (state, True), (name, found)
+
+
+def test_what_needs_a_failed_job_is_skipped_with_the_reason() -> None:
+    found = standings(WANTED, (run(SMOKE, result=Result.FAIL),), (), HEAD)
+    assert (found[1].state, found[1].because) == (JobState.SKIPPED, "it needs 0-lora-ddp, which did not pass")
+
+
+def test_a_job_that_cannot_be_completed_blocks() -> None:
+    found = told(wanted=(WantedJob("4-feature", Level.FEATURE, lacking="no checkpoint is known"),))
+    assert (found.state, "no checkpoint" in found.title) == (GateState.ACTION_REQUIRED, True)
+
+
+def test_an_extra_neither_opens_nor_closes_the_gate() -> None:
+    extra = WantedJob("2-vpp", Level.PARALLELISM, job=make_job(Level.PARALLELISM, "vpp"), required=False)
+    failed = run(make_job(Level.PARALLELISM, "vpp"), result=Result.FAIL, required=False)
+    assert told(*PASSED, failed, wanted=(*WANTED, extra)).state is GateState.SUCCESS
+    assert told(run(make_job(Level.PARALLELISM, "vpp"), required=False), wanted=(*WANTED, extra)).state is (
+        GateState.IN_PROGRESS
+    )
+
+
+JOBS = (SMOKE, RESUME, CHANGED)
+RUNS = st.builds(
+    lambda job, state, result, head, attempt, required: run(
+        job, state, result, head_sha=head, attempt=attempt, required=required
+    ),
+    st.sampled_from(JOBS),
+    st.sampled_from(RunState),
+    st.sampled_from([*Result, None]),
+    st.sampled_from([HEAD, OTHER]),
+    st.integers(1, 3),
+    st.booleans(),
+)
+OVERRIDES = st.builds(
+    override, st.sampled_from([Level.SMOKE, Level.SAVE_RESUME, Level.FEATURE]), st.sampled_from([HEAD, OTHER])
+)
+
+
+@given(
+    st.lists(RUNS, max_size=8),
+    st.lists(OVERRIDES, max_size=2),
+    st.sampled_from(["", "held"]),
+    st.sampled_from(["", "no plan"]),
+    st.sampled_from([(), ("gone",)]),
+)
+def test_success_needs_evidence_for_every_required_job_of_this_head(
+    runs: list[Run], overrides: list[Override], hold: str, obstacle: str, broken: tuple[str, ...]
+) -> None:
+    found = told(*runs, overrides=tuple(overrides), hold=hold, obstacle=obstacle, broken=broken)
+    if found.state is not GateState.SUCCESS:
+        return
+    assert not obstacle
+    for wanted in WANTED:
+        taken = any(one.head_sha == HEAD and one.level is wanted.level for one in overrides)
+        evidence = [
+            one
+            for one in runs
+            if one.head_sha == HEAD and one.job_digest == wanted.digest and one.required and one.result is Result.PASS
+        ]
+        assert taken or (evidence and not broken), wanted
+
+
+@given(st.lists(RUNS, max_size=8), st.randoms(use_true_random=False))
+def test_the_order_of_runs_is_irrelevant(runs: list[Run], shuffle: object) -> None:
+    unique = list({one.key: one for one in runs}.values())
+    shuffled = list(unique)
+    shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert told(*unique) == told(*shuffled)

@@ -1,0 +1,589 @@
+"""Reconciling, story by story: what GitHub shows, what runs, and what a second look adds (nothing)."""
+
+from dataclasses import replace
+
+import pytest
+
+from bot.config.policy import POLICY_PATH
+from bot.core.ledger import Approval, Asked, Override, RunState
+from bot.core.levels import Level
+from bot.core.outcome import Result
+from bot.core.pull import MergeGroup, PullState
+from bot.core.pull_card import MARKER
+from bot.handlers.grouping import remember_end, remember_group
+from bot.handlers.reconciling import due, reconcile, under_way
+from bot.ports import BackendError, ForgeError
+from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, blocks, fails, passes
+from tests.fakes.trees import sha
+
+SMOKE, AMPLIFIED, RECOMPUTE = "0-lora-ddp", "0-amplified-lora", "0-recompute"
+
+
+@pytest.fixture
+def app() -> App:
+    return App()
+
+
+def look(app: App, seconds: float = 60) -> float | None:
+    app.clock.pass_s(seconds)
+    return reconcile(REF, app.rooms)
+
+
+def gate(app: App, head: str = "one") -> tuple[str, str, str]:
+    found = app.hub.gate(sha(head))
+    assert found is not None
+    return found.status, found.conclusion, found.title
+
+
+def live(app: App) -> list[str]:
+    return [one.job_id for one in app.backend.live()]
+
+
+def finish(app: App, job_id: str, how: object) -> None:
+    (run,) = (one for one in app.backend.live() if one.job_id == job_id)
+    app.backend.finish(run, how)  # type: ignore[arg-type]
+
+
+def ask(app: App, verb: str, *arguments: str, head: str = "one", **options: str) -> None:
+    source = f"comment:{app.hub.next_id()}:1"
+    app.ledger.add(
+        Asked(
+            source=source,
+            repository=REPOSITORY,
+            number=7,
+            actor="alice",
+            verb=verb,
+            arguments=arguments,
+            options=options,
+            head_sha=sha(head),
+            at=app.clock.now(),
+        )
+    )
+
+
+def approve(app: App, head: str) -> None:
+    app.ledger.add(
+        Approval(
+            repository=REPOSITORY,
+            number=7,
+            head_sha=sha(head),
+            actor="mona",
+            source=f"comment:{app.hub.next_id()}:1",
+            at=app.clock.now(),
+        )
+    )
+
+
+def to_the_end(app: App, how: object = passes, rounds: int = 6) -> None:
+    for _ in range(rounds):
+        look(app)
+        app.backend.begin()
+        app.backend.settle()
+        for one in app.backend.live():
+            app.backend.finish(one, how)  # type: ignore[arg-type]
+    look(app)
+
+
+def test_level_0_runs_first_and_alone_then_the_rest_then_the_gate_opens(app: App) -> None:
+    app.open()
+    look(app)
+    assert (live(app), gate(app)[:2]) == ([SMOKE], ("in_progress", ""))
+    look(app)
+    assert live(app) == [SMOKE]
+    finish(app, SMOKE, passes)
+    look(app)
+    assert live(app) == [AMPLIFIED, RECOMPUTE]
+    finish(app, AMPLIFIED, passes)
+    look(app)
+    assert gate(app)[0] == "in_progress"
+    finish(app, RECOMPUTE, passes)
+    assert look(app) is None
+    assert gate(app) == ("completed", "success", "All 3 required jobs passed")
+    names = {one.name: one.conclusion for one in app.hub.runs}
+    assert names == {"verl-e2e": "success"} | {f"verl-e2e / {job}": "success" for job in (SMOKE, AMPLIFIED, RECOMPUTE)}
+    (card,) = app.hub.cards(7)
+    assert "Pass" in card.body.splitlines()[1]
+
+
+def test_a_second_look_writes_nothing(app: App) -> None:
+    app.open()
+    to_the_end(app)
+    app.hub.calls.clear()
+    look(app)
+    assert set(app.hub.calls) <= {"pull", "role"}
+
+
+def test_a_failed_level_0_leaves_the_others_skipped_with_the_reason(app: App) -> None:
+    app.open()
+    to_the_end(app, fails)
+    assert gate(app)[:2] == ("completed", "failure")
+    assert [one.job_id for one in app.backend.submitted] == [SMOKE]
+    (check,) = (one for one in app.hub.runs if one.name == f"verl-e2e / {RECOMPUTE}")
+    assert (check.conclusion, check.title) == ("action_required", f"Skipped: it needs {SMOKE}, which did not pass")
+
+
+def test_a_run_that_proves_nothing_is_blocked_and_never_neutral(app: App) -> None:
+    app.open()
+    to_the_end(app, blocks)
+    assert gate(app)[:2] == ("completed", "action_required")
+    assert {one.conclusion for one in app.hub.runs} == {"action_required"}
+
+
+def test_nothing_required_is_a_success_with_the_reasons(app: App) -> None:
+    app.open(path="docs/a.md")
+    assert look(app) is None
+    assert gate(app) == ("completed", "success", "No verl coverage is required by this change")
+    found = app.hub.gate(sha("one"))
+    assert found is not None
+    assert "nothing runs it" in found.summary
+    assert (app.backend.submitted, "role" in app.hub.calls) == ([], False)
+
+
+def test_a_job_said_to_have_passed_for_another_order_is_no_evidence(app: App) -> None:
+    app.open()
+    look(app)
+    finish(app, SMOKE, lambda job: passes(job.model_copy(update={"steps": 2})))
+    look(app)
+    (run,) = app.ledger.kept.values()
+    assert (run.result, run.sentence) == (
+        Result.BLOCKED,
+        "the run folder holds another job than the one that was sent, so it is no evidence",
+    )
+
+
+def test_the_paths_of_the_machine_that_ran_it_do_not_matter(app: App) -> None:
+    app.open()
+    look(app)
+    placed = {"path": "/somewhere/bridge"}
+    finish(app, SMOKE, lambda job: passes(job.model_copy(update={"bridge": job.bridge.model_copy(update=placed)})))
+    look(app)
+    assert next(iter(app.ledger.kept.values())).result is Result.PASS
+
+
+def test_a_new_head_ends_the_runs_of_the_one_before_and_waits_for_their_end(app: App) -> None:
+    app.open()
+    look(app)
+    app.push("two")
+    look(app)
+    assert [one.state for one in app.ledger.kept.values()] == [RunState.CANCELLING]
+    assert (live(app), gate(app, "two")[0]) == ([SMOKE], "in_progress")
+    app.backend.settle()
+    look(app)
+    assert [one.head_sha for one in app.backend.live()] == [sha("two")]
+    assert gate(app, "one")[1:] == ("cancelled", f"Superseded by {sha('two')[:12]}")
+
+
+def test_a_late_result_goes_into_history_only(app: App) -> None:
+    app.open()
+    look(app)
+    (old,) = app.backend.live()
+    app.push("two", "docs/a.md")
+    app.backend.finish(old, fails)
+    look(app)
+    look(app)
+    assert gate(app, "two")[:2] == ("completed", "success")
+    (card,) = app.hub.cards(7)
+    assert card.body.splitlines()[1].startswith("### ✅")
+    assert f"`{sha('one')[:12]}` ❌ Fail" in card.body
+
+
+def test_a_push_back_to_a_head_that_passed_needs_no_second_run(app: App) -> None:
+    app.open()
+    to_the_end(app)
+    app.push("two", "docs/a.md")
+    look(app)
+    app.push("one")
+    look(app)
+    assert (gate(app, "one")[1], len(app.backend.submitted)) == ("success", 3)
+
+
+def test_a_fork_waits_for_an_approval_of_exactly_its_head(app: App) -> None:
+    app.open(head_repository="evil/bridge", author="mallory", author_association="NONE")
+    look(app)
+    assert (gate(app)[1], live(app)) == ("action_required", [])
+    assert f"/verl-e2e approve {sha('one')}" in gate(app)[2]
+    approve(app, "zero")
+    look(app)
+    assert live(app) == []
+    approve(app, "one")
+    look(app)
+    assert live(app) == [SMOKE]
+    app.push("two")
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert (live(app), gate(app, "two")[1]) == ([], "action_required")
+
+
+def test_a_member_of_a_fork_or_a_first_time_author_is_asked_as_well(app: App) -> None:
+    app.open(head_repository="alice/bridge")
+    look(app)
+    assert live(app) == []
+    app.open(author_association="FIRST_TIME_CONTRIBUTOR")
+    look(app)
+    assert live(app) == []
+
+
+def test_somebody_who_lost_the_role_runs_nothing_more(app: App) -> None:
+    app.open()
+    look(app)
+    app.hub.roles["alice"] = "read"
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert (live(app), gate(app)[1]) == ([], "action_required")
+
+
+def test_a_head_that_moved_while_we_looked_runs_nothing(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull = app.open()
+    seen: list[int] = []
+
+    def moving(_: object) -> object:
+        seen.append(1)
+        return pull if len(seen) == 1 else replace(pull, head_sha=sha("two"))
+
+    monkeypatch.setattr(app.hub, "pull", moving)
+    assert look(app) is not None
+    assert app.backend.submitted == []
+
+
+def test_a_draft_is_planned_and_not_run(app: App) -> None:
+    app.open(draft=True)
+    look(app)
+    assert (live(app), gate(app)[1], "draft" in gate(app)[2]) == ([], "action_required", True)
+    assert SMOKE in app.hub.cards(7)[0].body
+    app.open()
+    look(app)
+    assert live(app) == [SMOKE]
+
+
+def test_closing_ends_what_runs(app: App) -> None:
+    app.open()
+    look(app)
+    app.open(state=PullState.CLOSED)
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert (live(app), [one.state for one in app.ledger.kept.values()]) == ([], [RunState.CANCELLED])
+
+
+def test_closed_from_the_start_is_left_alone(app: App) -> None:
+    app.open(state=PullState.CLOSED)
+    assert look(app) is None
+    assert (app.hub.runs, app.hub.cards(7)) == ([], [])
+
+
+def test_cancel_then_run(app: App) -> None:
+    app.open()
+    look(app)
+    ask(app, "cancel")
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert (live(app), gate(app)[1], "cancelled by alice" in gate(app)[2]) == ([], "action_required", True)
+    ask(app, "run")
+    to_the_end(app)
+    assert gate(app)[1] == "success"
+    assert [one.attempt for one in app.ledger.kept.values() if one.job_id == SMOKE] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("how", "arguments", "again"),
+    [
+        (fails, (), True),
+        (fails, ("failed",), True),
+        (fails, ("blocked",), False),
+        (fails, (SMOKE,), True),
+        (fails, (RECOMPUTE,), False),
+        (blocks, (), True),
+        (blocks, ("failed",), False),
+        (blocks, ("blocked",), True),
+        (passes, (), False),
+    ],
+)
+def test_rerun_runs_again_what_it_names_and_once(
+    app: App, how: object, arguments: tuple[str, ...], again: bool
+) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app, how)
+    ask(app, "rerun", *arguments)
+    to_the_end(app, how)
+    assert [one.attempt for one in app.ledger.kept.values()] == ([1, 2] if again else [1])
+
+
+def test_a_rerun_that_passes_opens_the_gate(app: App) -> None:
+    app.open()
+    to_the_end(app, fails)
+    ask(app, "rerun", "failed")
+    look(app)
+    assert gate(app)[0] == "in_progress"
+    to_the_end(app)
+    assert gate(app)[1] == "success"
+
+
+def test_an_extra_level_runs_beside_the_plan_and_never_satisfies_the_gate(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    ask(app, "level", "0", steps="5")
+    look(app)
+    extra = next(one for one in live(app) if one != SMOKE)
+    assert extra.startswith(f"{SMOKE}-x")
+    finish(app, extra, passes)
+    look(app)
+    assert gate(app)[0] == "in_progress"
+    finish(app, SMOKE, fails)
+    look(app)
+    assert gate(app)[1] == "failure"
+
+
+def test_a_level_beyond_the_plan_waits_for_level_0(app: App) -> None:
+    app.open(path="docs/a.md")
+    ask(app, "level", "2")
+    look(app)
+    assert live(app) == [SMOKE]
+    finish(app, SMOKE, passes)
+    look(app)
+    assert live(app) == ["2-dense"]
+    finish(app, "2-dense", fails)
+    look(app)
+    assert gate(app)[1] == "success"
+
+
+def test_a_foreign_image_is_refused_with_the_reason(app: App) -> None:
+    app.open(path="docs/a.md")
+    ask(app, "level", "0", image="evil/verl:t")
+    look(app)
+    assert live(app) == []
+    assert "only images of verlai/verl" in app.hub.cards(7)[0].body
+
+
+def test_an_override_needs_nothing_to_run_and_is_shown(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app, fails)
+    app.ledger.add(
+        Override(
+            repository=REPOSITORY,
+            number=7,
+            head_sha=sha("one"),
+            level=Level.SMOKE,
+            reason="a known fault of the host",
+            actor="mona",
+            source="comment:1:1",
+            at=app.clock.now(),
+        )
+    )
+    look(app)
+    assert gate(app)[1:] == ("success", "0 of 1 required jobs passed, 1 overridden by mona")
+    assert "a known fault of the host" in app.hub.cards(7)[0].body
+    app.push("two", "src/lora/a.py")
+    look(app)
+    assert gate(app, "two")[0] == "in_progress"
+
+
+def test_a_baseline_runs_the_merge_base_and_counts_for_nothing(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app, fails)
+    ask(app, "baseline")
+    look(app)
+    assert live(app) == [f"{SMOKE}-base"]
+    assert app.backend.live()[0].job is not None
+    assert app.backend.live()[0].job.bridge.commit == BASE
+    finish(app, f"{SMOKE}-base", passes)
+    look(app)
+    assert gate(app)[1] == "failure"
+
+
+def test_a_policy_that_starts_nothing_by_itself_waits_to_be_asked(app: App) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "gate: {start: asked, name: e2e}\n").encode()
+    app.open()
+    look(app)
+    found = app.hub.gate(sha("one"), "e2e")
+    assert found is not None
+    assert (live(app), found.conclusion) == ([], "action_required")
+    ask(app, "run")
+    look(app)
+    assert live(app) == [SMOKE]
+
+
+def test_the_policy_of_the_head_has_no_effect(app: App) -> None:
+    app.hub.files[(sha("one"), POLICY_PATH)] = POLICY.replace("paths: [docs/]", "paths: [src/]").encode()
+    app.open()
+    look(app)
+    assert live(app) == [SMOKE]
+
+
+def test_a_broken_policy_of_the_base_holds_everything_and_says_what_to_mend(app: App) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "rulez: []\n").encode()
+    app.open()
+    look(app)
+    assert (live(app), gate(app)[1], "did you mean 'rules'" in gate(app)[2]) == ([], "action_required", True)
+
+
+def test_fewer_files_than_github_counts_asks_for_everything(app: App) -> None:
+    app.open(path="docs/a.md", changed_files=3_001)
+    look(app)
+    assert live(app) == [SMOKE]
+    card = app.hub.cards(7)[0].body
+    assert "3001 changed files" in card
+    assert "5-signal" in card
+
+
+def test_a_card_that_was_deleted_is_made_anew_and_one_of_somebody_else_is_left(app: App) -> None:
+    forged = app.hub.say(REF, "mallory", f"{MARKER}\nall green")
+    other = app.hub.say(REF, "helper[bot]", f"{MARKER}\nall green", app_id=STRANGER)
+    app.open()
+    look(app)
+    app.hub.talk[7] = [forged, other]
+    finish(app, SMOKE, passes)
+    look(app)
+    assert len(app.hub.cards(7)) == 1
+    assert app.hub.talk[7][:2] == [forged, other]
+
+
+def test_the_card_is_edited_at_most_every_15_seconds(app: App) -> None:
+    app.open()
+    look(app)
+    finish(app, SMOKE, passes)
+    wait = look(app, 5)
+    assert wait is not None
+    assert wait <= 15
+    assert "edit" not in app.hub.calls
+    look(app, 10)
+    assert app.hub.calls.count("edit") == 1
+
+
+LOST = ("comment!", "write_check!", "comment", "write_check", "check_runs", "comments", "pull", "role", "file_at")
+
+
+@pytest.mark.parametrize("call", LOST)
+def test_a_call_that_fails_once_leaves_one_of_everything(app: App, call: str) -> None:
+    app.open()
+    app.hub.fail = [call]
+    with pytest.raises(ForgeError):
+        look(app)
+    app.restart()
+    to_the_end(app)
+    assert (gate(app)[1], len(app.hub.cards(7)), len(app.hub.runs), len(app.backend.submitted)) == ("success", 1, 4, 3)
+
+
+@pytest.mark.parametrize("call", ["submit", "submit!", "poll", "artifacts"])
+def test_a_back_end_that_fails_once_gets_no_order_twice(app: App, call: str) -> None:
+    app.open()
+    app.backend.fail = [call]
+    failed = 0
+    for _ in range(8):
+        try:
+            look(app)
+        except BackendError:
+            failed += 1
+        for one in app.backend.live():
+            app.backend.finish(one, passes)
+    assert (failed, gate(app)[1], len(app.backend.submitted)) == (1, "success", 3)
+
+
+def test_an_order_that_is_refused_for_good_is_told(app: App) -> None:
+    app.open()
+    app.backend.fail = ["submit?"]
+    look(app)
+    assert gate(app)[1] == "action_required"
+    assert "submit: never" in app.hub.cards(7)[0].body
+
+
+def test_a_run_that_no_machine_takes_is_given_up(app: App) -> None:
+    app.open()
+    look(app)
+    look(app, 21_700)
+    app.backend.settle()
+    look(app)
+    assert (gate(app)[1], "no machine took it within 360 minutes" in gate(app)[2]) == ("action_required", True)
+
+
+def test_a_cancel_that_got_lost_is_given_again(app: App) -> None:
+    app.open()
+    look(app)
+    app.push("two", "docs/a.md")
+    app.backend.fail = ["cancel"]
+    with pytest.raises(BackendError):
+        look(app)
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert live(app) == []
+
+
+def test_explain_and_help_are_answered_once(app: App) -> None:
+    app.open(path="docs/a.md")
+    ask(app, "help")
+    ask(app, "explain", "src/peft/lora.py")
+    look(app)
+    look(app)
+    said = [one.body for one in app.hub.talk[7] if "reply" in one.body]
+    assert (len(said), "| command |" in said[0], "follows no reach" in said[1]) == (2, True, True)
+
+
+def test_a_tick_looks_at_what_is_open_and_at_what_still_runs(app: App) -> None:
+    app.open()
+    look(app)
+    app.open(state=PullState.CLOSED)
+    assert (due(REPOSITORY, app.rooms), under_way(REPOSITORY, app.rooms)) == ((REF,), (REF,))
+    app.backend.settle()
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert due(REPOSITORY, app.rooms) == ()
+
+
+def group(app: App, path: str = "src/lora/a.py") -> MergeGroup:
+    app.paths[sha("group")] = path
+    made = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
+    remember_group(made, app.rooms)
+    return made
+
+
+def test_a_merge_group_carries_a_pass_forward_where_nothing_it_reaches_differs(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app)
+    ran = len(app.backend.submitted)
+    assert reconcile(group(app), app.rooms) is None
+    assert (gate(app, "group")[1], len(app.backend.submitted)) == ("success", ran)
+    assert f"carried forward from {sha('one')[:12]}" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
+
+
+def test_a_merge_group_in_which_something_differs_runs_again(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app)
+    made = group(app, "src/lora/b.py")
+    reconcile(made, app.rooms)
+    assert [(one.job_id, one.number) for one in app.backend.live()] == [(SMOKE, None)]
+    finish(app, SMOKE, passes)
+    reconcile(made, app.rooms)
+    assert gate(app, "group")[1] == "success"
+
+
+def test_a_merge_group_is_answered_before_the_queue_gives_up(app: App) -> None:
+    made = group(app)
+    reconcile(made, app.rooms)
+    assert gate(app, "group")[0] == "in_progress"
+    app.clock.pass_s(3_400)
+    reconcile(made, app.rooms)
+    assert (gate(app, "group")[1], "no verdict within 55 minutes" in gate(app, "group")[2].lower()) == (
+        "action_required",
+        True,
+    )
+
+
+def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
+    made = group(app)
+    reconcile(made, app.rooms)
+    assert under_way(REPOSITORY, app.rooms) == (made,)
+    remember_end(made, app.rooms)
+    reconcile(made, app.rooms)
+    app.backend.settle()
+    reconcile(made, app.rooms)
+    assert (live(app), under_way(REPOSITORY, app.rooms)) == ([], ())
+    assert reconcile(made, app.rooms) is None
+
+
+def test_only_our_own_app_writes_the_gate(app: App) -> None:
+    app.open(path="docs/a.md")
+    look(app)
+    assert {one.app_id for one in app.hub.runs} == {APP}
