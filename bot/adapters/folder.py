@@ -98,9 +98,11 @@ def check_notes(folder: Path) -> CheckNotes:
 
 
 def stage_times(folder: Path) -> dict[Stage, float]:
-    """Seconds since the start of a run at which it first entered each stage; empty without events."""
+    """Seconds since the start of a run at which its last phase first entered each stage; empty without events."""
     times: dict[Stage, float] = {}
     for event in _rows(folder / EVENTS_FILE, Event, []):
+        if event.kind == "phase" and event.data.get("name") == "run" and event.data.get("state") == "begin":
+            times.clear()
         name = event.data.get("stage")
         if event.kind == "stage" and name in [str(stage) for stage in Stage]:
             times.setdefault(Stage(str(name)), event.t_s)

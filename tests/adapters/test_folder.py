@@ -256,3 +256,10 @@ def test_related_folders_are_part_of_their_run_and_no_jobs(tmp_path: Path) -> No
     assert disk.find_jobs(tmp_path / "out") == (main,)
     assert disk.find_jobs(main) == (main,)
     assert disk.find_jobs(main / "related" / "merge_base") == (main / "related" / "merge_base",)
+
+
+def test_the_times_of_stages_are_those_of_the_last_phase() -> None:
+    times = disk.stage_times(Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level1-resume")
+    assert times[Stage.CHECKPOINT_LOAD] == 603.314
+    assert times[Stage.TRAIN_STEP] == 609.647, "294.6 is the save phase's"
+    assert Stage.RAY not in times, "the resume phase was seen again from its provider on"
