@@ -80,6 +80,24 @@ def test_a_change_has_both_names_of_a_rename_and_where_it_left_the_base(at: Room
     }
 
 
+def test_files_of_a_newer_head_are_not_taken_for_those_of_an_older_one(at: Room) -> None:
+    pulls = GithubPulls(at.github)
+    pull = pulls.pull(ONE)
+    at.world.push(1, {"src/b.py": b"b = 1\n"})
+    with pytest.raises(ForgeError, match="pushed to") as told:
+        pulls.change(pull)
+    assert told.value.passing
+    assert pulls.change(pulls.pull(ONE)).names() == ("src/a.py", "src/b.py")
+
+
+def test_a_change_costs_two_calls(at: Room) -> None:
+    pulls = GithubPulls(at.github)
+    pull = pulls.pull(ONE)
+    before = at.github.calls.total
+    pulls.change(pull)
+    assert at.github.calls.total - before == 2
+
+
 def test_a_file_that_only_reads_like_a_submodule_is_none() -> None:
     patch = f"@@ -1 +1 @@\n-Subproject commit {'a' * 40}\n+Subproject commit {'b' * 40}"
     file = FileAnswer(filename="x", status="modified", sha="c" * 40, patch=patch)

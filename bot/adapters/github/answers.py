@@ -71,6 +71,7 @@ class FileAnswer(Answer):
     status: str
     sha: str | None = None
     previous_filename: str | None = None
+    contents_url: str = ""
     patch: str = ""
 
 

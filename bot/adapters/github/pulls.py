@@ -3,7 +3,7 @@
 import base64
 import binascii
 import re
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from bot.adapters.github.answers import (
     BlobAnswer,
@@ -50,10 +50,15 @@ class GithubPulls:
         return tuple(PullRef(repository, number) for number in sorted(numbers))
 
     def change(self, pull: Pull) -> Change:
-        """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
+        """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`).
+
+        ForgeError when the pull request was pushed to since it was read: GitHub lists the files of its newest head.
+        """
         name, number = pull.ref.repository, pull.ref.number
         listed = self._github.courier(name).pages(f"/repos/{name}/pulls/{number}/files")
         files = [read(FileAnswer.model_validate, entry, f"the files of {pull.ref}") for entry in listed]
+        if not _all_of(files, pull.head_sha) and self.pull(pull.ref).head_sha != pull.head_sha:
+            raise ForgeError(f"{pull.ref} was pushed to while its files were read", passing=True)
         return Change(
             base=pull.base_sha,
             head=pull.head_sha,
@@ -127,6 +132,12 @@ def as_changed_path(file: FileAnswer) -> ChangedPath:
         old_path=file.previous_filename,
         submodule=_submodule(file),
     )
+
+
+def _all_of(files: list[FileAnswer], head_sha: str) -> bool:
+    """Whether the listed files say that they are those of this head."""
+    there = (file.contents_url for file in files if file.status != "removed")
+    return bool(files) and all(parse_qs(urlsplit(url).query).get("ref") == [head_sha] for url in there)
 
 
 def _submodule(file: FileAnswer) -> SubmoduleBump | None:
