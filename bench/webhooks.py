@@ -41,12 +41,12 @@ data = Path(sys.argv[2])
 def hear(delivery):
     payload = json.loads(delivery.body)
     return [f"{payload['repository']['full_name']}#{payload['number']}"]
-def make_work(settings, ledger, worklist, now):
+def make_work(settings, ledger, now):
     return Work(hear=hear, reconcile=lambda target: time.sleep(float(sys.argv[3])), open_targets=tuple, now=now)
 settings = Settings(
     api_url="https://api.github.com", app_id=1, private_key="", webhook_secret=sys.argv[4],
     database_url=f"sqlite:///{data / 'bench.sqlite3'}", public_url="", host="127.0.0.1", port=0, data=data,
-    repositories=(), backend="local", workflow="", workflow_ref="", tool=("", ""), image="",
+    repositories=(), backend="local", workflow="", workflow_ref="", tool=("", ""), image="", verl="", bridge="",
     runners={}, queue_minutes=1, site_profile="", workers=4, tick_s=60,
     log_level="info",
 )

@@ -38,9 +38,10 @@ def test_few_variables_are_enough() -> None:
     assert (settings.host, settings.port, settings.backend) == ("127.0.0.1", 8080, "github-actions")
 
 
-def test_jobs_on_this_machine_need_no_tool_of_elsewhere() -> None:
-    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", "VERL_E2E_BACKEND": "local"})
-    assert settings.tool == ("", "")
+def test_jobs_on_this_machine_need_no_tool_of_elsewhere_and_clones_here(tmp_path: Path) -> None:
+    here = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path), "VERL_E2E_BACKEND": "local"}
+    settings = load_settings({**GOOD, "VERL_E2E_TOOL": "", **here})
+    assert (settings.tool, settings.bridge) == (("", ""), str(tmp_path))
 
 
 def test_runners_are_named_by_their_gpus() -> None:
@@ -96,6 +97,11 @@ MISTAKES = (
     ({"VERL_E2E_TOOL": "owner/verl-e2e@main"}, "VERL_E2E_TOOL: 'owner/verl-e2e@main' is no commit"),
     ({"VERL_E2E_RUNNERS": "1=gpu 8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),
     ({"VERL_E2E_QUEUE_MINUTES": "2000"}, "VERL_E2E_QUEUE_MINUTES"),
+    ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it holds a user or a password"),
+    ({"VERL_E2E_VERL": "/no/such/verl"}, "VERL_E2E_VERL: '/no/such/verl' is no folder"),
+    ({"VERL_E2E_BRIDGE": "/no/such/bridge"}, "VERL_E2E_BRIDGE: '/no/such/bridge' is no folder"),
+    ({"VERL_E2E_BACKEND": "local", "VERL_E2E_VERL": "/tmp"}, "VERL_E2E_BRIDGE: it names no folder; local needs"),
+    ({"VERL_E2E_BACKEND": "local", "VERL_E2E_BRIDGE": "/tmp"}, "VERL_E2E_VERL: it names no folder; local needs"),
     ({"VERL_E2E_WORKERS": "0"}, "VERL_E2E_WORKERS"),
     ({"VERL_E2E_TICK_S": "1m"}, "VERL_E2E_TICK_S"),
     ({"VERL_E2E_LOG_LEVEL": "loud"}, "VERL_E2E_LOG_LEVEL: 'loud' is not known"),

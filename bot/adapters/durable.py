@@ -20,7 +20,7 @@ from dbos import DBOS, DBOSConfig, SetEnqueueOptions
 from dbos import error as dbos_error
 
 from bot.core.deliveries import Received
-from bot.ports import Deliveries, UnreadableDeliveryError, Worklist
+from bot.ports import BackendError, Deliveries, UnreadableDeliveryError, Worklist
 
 _QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
 # Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.
@@ -155,9 +155,9 @@ class Worker:
             log.warning("delivery refused: %s", error, extra=about)
             self._deliveries.failed(delivery.id, str(error), None)
         except Exception as error:
-            log.exception("delivery not heard", extra=about)
+            _tell("delivery not heard", error, about)
             given_up = delivery.attempts + 1 >= _HEARING_ATTEMPTS
-            retry_at = None if given_up else _retry_at(self._work.now(), delivery.attempts)
+            retry_at = None if given_up else _retry_at(self._work.now(), delivery.attempts, error)
             self._deliveries.failed(delivery.id, _problem(error), retry_at)
         return None
 
@@ -194,9 +194,9 @@ class Worker:
                 again_s = self._work.reconcile(target)
             except Exception as error:
                 self.counts.failed += 1
-                log.exception("reconcile failed", extra={"target": target})
-                now = self._work.now()
-                self._worklist.postpone(target, _problem(error), _retry_at(now, self._worklist.attempts(target)))
+                _tell("reconcile failed", error, {"target": target})
+                retry_at = _retry_at(self._work.now(), self._worklist.attempts(target), error)
+                self._worklist.postpone(target, _problem(error), retry_at)
             else:
                 now = self._work.now()
                 again_at = None if again_s is None else now + timedelta(seconds=again_s)
@@ -275,8 +275,16 @@ def _adopt_logger() -> None:
     theirs.propagate = True
 
 
-def _retry_at(now: datetime, attempts: int) -> datetime:
-    return now + timedelta(seconds=min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S))
+def _retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
+    """Later with each failure, and not before an answer that named a time wants to be asked again."""
+    named_s = float(getattr(error, "wait_s", 0.0))
+    return now + timedelta(seconds=max(named_s, min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S)))
+
+
+def _tell(what: str, error: Exception, about: dict[str, str]) -> None:
+    """What others answered is one line, a fault of ours comes with where it lies."""
+    expected = getattr(error, "user_mistake", False) or isinstance(error, BackendError)
+    log.warning("%s: %s", what, error, exc_info=None if expected else error, extra=about)
 
 
 def _problem(error: Exception) -> str:

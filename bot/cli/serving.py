@@ -1,6 +1,7 @@
 """The verb that stays: serve."""
 
 import os
+import signal
 import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -27,11 +28,12 @@ def serve(*, check: bool) -> int:
     """
     from bot.adapters.json_log import log_to_stderr
     from bot.config.settings import load_settings
-    from bot.wiring.app import github_work, open_service
+    from bot.wiring.app import open_service
+    from bot.wiring.app_work import github_work
 
     settings = load_settings(os.environ)
     log_to_stderr(settings.log_level, settings.webhook_secret, settings.private_key, settings.database_url)
-    service = open_service(settings, _now, github_work)
+    service = open_service(settings, _now, github_work(os.environ))
     if check:
         service.store.close()
         click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
@@ -57,6 +59,8 @@ def listen(settings: "Settings", service: "Service") -> None:
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )
+    # uvicorn sends itself the signal again once it has ended, and the worker has to end in order too.
+    signal.signal(signal.SIGTERM, lambda *_: None)
     service.start()
     try:
         host, port = listener.getsockname()[:2]

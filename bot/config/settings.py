@@ -38,6 +38,8 @@ class Settings:
     runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
     site_profile: str
+    verl: str
+    bridge: str
     workers: int
     tick_s: int
     log_level: str
@@ -63,14 +65,25 @@ def load_settings(environ: Mapping[str, str]) -> Settings:
             values[key] = variable.read(_text_of(variable, environ))
         except read.BadValueError as error:
             problems.append(Problem(_SOURCE, 0, variable.name, error.what, error.mend))
-    if values.get("backend") == "github-actions" and values.get("tool") == ("", ""):
-        mend = "it is required for github-actions; write OWNER/NAME@SHA"
-        problems.append(Problem(_SOURCE, 0, "VERL_E2E_TOOL", "it is not set", mend))
+    problems += _lacking(values)
     if problems:
         raise ConfigError(problems)
     # Only here, because its default lies in the folder that another variable names.
     database = values.pop("database_url") or f"sqlite:///{values['data'] / 'verl-e2e.sqlite3'}"
     return Settings(**values, database_url=database)
+
+
+def _lacking(values: Mapping[str, Any]) -> list[Problem]:
+    """What the chosen back end needs and nobody named."""
+    if values.get("backend") == "github-actions" and values.get("tool") == ("", ""):
+        mend = "it is required for github-actions; write OWNER/NAME@SHA"
+        return [Problem(_SOURCE, 0, "VERL_E2E_TOOL", "it is not set", mend)]
+    if values.get("backend") != "local":
+        return []
+    needed = {"VERL_E2E_BRIDGE": values.get("bridge"), "VERL_E2E_VERL": values.get("verl")}
+    mend = "local needs a folder with a clone"
+    bare = [name for name, place in needed.items() if place is not None and (not place or "://" in place)]
+    return [Problem(_SOURCE, 0, name, "it names no folder", mend) for name in bare]
 
 
 def settings_table() -> str:
@@ -181,9 +194,9 @@ VARIABLES: Mapping[str, Variable] = {
     ),
     "workflow_ref": Variable(
         "VERL_E2E_WORKFLOW_REF",
-        "The branch or tag that the workflow is taken from; empty: the default branch.",
+        "The branch that the workflow is taken from, the repository's default branch.",
         str,
-        "",
+        "main",
     ),
     "tool": Variable(
         "VERL_E2E_TOOL",
@@ -212,6 +225,18 @@ VARIABLES: Mapping[str, Variable] = {
         "The site profile of this read.host, packaged name or file, for `local`.",
         str,
         "default",
+    ),
+    "verl": Variable(
+        "VERL_E2E_VERL",
+        "verl's repository: its address, or a folder with a clone of it, which `local` needs.",
+        read.place,
+        "https://github.com/verl-project/verl",
+    ),
+    "bridge": Variable(
+        "VERL_E2E_BRIDGE",
+        "For `local`: a folder with a clone of the repository under test that holds the heads of its pull requests.",
+        read.folder,
+        "",
     ),
     "workers": Variable("VERL_E2E_WORKERS", "How many pull requests are looked at at once.", read.number(1, 64), "4"),
     "tick_s": Variable(

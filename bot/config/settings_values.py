@@ -4,6 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from bot.config.problems import closest
@@ -149,6 +150,18 @@ def runners(text: str) -> dict[int, tuple[str, ...]]:
             raise BadValueError(f"{_shown(word)} is no GPUS=LABEL,LABEL", "write 1=self-hosted,gpu-x1 and the like")
         sizes[int(size)] = tuple(labels.split(","))
     return sizes
+
+
+def place(text: str) -> str:
+    """The address of a repository, or a folder."""
+    return url(text) if "://" in text else folder(text)
+
+
+def folder(text: str) -> str:
+    """A folder that is there, by its whole path; empty stays empty."""
+    if text and not Path(text).is_dir():
+        raise BadValueError(f"{_shown(text)} is no folder", "name one that is there")
+    return str(Path(text).absolute()) if text else ""
 
 
 def host(text: str) -> str:

@@ -10,7 +10,7 @@ from bot.config.settings import Settings
 from bot.core.deliveries import Received
 from bot.wiring.errors import UsageError
 
-MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, Callable[[], datetime]], Work]
+MakeWork = Callable[[Settings, SqlLedger, Callable[[], datetime]], Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +56,15 @@ class Service:
 
 def open_service(settings: Settings, now: Callable[[], datetime], make_work: MakeWork) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
-    settings.data.mkdir(parents=True, exist_ok=True)
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"VERL_E2E_DATA {settings.data}: {error.strerror}"
+        raise UsageError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
     ledger, worklist = SqlLedger(store), SqlWorklist(store)
     deliveries = SqlDeliveries(store)
-    work = make_work(settings, ledger, worklist, now)
+    work = make_work(settings, ledger, now)
     queue = queue_url(settings.database_url)
     worker = Worker(work, deliveries, worklist, queue, workers=settings.workers, tick_s=settings.tick_s)
     return Service(store, deliveries, worker, now)
-
-
-def github_work(_settings: Settings, _ledger: SqlLedger, _worklist: SqlWorklist, _now: Callable[[], datetime]) -> Work:
-    """What the service does for GitHub."""
-    raise UsageError("serve: the GitHub rooms are not wired in this version; use plan, run and judge by hand")

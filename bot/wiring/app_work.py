@@ -1,0 +1,150 @@
+"""What the service does for GitHub: the rooms that the settings name, and the work that the worker calls."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
+from bot.adapters.dispatch.local_backend import LocalBackend
+from bot.adapters.durable import Work
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.github.checks import GithubChecks
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.people import GithubPeople
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.session import GitHub, as_app
+from bot.adapters.github.workflows import GithubWorkflows
+from bot.adapters.ledger import SqlLedger
+from bot.adapters.logs import open_log
+from bot.adapters.markdown import command_lines
+from bot.adapters.mirror import Mirrors
+from bot.adapters.reach_cache import SummaryCache
+from bot.config.callers import packaged_uses
+from bot.config.profiles import load_profile
+from bot.config.settings import Settings
+from bot.core.build import Sources
+from bot.core.deliveries import Received
+from bot.core.jobs import Repository
+from bot.core.pull_address import web_of
+from bot.core.references import read_reference, reference_text
+from bot.core.webhooks import BadDeliveryError, parse_event
+from bot.handlers.app_rooms import AppRooms, portable_sources
+from bot.handlers.grouping import reference_of
+from bot.handlers.hearing import hear
+from bot.handlers.reconciling import reconcile
+from bot.ports import Backend, Revisions, UnreadableDeliveryError
+from bot.wiring.app import MakeWork
+from bot.wiring.folders import run_folders
+from bot.wiring.verl import verl_at
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """The time as the entry point reads it."""
+
+    read: Callable[[], datetime]
+
+    def now(self) -> datetime:
+        return self.read()
+
+
+def github_work(environ: Mapping[str, str]) -> MakeWork:
+    """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
+
+    def make(settings: Settings, ledger: SqlLedger, now: Callable[[], datetime]) -> Work:
+        rooms = app_rooms(settings, ledger, now, environ)
+        return Work(
+            hear=lambda delivery: _hear(delivery, rooms, settings.repositories),
+            reconcile=lambda target: reconcile(read_reference(target), rooms),
+            open_targets=lambda: _open_targets(ledger, rooms),
+            now=now,
+        )
+
+    return make
+
+
+def app_rooms(
+    settings: Settings, ledger: SqlLedger, now: Callable[[], datetime], environ: Mapping[str, str]
+) -> AppRooms:
+    """The rooms of App mode."""
+    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url)
+    tokens, clock = github.tokens, _Clock(now)
+    mirrors = Mirrors(
+        settings.data,
+        web_of(github.api_url),
+        (GitRepository, GitError),
+        token=lambda repository: tokens.token(repository) if tokens else None,
+        surroundings=environ,
+    )
+    return AppRooms(
+        pulls=GithubPulls(github),
+        conversation=GithubConversation(github),
+        checks=GithubChecks(github),
+        people=GithubPeople(github),
+        ledger=ledger,
+        backend=_backend(settings, github, clock, environ),
+        folders=run_folders(),
+        clock=clock,
+        changes=mirrors.changes,
+        verl=_verl(settings),
+        summaries=SummaryCache(settings.data),
+        uses=packaged_uses(),
+        site=load_profile(settings.site_profile, {}, {"home": environ.get("HOME", "/root")}),
+        artifacts=settings.data / "runs",
+        read_commands=command_lines,
+        sources=_sources(settings),
+        app_id=settings.app_id,
+    )
+
+
+def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...]) -> Collection[str]:
+    """The targets of a delivery; none for a repository that is not served."""
+    try:
+        event = parse_event(delivery.event, delivery.body)
+    except BadDeliveryError as error:
+        raise UnreadableDeliveryError(str(error)) from None
+    if event is None:
+        return ()
+    # GitHub takes names in any case for the same repository.
+    names = {name.lower() for name in served}
+    repository = getattr(getattr(event, "repository", None), "full_name", "")
+    if names and repository.lower() not in names:
+        return ()
+    return tuple(reference_text(one) for one in hear(event, rooms, delivery.id))
+
+
+def _open_targets(ledger: SqlLedger, rooms: AppRooms) -> Collection[str]:
+    found = (reference_of(run, rooms) for run in ledger.open_runs())
+    return {reference_text(one) for one in found if one is not None}
+
+
+def _backend(settings: Settings, github: GitHub, clock: _Clock, environ: Mapping[str, str]) -> Backend:
+    if settings.backend == "local":
+        return LocalBackend(settings.data / "local", environ=environ, clock=clock, open_log=open_log)
+    repository, sha = settings.tool
+    actions = ActionsSettings(
+        branch=settings.workflow_ref,
+        tool_repository=repository,
+        tool_sha=sha,
+        image=settings.image,
+        workflow=settings.workflow,
+        runners=settings.runners or runners_by_size(),
+        queue_minutes=settings.queue_minutes,
+    )
+    return GitHubActionsBackend(GithubWorkflows(github), actions, clock)
+
+
+def _verl(settings: Settings) -> Callable[[str], Revisions]:
+    opened = lru_cache(1)(verl_at)
+    return lambda _: opened(settings.verl)
+
+
+def _sources(settings: Settings) -> Callable[[str, str], Sources]:
+    """Where a job finds its repositories: on this machine for `local`, else by the names of folders."""
+    if settings.backend != "local":
+        return portable_sources
+    return lambda bridge_commit, verl_commit: Sources(
+        bridge=Repository(path=settings.bridge, commit=bridge_commit),
+        verl=Repository(path=settings.verl, commit=verl_commit),
+    )

@@ -1,0 +1,151 @@
+"""`verl-e2e serve` as a process: what it says at start, what it takes, how it ends."""
+
+import hashlib
+import hmac
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "hunter2hunter2hunter2"
+SERVE = (sys.executable, "-m", "bot", "serve")
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return made.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+
+
+@pytest.fixture
+def settings(key: str, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_API_URL": "http://127.0.0.1:9",
+        "GITHUB_APP_ID": "1",
+        "GITHUB_APP_PRIVATE_KEY": key,
+        "GITHUB_WEBHOOK_SECRET": SECRET,
+        "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
+        "VERL_E2E_DATA": str(tmp_path / "data"),
+        "VERL_E2E_PORT": "0",
+    }
+
+
+def ended(environ: Mapping[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run((*SERVE, *words), env=dict(environ), capture_output=True, text=True, timeout=60, check=False)
+
+
+@contextmanager
+def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    with log.open("a") as lines:
+        process = subprocess.Popen(SERVE, env=dict(environ), stdout=subprocess.PIPE, stderr=lines, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said.startswith("listening on http://"), log.read_text()
+        yield process, said.split()[2].removesuffix("/webhook")
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def deliver(address: str, event: str, body: bytes, delivery: str) -> int:
+    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+    headers = {
+        "X-GitHub-Event": event,
+        "X-GitHub-Delivery": delivery,
+        "X-Hub-Signature-256": f"sha256={signature}",
+        "Content-Type": "application/json",
+    }
+    request = urllib.request.Request(f"{address}/webhook", body, headers)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return int(answer.status)
+
+
+def figures(address: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines())
+        return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
+
+
+def waited_for(address: str, name: str, value: float) -> None:
+    deadline = time.monotonic() + 20
+    while figures(address)[name] != value:
+        assert time.monotonic() < deadline, figures(address)
+        time.sleep(0.1)
+
+
+def test_check_says_that_settings_are_good_and_starts_nothing(settings: dict[str, str]) -> None:
+    done = ended(settings, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "settings are good: App 1 at http://127.0.0.1:9, jobs on github-actions\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    (
+        ("GITHUB_WEBHOOK_SECRET", "", "environment: GITHUB_WEBHOOK_SECRET: it is empty; it is required"),
+        ("GITHUB_APP_PRIVATE_KEY", "hunter2", "environment: GITHUB_APP_PRIVATE_KEY: it is no PEM text"),
+        (
+            "DATABASE_URL",
+            "sqlite:////proc/none/x.sqlite3",
+            "DATABASE_URL sqlite:////proc/none/x.sqlite3: unable to open",
+        ),
+        ("VERL_E2E_SITE_PROFILE", "hoper-offline", "did you mean 'hopper-offline'?"),
+        ("VERL_E2E_DATA", "/proc/none", "VERL_E2E_DATA /proc/none: No such file or directory; name a folder"),
+    ),
+)
+def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: str, value: str, told: str) -> None:
+    done = ended(settings | {name: value}, "--check")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_port_in_use_is_told(settings: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = ended(settings | {"VERL_E2E_PORT": port})
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+def test_deliveries_are_heard_refused_or_left_and_survive_a_kill(settings: dict[str, str], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    ping = json.dumps({"zen": "x", "hook_id": 1}).encode()
+    with serving(settings, log) as (process, address):
+        assert deliver(address, "ping", ping, "one") == 202
+        assert deliver(address, "ping", ping, "one") == 200
+        assert deliver(address, "pull_request", b'{"action": "opened"}', "two") == 202
+        waited_for(address, "deliveries_refused", 1)
+        waited_for(address, "deliveries_waiting", 0)
+        second = ended(settings)
+        assert second.returncode == 2
+        assert "another verl-e2e serve works on this database" in second.stderr
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with serving(settings, log) as (process, address):
+        assert deliver(address, "ping", ping, "one") == 200
+        assert figures(address)["deliveries_refused"] == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    for line in log.read_text().splitlines():
+        json.loads(line)
+    assert SECRET not in log.read_text()
