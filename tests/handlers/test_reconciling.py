@@ -12,6 +12,7 @@ from bot.core.pull import MergeGroup, PullState
 from bot.core.pull_card import MARKER
 from bot.handlers.grouping import remember_end, remember_group
 from bot.handlers.reconciling import due, reconcile, under_way
+from bot.handlers.trusting import AUTHOR_KEPT_S
 from bot.ports import BackendError, ForgeError
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, blocks, fails, passes
 from tests.fakes.trees import sha
@@ -228,6 +229,7 @@ def test_somebody_who_lost_the_role_runs_nothing_more(app: App) -> None:
     app.open()
     look(app)
     app.hub.roles["alice"] = "read"
+    app.clock.pass_s(AUTHOR_KEPT_S)
     look(app)
     app.backend.settle()
     look(app)
@@ -385,8 +387,9 @@ def test_a_baseline_runs_the_merge_base_and_counts_for_nothing(app: App) -> None
     ask(app, "baseline")
     look(app)
     assert live(app) == [f"{SMOKE}-base"]
-    assert app.backend.live()[0].job is not None
-    assert app.backend.live()[0].job.bridge.commit == BASE
+    (job,) = (one.job for one in app.backend.live())
+    assert job is not None
+    assert job.bridge.commit == BASE
     finish(app, f"{SMOKE}-base", passes)
     look(app)
     assert gate(app)[1] == "failure"

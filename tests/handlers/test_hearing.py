@@ -1,0 +1,255 @@
+"""Hearing: what an event leaves in the ledger, what is looked at because of it, and what is answered to whom."""
+
+from datetime import timedelta
+
+import pytest
+
+from bot.config.policy import POLICY_PATH
+from bot.core.checks_wanted import CheckId
+from bot.core.ledger import Approval, Asked, Override
+from bot.core.pull import MergeGroup
+from bot.handlers.hearing import hear
+from bot.handlers.reconciling import reconcile
+from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, App, fails
+from tests.fakes.events import (
+    check_event,
+    comment_event,
+    group_event,
+    pull_event,
+    push_event,
+    suite_event,
+    workflow_event,
+)
+from tests.fakes.trees import sha
+
+GATE = str(CheckId(7, sha("one")))
+
+
+@pytest.fixture
+def app() -> App:
+    made = App()
+    made.open()
+    return made
+
+
+def say(app: App, author: str, body: str, **given: object) -> tuple[object, ...]:
+    comment = app.hub.say(REF, author, body)
+    return hear(comment_event(comment, **given), app.rooms)  # type: ignore[arg-type]
+
+
+def asked(app: App) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(one.actor, one.verb, one.arguments) for one in app.ledger.written if isinstance(one, Asked)]
+
+
+def answers(app: App) -> list[str]:
+    return [one.body for one in app.hub.talk.get(7, ()) if one.app_id == APP]
+
+
+def test_a_command_is_kept_with_the_head_as_it_is(app: App) -> None:
+    assert say(app, "alice", "/verl-e2e level2 steps=3") == (REF,)
+    (entry,) = app.ledger.written
+    assert isinstance(entry, Asked)
+    assert (entry.actor, entry.verb, entry.arguments, entry.options) == ("alice", "level", ("2",), {"steps": "3"})
+    assert (entry.head_sha, entry.source) == (sha("one"), "comment:101:1")
+    assert (app.hub.reactions, answers(app)) == ({(101, "eyes")}, [])
+
+
+def test_a_comment_heard_twice_is_kept_once(app: App) -> None:
+    comment = app.hub.say(REF, "alice", "/verl-e2e run\n/verl-e2e level0 steps=x")
+    for _ in range(3):
+        hear(comment_event(comment), app.rooms)
+    assert (len(app.ledger.written), len(answers(app))) == (1, 1)
+
+
+def test_a_comment_without_a_command_costs_nothing(app: App) -> None:
+    assert say(app, "alice", "looks fine, see `/verl-e2e run`\n\n> /verl-e2e run") == ()
+    assert app.hub.calls == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"updated": True}, {"sender": "mallory"}, {"via": APP}],
+    ids=["edited", "relayed", "our own"],
+)
+def test_only_a_created_comment_counts_and_only_by_whoever_wrote_it(app: App, given: dict[str, object]) -> None:
+    if given.get("updated"):
+        given = {"updated": app.clock.now() + timedelta(seconds=1)}
+    assert say(app, "alice", "/verl-e2e run", **given) == ()
+    assert (app.ledger.written, app.hub.calls) == ([], [])
+
+
+def test_a_mistake_is_answered_once_with_a_caret(app: App) -> None:
+    say(app, "alice", "hello\n\n/verl-e2e rnu")
+    (said,) = answers(app)
+    assert "did you mean 'run'?" in said.replace("\\", "")
+    assert "/verl-e2e rnu\n          ^^^" in said
+    assert (101, "confused") in app.hub.reactions
+
+
+def test_who_may_not_is_told_why_and_nothing_is_kept(app: App) -> None:
+    say(app, "stranger", "/verl-e2e run")
+    (said,) = answers(app)
+    assert "needs the role write, and stranger has the role read" in said
+    assert app.ledger.written == []
+
+
+def test_anybody_may_ask_and_the_author_may_cancel(app: App) -> None:
+    app.hub.roles["alice"] = "read"
+    say(app, "stranger", "/verl-e2e help")
+    say(app, "alice", "/verl-e2e cancel")
+    say(app, "alice", "/verl-e2e run")
+    assert asked(app) == [("stranger", "help", ()), ("alice", "cancel", ())]
+
+
+def test_an_approval_names_the_head_as_it_is(app: App) -> None:
+    app.open(head_repository="evil/bridge", author="mallory")
+    say(app, "mallory", f"/verl-e2e approve {sha('one')}")
+    say(app, "mona", f"/verl-e2e approve {sha('zero')}")
+    assert app.ledger.written == []
+    assert f"the head is {sha('one')} now" in answers(app)[-1]
+    say(app, "mona", f"/verl-e2e approve {sha('one')}")
+    (entry,) = app.ledger.written
+    assert isinstance(entry, Approval)
+    assert (entry.head_sha, entry.actor) == (sha("one"), "mona")
+
+
+def test_an_override_needs_its_capability(app: App) -> None:
+    say(app, "alice", "/verl-e2e override 0 the cluster is down today")
+    assert app.ledger.written == []
+    say(app, "mona", "/verl-e2e override 0 the cluster is down today")
+    (entry,) = app.ledger.written
+    assert isinstance(entry, Override)
+    assert (int(entry.level), entry.reason, entry.head_sha) == (0, "the cluster is down today", sha("one"))
+
+
+@pytest.mark.parametrize(
+    ("label", "sender", "kept"),
+    [
+        ("verl-e2e:run", "alice", [("alice", "run", ())]),
+        ("verl-e2e:level3", "alice", [("alice", "level", ("3",))]),
+        ("verl-e2e:level3", "rita", []),
+        ("verl-e2e:level9", "alice", []),
+        ("verl-e2e:cancel", "alice", []),
+        ("level3", "alice", []),
+    ],
+)
+def test_a_label_is_the_command_of_whoever_set_it(
+    app: App, label: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
+) -> None:
+    event = pull_event("labeled", "one", sender, label)
+    assert hear(event, app.rooms) == (REF,)
+    hear(event, app.rooms)
+    assert (asked(app), answers(app)) == (kept, [])
+
+
+def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:
+    hear(pull_event("labeled", "one", "alice", "verl-e2e:run"), app.rooms)
+    app.push("two")
+    hear(pull_event("labeled", "two", "alice", "verl-e2e:run"), app.rooms)
+    assert [one.head_sha for one in app.ledger.written if isinstance(one, Asked)] == [sha("one"), sha("two")]
+
+
+@pytest.mark.parametrize("action", ["opened", "synchronize", "reopened", "closed", "ready_for_review", "edited"])
+def test_what_happens_to_a_pull_request_is_only_looked_at(app: App, action: str) -> None:
+    assert hear(pull_event(action, "one"), app.rooms) == (REF,)
+    assert (app.ledger.written, app.hub.calls) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("button", "sender", "kept"),
+    [
+        ("rerun", "alice", [("alice", "rerun", ())]),
+        ("cancel", "alice", [("alice", "cancel", ())]),
+        ("level:4", "alice", [("alice", "level", ("4",))]),
+        ("level:9", "alice", []),
+        ("run; rm", "alice", []),
+        ("rerun", "stranger", []),
+    ],
+)
+def test_a_button_is_the_command_of_whoever_pressed_it(
+    app: App, button: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
+) -> None:
+    event = check_event(GATE, "one", sender=sender, button=button)
+    assert hear(event, app.rooms, "d1") == (REF,)
+    hear(event, app.rooms, "d1")
+    assert asked(app) == kept
+    hear(event, app.rooms, "d2")
+    assert len(asked(app)) == 2 * len(kept)
+
+
+def test_a_button_of_an_earlier_head_or_of_another_app_asks_for_nothing(app: App) -> None:
+    app.push("two")
+    assert hear(check_event(GATE, "one", button="rerun"), app.rooms) == (REF,)
+    assert hear(check_event(GATE, "one", button="rerun", app=1), app.rooms) == ()
+    assert hear(check_event("somebody-else", "one", button="rerun"), app.rooms) == ()
+    assert hear(check_event(str(CheckId(7, sha("two"))), "one", button="rerun"), app.rooms) == ()
+    assert app.ledger.written == []
+
+
+def ended_in_failure(app: App) -> None:
+    reconcile(REF, app.rooms)
+    (run,) = app.backend.live()
+    app.backend.finish(run, fails)
+    app.clock.pass_s(60)
+    reconcile(REF, app.rooms)
+    app.clock.pass_s(60)
+
+
+def test_one_job_asked_for_again_runs_again_and_its_check_is_written_anew(app: App) -> None:
+    ended_in_failure(app)
+    app.hub.calls.clear()
+    own = str(CheckId(7, sha("one"), "0-lora-ddp"))
+    hear(check_event(own, "one", name="verl-e2e / 0-lora-ddp"), app.rooms, "d1")
+    assert asked(app) == [("alice", "rerun", ("0-lora-ddp",))]
+    reconcile(REF, app.rooms)
+    assert [one.attempt for one in app.backend.live()] == [2]
+
+
+def test_a_check_that_github_set_back_is_written_again_though_nothing_changed(app: App) -> None:
+    ended_in_failure(app)
+    reconcile(REF, app.rooms)
+    app.hub.calls.clear()
+    hear(check_event(GATE, "one", sender="stranger"), app.rooms, "d1")
+    reconcile(REF, app.rooms)
+    assert app.hub.calls.count("write_check") == 1
+
+
+def test_a_suite_asked_for_again_is_a_rerun(app: App) -> None:
+    ended_in_failure(app)
+    assert hear(suite_event("one"), app.rooms, "d1") == (REF,)
+    assert hear(suite_event("two"), app.rooms, "d2") == ()
+    assert asked(app) == [("alice", "rerun", ())]
+
+
+def test_a_merge_group_is_remembered_for_when_github_is_silent(app: App) -> None:
+    group = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
+    assert hear(group_event("checks_requested", "group"), app.rooms) == (group,)
+    app.clock.pass_s(10)
+    assert hear(group_event("checks_requested", "group"), app.rooms) == (group,)
+    assert hear(group_event("destroyed", "group"), app.rooms) == (group,)
+    assert reconcile(group, app.rooms) is None
+    assert app.backend.submitted == []
+
+
+def test_a_workflow_run_leads_to_the_target_that_it_is_for(app: App) -> None:
+    reconcile(REF, app.rooms)
+    (run,) = app.ledger.kept.values()
+    app.ledger.kept[run.key] = run.model_copy(update={"handle": "123"})
+    assert (hear(workflow_event(123), app.rooms), hear(workflow_event(124), app.rooms)) == ((REF,), ())
+
+
+def test_a_mirror_push_is_looked_at(app: App) -> None:
+    assert hear(push_event(7), app.rooms) == (REF,)
+
+
+def test_under_a_broken_policy_only_asking_is_left(app: App) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "rulez: []\n").encode()
+    say(app, "mona", "/verl-e2e run\n/verl-e2e help")
+    assert [one[1] for one in asked(app)] == ["help"]
+    assert "cannot be used" in answers(app)[0]
+
+
+def test_a_pull_request_that_is_gone_is_nothing(app: App) -> None:
+    app.hub.pulls.clear()
+    assert say(app, "alice", "/verl-e2e run") == ()
+    assert reconcile(REF, app.rooms) is None
