@@ -3,6 +3,7 @@
 from bot.cli.acting import action
 from bot.cli.command import cli, main
 from bot.cli.comparing import bands, parity
+from bot.cli.doctoring import doctor
 from bot.cli.judging import card, judge, triage
 from bot.cli.learning import signal
 from bot.cli.planning import backtest, explain, plan, policy
@@ -25,6 +26,7 @@ for verb in (
     backtest,
     demo,
     serve,
+    doctor,
     action,
 ):
     cli.add_command(verb)

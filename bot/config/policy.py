@@ -213,6 +213,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
     return Policy(
         source=source,
         verl_commit=file.verl.commit,
+        verl_repository=file.verl.repository,
         image=Image(file.image.name, file.image.tag, file.image.digest),
         checkpoint=file.checkpoint,
         rules=tuple(_rule(entry) for entry in file.rules),

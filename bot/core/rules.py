@@ -169,7 +169,7 @@ class Policy:
     `unknown_level` is the level that a path asks for that neither a rule nor an exemption names.
     `family_jobs` bounds the jobs of level 4: one for each family touched, the first ones of the table. `bands` is the
     path of a bands file in the repository, empty for none. `access` says who may ask for what, `gate` how it is
-    reported.
+    reported. `verl_repository` is where `verl_commit` is looked for.
     """
 
     source: str
@@ -192,6 +192,7 @@ class Policy:
     bands: str = ""
     access: Access = DEFAULT_ACCESS
     gate: GateSettings = DEFAULT_GATE
+    verl_repository: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,15 @@
+"""The workflow that runs a job, as this version has it: packaged in a wheel, beside the code in a checkout."""
+
+from importlib.resources import files
+from pathlib import Path
+
+_IN_WHEEL = "workflows/verl-e2e.yml"
+_IN_CHECKOUT = ".github/workflows/verl-e2e.yml"
+
+
+def workflow_text() -> bytes:
+    """The text of the workflow file."""
+    packaged = files("bot").joinpath(_IN_WHEEL)
+    if packaged.is_file():
+        return packaged.read_bytes()
+    return (Path(__file__).resolve().parents[2] / _IN_CHECKOUT).read_bytes()

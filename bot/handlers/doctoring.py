@@ -1,0 +1,172 @@
+"""Look at how the App and a repository are set up, and tell what is to be mended."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
+from bot.core.capabilities import DEFAULT_GATE
+from bot.core.checkup import (
+    Finding,
+    State,
+    failed_deliveries,
+    ill,
+    note,
+    of_branch,
+    of_deliveries,
+    of_hook,
+    of_installation,
+    of_runners,
+    of_workflow,
+    well,
+)
+from bot.core.rules import Policy
+from bot.ports import Administration, ForgeError
+
+DAYS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What we were told and what we need.
+
+    `workflow` and `runners` are empty where jobs do not run by a workflow, `hook` where we do not know our own address.
+    `workflow_ref` is the branch or tag that the workflow is taken from, empty for the branch looked at;
+    `workflow_text` is this version's.
+    """
+
+    app_id: int
+    permissions: Mapping[str, str]
+    events: tuple[str, ...]
+    workflow: str = ""
+    workflow_ref: str = ""
+    workflow_text: bytes = b""
+    runners: Mapping[int, tuple[str, ...]] | None = None
+    hook: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRooms:
+    """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake.
+
+    `file_at` gives a file of a repository at a revision; `hook_url` where our App's webhooks go; `has_verl` says
+    whether a verl repository has a commit.
+    """
+
+    administration: Administration
+    default_branch: Callable[[str], str]
+    file_at: Callable[[str, str, str], bytes | None]
+    hook_url: Callable[[], str]
+    has_verl: Callable[[str, str], bool]
+    database: Callable[[], None]
+
+
+def examine(
+    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool = False
+) -> tuple[Finding, ...]:
+    """Everything that was looked at, in order; an empty branch stands for the default one."""
+    first = [*_guarded("database", lambda: _database(rooms)), *_guarded("app", lambda: _app(repository, setup, rooms))]
+    if any(one.about == "app" and one.state is State.ILL for one in first):
+        return tuple(first)
+    try:
+        branch = branch or rooms.default_branch(repository)
+    except ForgeError as error:
+        return (*first, ill("repository", str(error), "mend this first: the rest could not be looked at"))
+    policy, told = _policy(repository, branch, rooms)
+    looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+        ("webhook", lambda: _hook(setup, rooms)),
+        ("deliveries", lambda: _deliveries(rooms, now, redeliver=redeliver)),
+        ("policy", lambda: told),
+        ("verl", lambda: _verl(policy, rooms)),
+        ("required check", lambda: _branch(repository, branch, setup, policy, rooms)),
+        ("workflow", lambda: _workflow(repository, branch, setup, rooms)),
+        ("runners", lambda: _runners(repository, setup, rooms)),
+    )
+    return (*first, *(one for about, look in looks for one in _guarded(about, look)))
+
+
+def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a look finds; one that is refused is a finding, and the others go on."""
+    try:
+        yield from look()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        yield ill(about, f"it could not be looked at: {error}", "see that our App is installed and may read this")
+
+
+def _database(rooms: DoctorRooms) -> Iterator[Finding]:
+    try:
+        rooms.database()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        yield ill("database", str(error), "mend DATABASE_URL or the server that it names")
+        return
+    yield well("database", "the database can be used")
+
+
+def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+    found = rooms.administration.installation(repository)
+    return of_installation(found, repository, setup.permissions, setup.events)
+
+
+def _hook(setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+    if not setup.hook:
+        yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so where webhooks go was not compared")
+        return
+    yield of_hook(rooms.hook_url(), setup.hook)
+
+
+def _deliveries(rooms: DoctorRooms, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
+    failed = failed_deliveries(rooms.administration.deliveries(now - timedelta(days=DAYS)))
+    if redeliver:
+        for one in failed:
+            rooms.administration.redeliver(one.id)
+    yield of_deliveries(failed, DAYS, again=redeliver)
+
+
+def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | None, tuple[Finding, ...]]:
+    """The policy of the branch, the packaged one where it has none; None for one that cannot be used."""
+    about = "policy"
+    try:
+        text = rooms.file_at(repository, branch, POLICY_PATH)
+        if text is None:
+            return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
+        return load_policy(text, f"{branch}:{POLICY_PATH}"), (well(about, f"{POLICY_PATH} on {branch} is valid"),)
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        first, *more = str(error).splitlines()
+        also = f" (and {len(more)} more)" if more else ""
+        return None, (ill(about, f"{first}{also}", "mend it: until then no pull request is planned"),)
+
+
+def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
+    if policy is None:
+        return
+    if rooms.has_verl(policy.verl_repository, policy.verl_commit):
+        yield well("verl", f"the pinned verl {policy.verl_commit[:12]} is in {policy.verl_repository}")
+        return
+    told = f"the pinned verl {policy.verl_commit} is not in {policy.verl_repository}"
+    yield ill("verl", told, f"set verl.commit in {POLICY_PATH} to a commit that is there")
+
+
+def _branch(repository: str, branch: str, setup: Setup, policy: Policy | None, rooms: DoctorRooms) -> Iterable[Finding]:
+    gate = policy.gate if policy else DEFAULT_GATE
+    rules = rooms.administration.branch_rules(repository, branch)
+    return of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s)
+
+
+def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+    if not setup.workflow:
+        return
+    path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
+    state = rooms.administration.workflow_state(repository, setup.workflow)
+    yield of_workflow(state, rooms.file_at(repository, at, path), setup.workflow_text, path, at)
+
+
+def _runners(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+    if setup.runners is None:
+        return ()
+    return of_runners(rooms.administration.machines(repository), setup.runners)

@@ -1,0 +1,106 @@
+"""The check-up of an installation: our App's view of GitHub, our database, our settings."""
+
+from datetime import datetime
+from urllib.parse import quote, urlsplit
+
+from bot.adapters.dispatch.github_actions import runners_by_size
+from bot.adapters.github.administration import GithubAdministration
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.retry import Patience, RefusedError
+from bot.adapters.github.session import GitHub, anonymously, as_app
+from bot.adapters.github.tokens import PERMISSIONS
+from bot.adapters.ledger import open_store
+from bot.config.settings import Settings
+from bot.config.workflow_file import workflow_text
+from bot.core.checkup import Finding
+from bot.core.pull_address import api_of
+from bot.core.webhook_events import MODELS
+from bot.handlers.doctoring import DoctorRooms, Setup, examine
+from bot.ports import ForgeError
+
+# GitHub sends these to every App, without a subscription.
+_UNASKED = frozenset({"installation", "installation_repositories", "ping"})
+_ACTIONS = "github-actions"
+# Somebody waits at a terminal.
+_PATIENCE_S = 20.0
+
+
+def check_up(
+    settings: Settings, repository: str, branch: str, now: datetime, *, redeliver: bool
+) -> tuple[Finding, ...]:
+    """Everything that was looked at for a repository; an empty branch stands for its default one.
+
+    Raises ForgeError for a name that is no repository, or a key that is none.
+    """
+    patience = Patience(total_s=_PATIENCE_S)
+    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience)
+    try:
+        github.courier(repository)
+        rooms = _rooms(github, settings, repository)
+        return examine(repository, branch, _setup(settings), rooms, now, redeliver=redeliver)
+    finally:
+        github.close()
+
+
+def _setup(settings: Settings) -> Setup:
+    events = tuple(sorted(set(MODELS) - _UNASKED))
+    hook = f"{settings.public_url.rstrip('/')}/webhook" if settings.public_url else ""
+    if settings.backend != _ACTIONS:
+        return Setup(settings.app_id, PERMISSIONS, events, hook=hook)
+    return Setup(
+        settings.app_id,
+        PERMISSIONS,
+        events,
+        settings.workflow,
+        settings.workflow_ref,
+        workflow_text(),
+        settings.runners or runners_by_size(),
+        hook,
+    )
+
+
+def _rooms(github: GitHub, settings: Settings, repository: str) -> DoctorRooms:
+    def default_branch(name: str) -> str:
+        return str(github.courier(name).ask("GET", f"/repos/{name}")["default_branch"])
+
+    def hook_url() -> str:
+        return str(github.app().ask("GET", "/app/hook/config").get("url") or "")
+
+    def has_verl(address: str, commit: str) -> bool:
+        return _has_commit(github, repository, address, commit)
+
+    return DoctorRooms(
+        GithubAdministration(github),
+        default_branch,
+        GithubPulls(github).file_at,
+        hook_url,
+        has_verl,
+        lambda: _open_database(settings),
+    )
+
+
+def _open_database(settings: Settings) -> None:
+    settings.data.mkdir(parents=True, exist_ok=True)
+    open_store(settings.database_url).close()
+
+
+def _has_commit(github: GitHub, repository: str, address: str, commit: str) -> bool:
+    """Whether the repository at an address has a commit: seen by our App, or by anybody where it is on another site."""
+    parts = urlsplit(address)
+    name = parts.path.strip("/").removesuffix(".git")
+    api = api_of(f"{parts.scheme}://{parts.netloc}")
+    if name.count("/") != 1:
+        raise ForgeError(f"{address} is no address of a repository; mend verl.repository in the policy")
+    elsewhere = None if api == github.api_url else anonymously(api_url=api, patience=Patience(total_s=_PATIENCE_S))
+    courier = elsewhere.courier(name) if elsewhere else github.courier(repository)
+    try:
+        courier.ask("GET", f"/repos/{name}/commits/{quote(commit, safe='')}")
+    except RefusedError as error:
+        # 422 is GitHub's word for a SHA that no commit has.
+        if error.absent or error.status == 422:
+            return False
+        raise
+    finally:
+        if elsewhere:
+            elsewhere.close()
+    return True

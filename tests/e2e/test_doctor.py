@@ -1,0 +1,159 @@
+"""`verl-e2e doctor` as a user types it, against the stand-in."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.config.workflow_file import workflow_text
+from tests.fakes.github_standin.faults import server_error
+from tests.fakes.github_standin.world import APP_ID, World, living
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "octo/bridge"
+WORKFLOW = ".github/workflows/verl-e2e.yml"
+PACKAGED = (ROOT / "bot" / "policy" / "megatron-bridge.yml").read_text()
+BROKEN_KEY = "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----"
+LABELS = {size: ("self-hosted", "linux", f"gpu-x{size}") for size in (1, 2, 4, 8)}
+
+
+def policy(world: World, commit: str) -> str:
+    """The packaged policy, with a verl of the stand-in's."""
+    text = PACKAGED.replace("https://github.com/verl-project/verl", f"{world.url}/octo/verl")
+    return re.sub(r"(?m)^  commit: [0-9a-f]{40}$", f"  commit: {commit}", text, count=1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A repository where all is well."""
+    with living(tmp_path / "github", NAME) as world:
+        verl = world.state.add_repository("octo/verl").git.commit("refs/heads/main", {"verl.py": "x = 1\n"}, "Start")
+        world.commit({".github/verl-e2e.yml": policy(world, verl), WORKFLOW: workflow_text()})
+        world.protect(("verl-e2e", APP_ID))
+        for size, labels in LABELS.items():
+            world.runner(f"host-{size}", *labels)
+        yield world
+
+
+def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bot", "doctor", *arguments]
+    settings = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_API_URL": f"{world.url}/api/v3",
+        "GITHUB_APP_ID": str(APP_ID),
+        "GITHUB_APP_PRIVATE_KEY": world.private_key,
+        "GITHUB_WEBHOOK_SECRET": "a secret of sixteen",
+        "VERL_E2E_DATA": str(folder / "data"),
+        "VERL_E2E_TOOL": f"octo/verl-e2e@{'a' * 40}",
+    }
+    env = {**settings, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+
+
+def sick(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+    """What is to be mended, by what it is about; every one with its mend."""
+    found = [one for ones in json.loads(done.stdout)["repositories"].values() for one in ones if one["state"] == "ill"]
+    assert all(one["mend"] for one in found)
+    return {one["about"]: one["sentence"] for one in found}
+
+
+def test_all_well_exits_with_0(world: World, tmp_path: Path) -> None:
+    done = doctor(world, tmp_path, NAME)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "MEND" not in done.stdout
+    assert sick(doctor(world, tmp_path, "--json", VERL_E2E_REPOSITORIES=NAME)) == {}
+
+
+def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) -> None:
+    world.app.permissions = {**world.app.permissions, "checks": "read"}
+    world.app.events = ("pull_request",)
+    world.protect(("verl-e2e", None), as_ruleset=True)
+    world.commit({WORKFLOW: "on: push\n", ".github/verl-e2e.yml": "verl: {}\n"})
+    for runner in world.repository.runners:
+        runner.online = False
+    done = doctor(world, tmp_path, NAME, "--json", VERL_E2E_PUBLIC_URL="https://bot.example")
+    assert done.returncode == 1, done.stderr
+    found = sick(done)
+    assert "checks: write" in found["permissions"]
+    assert "check_run" in found["events"]
+    assert "from anybody" in found["required check"]
+    assert "differs from this version's" in found["workflow"]
+    assert ".github/verl-e2e.yml" in found["policy"]
+    assert "hook.invalid" in found["webhook"]
+    assert "host-1" in found["runners for 1 GPU"]
+
+
+def test_a_verl_commit_that_is_nowhere_is_told(world: World, tmp_path: Path) -> None:
+    world.commit({".github/verl-e2e.yml": policy(world, "b" * 40)})
+    done = doctor(world, tmp_path, NAME, "--json")
+    assert sick(done) == {"verl": f"the pinned verl {'b' * 40} is not in {world.url}/octo/verl"}
+
+
+def test_webhooks_that_were_not_taken_are_told_and_sent_again(world: World, tmp_path: Path) -> None:
+    world.deliveries.url = "http://127.0.0.1:9/webhook"
+    world.open_pull("ada", {"a.py": "x = 1\n"})
+    world.deliveries.wait()
+    (told,) = sick(doctor(world, tmp_path, NAME, "--json")).values()
+    assert "1 webhook(s) of the last 3 days were not taken, last pull_request.opened" in told
+    before = len(world.deliveries.attempts)
+    again = doctor(world, tmp_path, NAME, "--redeliver")
+    assert again.returncode == 0, again.stdout
+    assert "they were asked for again" in again.stdout
+    deadline = time.monotonic() + 10
+    while len(world.deliveries.attempts) == before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len({one.delivery.guid for one in world.deliveries.attempts}) == 1
+    assert len(world.deliveries.attempts) == before + 1
+
+
+def test_an_app_that_is_not_installed_is_the_first_thing_to_mend(world: World, tmp_path: Path) -> None:
+    world.state.installations.clear()
+    done = doctor(world, tmp_path, NAME, "--json")
+    assert done.returncode == 1
+    assert sick(done) == {"app": f"our App is not installed in {NAME}"}
+
+
+def test_one_refusal_does_not_hide_the_rest(world: World, tmp_path: Path) -> None:
+    world.faults.add(server_error(418), "GET", "/actions/runners", times=99)
+    found = sick(doctor(world, tmp_path, NAME, "--json"))
+    assert list(found) == ["runners"]
+    assert "it could not be looked at" in found["runners"]
+
+
+def test_a_database_that_is_not_there_is_told(world: World, tmp_path: Path) -> None:
+    done = doctor(world, tmp_path, NAME, "--json", DATABASE_URL="sqlite:////nonexistent/folder/x.sqlite3")
+    assert done.returncode == 1
+    assert "/nonexistent" in sick(done)["database"]
+
+
+def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp_path: Path) -> None:
+    world.commit({WORKFLOW: None})
+    world.repository.runners.clear()
+    clones = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path)}
+    done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local", **clones)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        ((), {}, "name a repository"),
+        (("bridge",), {}, "is no repository"),
+        ((NAME,), {"GITHUB_APP_ID": ""}, "GITHUB_APP_ID"),
+        ((NAME,), {"GITHUB_APP_PRIVATE_KEY": BROKEN_KEY}, "key"),
+    ],
+)  # fmt: skip
+def test_a_mistake_exits_with_2(
+    world: World, tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], told: str
+) -> None:
+    done = doctor(world, tmp_path, *arguments, **environment)
+    assert done.returncode == 2, done.stdout
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
