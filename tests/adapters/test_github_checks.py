@@ -60,7 +60,7 @@ BROKEN = [
     server_error(502, When.AFTER),
     cut(),
     cut(When.AFTER),
-    silence(1.5, When.AFTER),
+    silence(1.5),
     slow_down(403),
     slow_down(429),
 ]

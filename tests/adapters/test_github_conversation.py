@@ -70,7 +70,7 @@ BROKEN = [
     server_error(503, When.AFTER),
     cut(),
     cut(When.AFTER),
-    silence(1.5, When.AFTER),
+    silence(1.5),
     slow_down(403),
     slow_down(429),
     Fault(200, message="", when=When.AFTER),

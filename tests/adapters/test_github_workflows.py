@@ -82,7 +82,7 @@ BROKEN = [
     server_error(503, When.AFTER),
     cut(),
     cut(When.AFTER),
-    silence(1.5, When.AFTER),
+    silence(1.5),
     slow_down(403),
     slow_down(429),
     # A server that does not know `return_run_details`.

@@ -13,6 +13,7 @@ from bot.adapters.github.tokens import InstallationAuth, Tokens, checked_place
 from bot.ports import ForgeError
 
 PUBLIC_API_URL = "https://api.github.com"
+# GitHub gives up a request after 10 s: by the end of ours nothing can have its effect behind our back.
 TIMEOUT_S = 15
 # The place that stands for the App itself.
 _APP = ""

@@ -1,0 +1,96 @@
+"""Whatever goes wrong in whatever order: nothing that creates happens twice, and what is told as done is done."""
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.adapters.github.checks import GithubChecks
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.workflows import GithubWorkflows
+from bot.core.check_runs import Annotation, CheckRun
+from bot.ports import ForgeError
+from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
+
+FILE = "verl-e2e.yml"
+WORKFLOW = b"""
+name: verl-e2e
+run-name: job ${{ inputs.run_key }}
+on: {workflow_dispatch: {inputs: {run_key: {required: true}}}}
+jobs: {run: {runs-on: [self-hosted]}}
+"""
+# None: the request goes well. A read has no effect, so that it breaks before or after is one.
+FAULTS: tuple[Fault | None, ...] = (
+    None,
+    server_error(500),
+    server_error(502, When.AFTER),
+    server_error(503, When.AFTER),
+    cut(),
+    cut(When.AFTER),
+    slow_down(403),
+    slow_down(429),
+)
+Numbered = Callable[[Room, int], int]
+Count = Callable[[Room, int], int]
+
+
+def comment(at: Room, number: int) -> int:
+    return GithubConversation(at.github).comment(ONE, f"word {number}")
+
+
+def comments(at: Room, number: int) -> int:
+    return sum(one.body == f"word {number}" for one in at.world.comments())
+
+
+def check(at: Room, number: int) -> int:
+    remarks = tuple(Annotation("src/a.py", n, n, "notice", "", f"remark {n}") for n in range(1, 62))
+    wanted = CheckRun("job", at.world.head(1), "queued", external_id=f"run:{number}", annotations=remarks)
+    return GithubChecks(at.github).write_check(REPOSITORY, wanted)
+
+
+def checks(at: Room, number: int) -> int:
+    found = [one for one in at.world.state.checks.values() if one.external_id == f"run:{number}"]
+    assert all(len({str(one) for one in kept.annotations}) == len(kept.annotations) <= 61 for kept in found)
+    return len(found)
+
+
+def dispatch(at: Room, number: int) -> int:
+    key = f"<{number}>"
+    return GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, "main", {"run_key": key}, key).id
+
+
+def dispatches(at: Room, number: int) -> int:
+    return sum(f"<{number}>" in one.title for one in at.world.runs())
+
+
+def told_by(create: Numbered, at: Room, number: int) -> ForgeError | None:
+    try:
+        create(at, number)
+    except ForgeError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("create", "count", "examples"), [(comment, comments, 60), (check, checks, 40), (dispatch, dispatches, 20)]
+)
+def test_nothing_is_made_twice(tmp_path: Path, create: Numbered, count: Count, examples: int) -> None:
+    numbers = iter(range(1, 10_000))
+    with room(tmp_path) as at:
+        at.world.commit({f".github/workflows/{FILE}": WORKFLOW})
+
+        @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(st.lists(st.sampled_from(FAULTS), max_size=14))
+        def try_with(faults: list[Fault | None]) -> None:
+            left = deque(faults)
+            at.world.faults.choose = lambda _method, _path: left.popleft() if left else None
+            number = next(numbers)
+            told = told_by(create, at, number)
+            assert told is None or told.passing
+            assert count(at, number) == 1 if told is None else count(at, number) <= 1
+
+        try_with()
