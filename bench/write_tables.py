@@ -1,4 +1,4 @@
-"""Write what is derived from the tables in bot/core: bench/grep.txt and the runbook in docs/triage.md."""
+"""Write what is derived from the tables in bot/core: bench/grep.txt, parts of docs/triage.md and docs/commands.md."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bot.core.command_text import render_capabilities, render_reference  # noqa: E402  (the checkout of this file)
 from bot.core.scan_literals import grep_patterns  # noqa: E402  (the checkout that this file lies in)
 from bot.core.triage_docs import noise_table, runbook  # noqa: E402
 from bot.core.triage_table import RULES  # noqa: E402
@@ -21,11 +22,14 @@ def between(text: str, name: str, new: str) -> str:
 
 
 def main() -> None:
-    """Rewrite both files in place."""
+    """Rewrite the files in place."""
     (ROOT / "bench" / "grep.txt").write_text(grep_patterns())
     docs = ROOT / "docs" / "triage.md"
     text = between(docs.read_text(), "noise", noise_table())
     docs.write_text(between(text, "runbook", runbook(RULES)))
+    docs = ROOT / "docs" / "commands.md"
+    text = between(docs.read_text(), "capabilities", render_capabilities())
+    docs.write_text(between(text, "commands", render_reference()))
 
 
 if __name__ == "__main__":

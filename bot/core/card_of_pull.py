@@ -99,4 +99,4 @@ def _reproduce(situation: Situation) -> str:
     if situation.plan is None or not situation.plan.levels:
         return ""
     base, head = situation.plan.base, situation.plan.head
-    return f"verl-e2e check --bridge Megatron-Bridge --verl verl --base {base} --head {head} --out result"
+    return f"verl-e2e check --repo Megatron-Bridge --verl verl --base {base} --head {head} --out result"

@@ -117,7 +117,7 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
     required = tuple(one for one in rows if one.wanted.required)
     extras = tuple(one for one in rows if not one.wanted.required)
     blocks = (
-        Block(f"**{markdown(told.title, 600)}**\n", (), "", 1_000),
+        Block("", (_count_of(required),), "", 200),
         *_jobs("| required job | state | why |", required),
         *_to_green(required, told),
         *_because(required, told),
@@ -129,6 +129,11 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text=fit((*beside, note), MAX_OUTPUT, _CUT) if extras else "",
     )
+
+
+def _count_of(required: tuple[Standing, ...]) -> str:
+    done = sum(one.state in SATISFIED for one in required)
+    return f"**{done} of {len(required)} required jobs satisfied.**" if required else "**No job is required.**"
 
 
 def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from bot.core.capabilities import DEFAULT_GRANTS, Capability, Grant
 from bot.core.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
 from bot.core.inert import BREAK, fence_for, markdown, one_line
 
@@ -20,6 +21,21 @@ def render_reference() -> str:
     blocks = [_block(one) for one in TABLE]
     options = ["## Options", "", "| option | what it does |", "|---|---|", *_option_rows()]
     return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
+
+
+def render_capabilities() -> str:
+    """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
+    rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
+    for capability in Capability:
+        verbs = ", ".join(f"`{one.shown.partition(' ')[0] or one.name}`" for one in TABLE if one.needs is capability)
+        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _who(grant: Grant) -> str:
+    ways = [f"the role {one} or a higher one" for one in grant.roles]
+    ways += ["whoever opened the pull request"] * grant.author
+    return "anybody" if grant.anyone else ", ".join(ways)
 
 
 def _row(verb: Verb) -> str:

@@ -1,0 +1,35 @@
+"""Draw docs/images/card-light.png and card-dark.png: a card and a gate of recorded GPU runs, as a page shows them.
+
+    python bench/card_images.py
+
+It needs Chromium, and fonts with the signs that the card uses (DejaVu, Noto Color Emoji).
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.fakes.github_page import THEMES, browse, measure, page  # noqa: E402  (the checkout that this file lies in)
+from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks  # noqa: E402
+
+WIDTH = 960
+OPENED = ("Deliverables of 1-", "Why level 1")
+
+
+def main() -> None:
+    """Write both pictures."""
+    gate = shown_checks(*FAILED)[0]
+    parts = {"verl-e2e, on a pull request that passed": shown_card(*PASSED)}
+    parts["verl-e2e, the gate of one that failed"] = f"### {gate.title}\n\n{gate.summary}"
+    for theme in THEMES:
+        html = page(parts, theme, opened=OPENED)
+        height = measure(html, WIDTH, "return page.body.scrollHeight")
+        target = ROOT / "docs" / "images" / f"card-{theme.name}.png"
+        browse(html, f"--window-size={WIDTH},{height}", f"--screenshot={target}")
+        print(f"{target.relative_to(ROOT)}: {target.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

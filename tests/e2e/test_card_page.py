@@ -1,0 +1,80 @@
+"""Card and checks in a real browser: folds open on a click, nothing overflows on a phone, nothing foreign runs."""
+
+from pathlib import Path
+from struct import unpack
+
+import pytest
+
+from bot.core.pull_card import JobRow, PullCard, Standing, render
+from tests.fakes.github_page import LIGHT, THEMES, measure, page
+from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
+
+PHONE = 400
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+
+FOLDS = """
+  const folds = [...page.querySelectorAll("details")]
+  const closed = folds.filter((one) => !one.open).length
+  for (const one of folds) one.querySelector("summary").click()
+  const bodies = folds.map((one) => one.getBoundingClientRect().height - one.querySelector("summary").offsetHeight)
+  return {folds: folds.length, closed, open: folds.filter((one) => one.open).length, least: Math.min(...bodies)}
+"""
+WIDTHS = """
+  for (const one of page.querySelectorAll("details")) one.open = true
+  const scrolls = (one) => one && (one.matches("table, pre") || scrolls(one.parentElement))
+  const wide = [...page.querySelectorAll("body *")].filter((one) => !scrolls(one) && one.scrollWidth > one.clientWidth
+    && page.defaultView.getComputedStyle(one).display != "inline")
+  return {page: page.documentElement.scrollWidth, wide: wide.map((one) => one.outerHTML.slice(0, 200))}
+"""
+FOREIGN = """
+  const names = [...page.querySelectorAll("main *")].map((one) => one.tagName.toLowerCase())
+  return {names: [...new Set(names)], ran: page.defaultView.ran === true}
+"""
+
+
+def _parts(*recorded: str) -> dict[str, str]:
+    checks = shown_checks(*recorded)
+    return {"card": shown_card(*recorded), **{one.title: f"{one.summary}\n\n{one.text}" for one in checks}}
+
+
+def _hostile() -> str:
+    texts = ["x" * 3_000, "<script>ran = true</script>", "<img src=x onerror=ran=true>", "</details>", "| a " * 40]
+    verdict = {
+        "deliverables": [{"name": text, "outcome": text, "detail": text} for text in texts],
+        "limitations": texts,
+        "key_lines": [{"file": text, "line": 1, "excerpt": text} for text in texts],
+    }
+    rows = tuple(JobRow(text, Standing.FAIL, required=True, detail=text, verdict=verdict) for text in texts)
+    return render(PullCard(HEAD, Standing.FAIL, texts[0], rows, shown_plan(), notices=tuple(texts), reproduce=texts[0]))
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("recorded", [PASSED, FAILED])
+def test_every_fold_is_closed_at_first_and_opens_on_a_click(recorded: tuple[str, ...]) -> None:
+    found = measure(page(_parts(*recorded), LIGHT), 900, FOLDS)
+    assert found["folds"] >= 8
+    assert found["closed"] == found["open"] == found["folds"]
+    assert found["least"] > 10
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("recorded", [PASSED, FAILED])
+def test_nothing_overflows_on_a_phone(recorded: tuple[str, ...]) -> None:
+    assert measure(page(_parts(*recorded), LIGHT), PHONE, WIDTHS) == {"page": PHONE, "wide": []}
+
+
+@pytest.mark.chromium
+def test_a_hostile_run_neither_overflows_nor_runs_anything() -> None:
+    html = page({"card": _hostile()}, LIGHT)
+    assert measure(html, PHONE, WIDTHS) == {"page": PHONE, "wide": []}
+    found = measure(html, PHONE, FOREIGN)
+    assert not found["ran"]
+    assert not {"script", "img", "iframe", "a", "form"} & set(found["names"])
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_the_picture_in_the_documents_is_there_and_small(theme: object) -> None:
+    data = (IMAGES / f"card-{getattr(theme, 'name', '')}.png").read_bytes()
+    width, height = unpack(">II", data[16:24])
+    assert data.startswith(b"\x89PNG")
+    assert (width, height > 800, len(data) < 300_000) == (960, True, True)

@@ -1,0 +1,107 @@
+"""A pull request with recorded runs of real GPUs, taken through conduct to its card and its gate.
+
+The chain is the one by which verl's and Bridge's sources at the recorded commits connect.
+"""
+
+import json
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from bot.config.policy import packaged_policy
+from bot.core.card_of_pull import card_of
+from bot.core.change import Change, ChangedPath, PathStatus
+from bot.core.check_text import CheckText, gate_text, job_text
+from bot.core.conduct import Steps, conduct
+from bot.core.jobs import Job
+from bot.core.ledger import Run, RunState, run_key
+from bot.core.plan import Plan, plan
+from bot.core.pull import Pull, PullRef, PullState
+from bot.core.pull_card import render
+from bot.core.reach.effects import Effect, Effects, Inside
+from bot.core.situation import Situation
+from bot.core.trust import Trusted
+from bot.core.wanted import WantedJob
+from tests.core.judged import RUNS, judged, judged_text
+
+REF = PullRef("octo/bridge", 7)
+BASE = "1c0a8b5e9d3f4a6b7c8d9e0f1a2b3c4d5e6f7a8b"
+HEAD = "067f987df03b8355b03192d88d70f1709fedf51a"
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+CHANGED = "src/megatron/bridge/training/checkpointing.py"
+_CHAIN = (
+    "verl/utils/checkpoint/megatron_checkpoint_manager.py:709 imports apply_peft_adapter_filter_to_state_dict",
+    "megatron.bridge.training.checkpointing.apply_peft_adapter_filter_to_state_dict calls",
+    "megatron.bridge.training.checkpointing._is_model_section",
+)
+_WORDS = (frozenset({"key", "startswith"}),)
+PASSED = ("level0-image-tree-first", "level1-resume")
+FAILED = ("level0-lora-exception",)
+
+
+@cache
+def shown_plan() -> Plan:
+    """Levels 0 and 1, for one function of the checkpoint code and a page of documentation."""
+    modified = (ChangedPath(CHANGED, PathStatus.MODIFIED), ChangedPath("docs/training.md", PathStatus.MODIFIED))
+    effect = Effect(CHANGED, "_is_model_section", "changed", 120, _WORDS, _CHAIN, sure=True)
+    effects = Effects({CHANGED: Inside((effect,))})
+    return plan(Change(BASE, HEAD, BASE, modified), packaged_policy(), effects=effects)
+
+
+def shown_situation(*recorded: str) -> Situation:
+    """The situation once the recorded runs, by their folders' names, have ended; the rest of the plan has not begun."""
+    jobs = {name: Job.model_validate_json((RUNS / name / "job.json").read_bytes()) for name in recorded}
+    wanted = [_wanted(job) for job in jobs.values()]
+    begun = {one.id for one in wanted}
+    later = next(iter(jobs.values()))
+    for outline in shown_plan().jobs:
+        if outline.id not in begun:
+            job = later.model_copy(update={"id": outline.id, "level": outline.variant.level})
+            wanted.append(WantedJob(outline.id, outline.variant.level, outline.requires, job, gpu_minutes=8))
+    runs = tuple(_run(name, one) for name, one in zip(jobs, wanted, strict=False))
+    pull = Pull(REF, "main", BASE, HEAD, REF.repository, "ann", "MEMBER", draft=False, state=PullState.OPEN)
+    trust = Trusted("ann may run levels")
+    return Situation(pull, NOW, packaged_policy(), trust, shown_plan(), wanted=tuple(wanted), runs=runs)
+
+
+def _wanted(job: Job) -> WantedJob:
+    requires = () if int(job.level) == 0 else ("0-lora-ddp",)
+    return WantedJob(job.id, job.level, requires, job, gpu_minutes=8 if requires else 5)
+
+
+def _run(name: str, wanted: WantedJob) -> Run:
+    verdict = judged(name)
+    return Run(
+        key=run_key(REF.repository, HEAD, wanted.digest, 1),
+        repository=REF.repository,
+        number=REF.number,
+        head_sha=HEAD,
+        job_id=wanted.id,
+        job_digest=wanted.digest,
+        state=RunState.FINISHED,
+        result=verdict.result,
+        sentence=verdict.sentence,
+        verdict=judged_text(name),
+        url=f"https://github.com/{REF.repository}/actions/runs/1934{int(wanted.level)}",
+        gpu_minutes=_minutes(RUNS / name),
+        created=NOW,
+        updated=NOW,
+    )
+
+
+def _minutes(folder: Path) -> float:
+    """The length of the recorded run, on one GPU."""
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return round(max(float(json.loads(line)["t_s"]) for line in lines) / 60, 1)
+
+
+def shown_card(*recorded: str) -> str:
+    """The card's Markdown."""
+    situation = shown_situation(*recorded)
+    return render(card_of(situation, conduct(situation)))
+
+
+def shown_checks(*recorded: str) -> tuple[CheckText, ...]:
+    """The texts of the gate and of each job."""
+    steps: Steps = conduct(shown_situation(*recorded))
+    return (gate_text(steps.standings, steps.gate), *(job_text(one) for one in steps.standings))
