@@ -200,9 +200,9 @@ class WorkflowRunPart(Part):
 
 
 class WorkflowRunEvent(Part):
-    """A workflow run went a step on."""
+    """A workflow run went a step on. That one was requested is no news: whoever dispatched it knows."""
 
-    action: Literal["requested", "in_progress", "completed"]
+    action: Literal["in_progress", "completed"]
     repository: Repo
     workflow_run: WorkflowRunPart
 
@@ -218,9 +218,9 @@ class WorkflowJobPart(Part):
 
 
 class WorkflowJobEvent(Part):
-    """A job of a workflow run went a step on."""
+    """A job of a workflow run went a step on. That one was queued is no news."""
 
-    action: Literal["queued", "waiting", "in_progress", "completed"]
+    action: Literal["waiting", "in_progress", "completed"]
     repository: Repo
     workflow_job: WorkflowJobPart
 

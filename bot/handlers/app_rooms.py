@@ -13,6 +13,7 @@ from bot.core.jobs import Repository, SiteProfile
 from bot.core.pull import Target
 from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
+from bot.core.trust import Actor
 from bot.handlers.planning import Planned
 from bot.ports import (
     Backend,
@@ -63,6 +64,7 @@ class AppRooms:
     can be found; `sources` says where a job finds Bridge and verl by their commits. `folders` must judge by bands of
     ours, never by a run folder's own. `artifacts` is the folder that run folders are brought into. `app_id` is our
     App's, None where GitHub's own token speaks for us. `read_commands` finds the command lines of a comment.
+    `poll_s` is how long a run under way is left alone when no event tells of it: short where none ever does.
     """
 
     pulls: Pulls
@@ -82,5 +84,7 @@ class AppRooms:
     read_commands: Callable[[str], tuple[CommandLine, ...]]
     sources: Callable[[str, str], Sources] = portable_sources
     app_id: int | None = None
+    poll_s: float = 30.0
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
+    authors: Kept[Actor] = field(default_factory=lambda: Kept(256))

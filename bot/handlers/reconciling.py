@@ -29,8 +29,6 @@ from bot.handlers.preparing import Prepared, prepare
 from bot.handlers.trusting import policy_of, trust_of
 from bot.ports import BackendError, UnknownPullError
 
-# How long to wait before a look at runs under way; the card's own interval may make it sooner.
-POLL_S = 30.0
 SOON_S = 1.0
 
 
@@ -53,7 +51,7 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
     wait = _show(situation, steps, rooms)
     if troubles.found:
         raise troubles.found[0]
-    return _again(situation, steps, wait)
+    return _again(situation, steps, wait, rooms.poll_s)
 
 
 def _target(reference: Reference, rooms: AppRooms) -> Target | None:
@@ -167,12 +165,12 @@ def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
     return post_card(target.ref, render(card_of(situation, steps)), situation.policy.gate.card_interval_s, rooms)
 
 
-def _again(situation: Situation, steps: Steps, wait: float) -> float | None:
-    """When to look again: at once for what became possible, in a while for what runs."""
-    if steps.dispatch or steps.cancel:
+def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> float | None:
+    """When to look again: at once for what an end makes possible, in a while for what runs."""
+    if steps.cancel:
         return SOON_S
-    live = any(not one.state.final for one in situation.runs)
-    waits = [POLL_S] * live + [wait] * (wait > 0)
+    live = bool(steps.dispatch) or any(not one.state.final for one in situation.runs)
+    waits = [poll_s] * live + [wait] * (wait > 0)
     return min(waits, default=None)
 
 

@@ -10,6 +10,10 @@ from bot.core.wishes import Entry
 from bot.handlers.app_rooms import AppRooms
 
 
+# An author who loses a role may run so long yet; whoever gives a command is looked up each time.
+AUTHOR_KEPT_S = 300
+
+
 def policy_of(target: Target, rooms: AppRooms) -> Policy:
     """The policy of the base commit, never of the head; ConfigError when it cannot be used."""
     repository, base = repository_of(target), target.base_sha
@@ -44,5 +48,8 @@ def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: 
     unknown = may_run(target, approvals, Actor(target.author), policy.access)
     if isinstance(unknown, Trusted) or target.from_fork:
         return unknown
-    author = actor_for(target.author, policy.access.of(Capability.RUN), target, rooms)
+    grant = policy.access.of(Capability.RUN)
+    minutes = int(rooms.clock.now().timestamp() // AUTHOR_KEPT_S)
+    key = (str(target.ref), target.author, policy.source, str(minutes))
+    author = rooms.authors.get(key, lambda: actor_for(target.author, grant, target, rooms))
     return may_run(target, approvals, author, policy.access)

@@ -590,3 +590,54 @@ def test_only_our_own_app_writes_the_gate(app: App) -> None:
     app.open(path="docs/a.md")
     look(app)
     assert {one.app_id for one in app.hub.runs} == {APP}
+
+
+def test_a_job_that_changed_under_way_is_ended_before_its_successor_begins(app: App) -> None:
+    pull = app.open()
+    look(app)
+    moved = sha("moved")
+    app.hub.files[(moved, POLICY_PATH)] = POLICY.replace(sha("verl"), sha("newer verl")).encode()
+    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    look(app)
+    assert [one.state for one in app.ledger.kept.values()] == [RunState.CANCELLING]
+    look(app)
+    assert len(app.backend.submitted) == 1
+    app.backend.settle()
+    look(app)
+    assert [one.job.verl.commit for one in app.backend.live() if one.job] == [sha("newer verl")]
+    assert set(app.backend.most_live.values()) == {1}
+
+
+def test_an_order_whose_answer_was_lost_is_ended_when_a_new_head_comes(app: App) -> None:
+    app.open()
+    app.backend.fail = ["submit!"]
+    with pytest.raises(BackendError):
+        look(app)
+    app.restart()
+    app.push("two", "docs/a.md")
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert (len(app.backend.submitted), live(app)) == (1, [])
+
+
+def test_a_rerun_asked_for_while_the_run_goes_on_is_not_kept_for_later(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    look(app)
+    app.clock.pass_s(10)
+    ask(app, "rerun")
+    app.clock.pass_s(10)
+    finish(app, SMOKE, fails)
+    to_the_end(app, fails)
+    assert len(app.backend.submitted) == 1
+
+
+def test_a_rerun_counts_once_though_no_time_passes(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    look(app)
+    ask(app, "rerun")
+    for _ in range(5):
+        for one in app.backend.live():
+            app.backend.finish(one, fails)
+        look(app, 0)
+    assert len(app.backend.submitted) == 2

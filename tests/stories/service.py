@@ -44,6 +44,8 @@ from tests.fakes.github_standin.world import APP_ID, SECRET, World
 
 # A story whose looks go on for longer than this never comes to rest.
 _MOST_LOOKS = 200
+# Events tell of runs; this is for the lost ones.
+POLL_S = 300.0
 _RETRY = timedelta(seconds=5)
 _HANDED_OVER = 64
 
@@ -119,6 +121,7 @@ class Service:
             site=load_profile("hopper-offline", {"kit": "/opt/kit"}),
             artifacts=self.folder / "artifacts",
             read_commands=command_lines,
+            poll_s=POLL_S,
             app_id=APP_ID,
         )
 

@@ -104,8 +104,8 @@ class GitHubActionsBackend:
         if into.exists():
             return True
         with _refusals():
-            found = self._found(run)
-            left = self._workflows.artifacts(run.repository, found.id) if found else ()
+            number = self._number(run)
+            left = self._workflows.artifacts(run.repository, number) if number else ()
             ours = [one for one in left if one.name == artifact_name(run.key) and not one.expired]
             if not ours:
                 return False
@@ -115,6 +115,11 @@ class GitHubActionsBackend:
                 raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
             self._workflows.fetch(run.repository, newest, into, limit=CAPS.total_bytes)
         return True
+
+    def _number(self, run: Run) -> int:
+        """The workflow run's number, 0 when there is none."""
+        found = None if run.handle.isdigit() else self._found(run)
+        return int(run.handle) if run.handle.isdigit() else found.id if found else 0
 
     def _found(self, run: Run) -> WorkflowRun | None:
         if run.handle.isdigit():
