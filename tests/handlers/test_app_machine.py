@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from bot.config.policy import POLICY_PATH
 from bot.core.ledger import RunState
 from bot.core.outcome import Result
 from bot.core.pull import PullRef, PullState
@@ -19,7 +20,7 @@ from bot.core.webhook_events import Event
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile, under_way
 from bot.ports import BackendError, ForgeError
-from tests.fakes.app import REF, REPOSITORY, App, blocks, fails, passes
+from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.events import check_event, comment_event, pull_event
 from tests.fakes.trees import sha
 
@@ -92,6 +93,12 @@ class AppMachine(RuleBasedStateMachine):
         pull = self.app.hub.pulls[7]
         self.app.hub.pulls[7] = replace(pull, head_repository=where, draft=draft, state=state)
         self.deliver_later(pull_event("edited", self.heads[-1]))
+
+    @rule(newer=st.booleans())
+    def the_base_moves(self, newer: bool) -> None:
+        base, verl = (sha("moved"), "newer verl") if newer else (BASE, "verl")
+        self.app.hub.files[(base, POLICY_PATH)] = POLICY.replace(sha("verl"), sha(verl)).encode()
+        self.app.hub.pulls[7] = replace(self.app.hub.pulls[7], base_sha=base)
 
     @rule(text=st.sampled_from(COMMANDS), author=st.sampled_from(PEOPLE))
     def comment(self, text: str, author: str) -> None:
@@ -212,5 +219,5 @@ class AppMachine(RuleBasedStateMachine):
 
 TestApp = AppMachine.TestCase
 TestApp.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
