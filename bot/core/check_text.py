@@ -142,7 +142,8 @@ def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
 
 
 def _job_row(one: Standing) -> str:
-    url = one.run.url if one.run is not None else ""
+    # A link that comes while the job runs is for the job's own check: the gate is not written again for it.
+    url = one.run.url if one.run is not None and one.run.state.final else ""
     why = markdown(one.because, 500) + links(url)
     return f"| {markdown(one.wanted.id, 80)} | {_ICONS[one.state]} {one.state} | {why} |"
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bot.core.check_runs import CheckRun, CheckStatus, Conclusion
+from bot.core.check_text import gate_text, job_text
 from bot.core.gate import Gate, GateState, JobState, Standing
-from bot.core.inert import markdown
 from bot.core.ledger import Run, RunState
 from bot.core.levels import Level
 from bot.core.outcome import Result
@@ -61,14 +61,15 @@ def read_check_id(text: str) -> CheckId | None:
 
 def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
     busy = told.state is GateState.IN_PROGRESS
-    rows = [f"- {markdown(one)}" for one in told.reasons] or ["- nothing was found that verl runs"]
+    words = gate_text(found, told)
     return CheckRun(
         name=situation.policy.gate.name,
         head_sha=situation.head_sha,
         status=CheckStatus.IN_PROGRESS if busy else CheckStatus.COMPLETED,
         conclusion="" if busy else Conclusion(told.state.value),
-        title=told.title,
-        summary="\n".join(rows),
+        title=words.title,
+        summary=words.summary,
+        text=words.text,
         external_id=str(CheckId(situation.number or 0, situation.head_sha)),
         actions=_actions(found),
     )
@@ -97,31 +98,18 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
         if one.state is JobState.HELD:
             continue
         status = _OPEN.get(one.state, CheckStatus.COMPLETED)
-        run = one.run
+        run, words = one.run, job_text(one)
         yield CheckRun(
             name=check_name(situation.policy.gate.name, one.wanted.id),
             head_sha=situation.head_sha,
             status=status,
             conclusion=_CONCLUSIONS[one.state] if status is CheckStatus.COMPLETED else "",
-            title=_title(one),
-            summary=_summary(one),
+            title=words.title,
+            summary=words.summary,
+            text=words.text,
             details_url=run.url if run is not None else "",
             external_id=str(CheckId(situation.number or 0, situation.head_sha, one.wanted.id)),
         )
-
-
-def _title(standing: Standing) -> str:
-    words = f"{standing.state.capitalize()}: {standing.because}"
-    return words if len(words) <= 200 else f"{words[:196]} ..."
-
-
-def _summary(standing: Standing) -> str:
-    wanted, run = standing.wanted, standing.run
-    kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
-    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}", markdown(standing.because)]
-    if run is not None and run.attempt > 1:
-        rows.append(f"Attempt {run.attempt}.")
-    return "\n\n".join(rows)
 
 
 def _superseded(situation: Situation, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
