@@ -1,17 +1,48 @@
 """Action mode: what a workflow step runs. The step's environment comes in, lines for GITHUB_OUTPUT go out.
 
-Nothing here runs code of a pull request. The commands are `order` (in the job on the GPU host, before any code under
-test is there) and `event` and `sweep` (in trusted workflows of the base branch).
+Nothing here runs code of a pull request. `event` and `sweep` belong in trusted workflows of the base branch; `order`
+is for the job on the GPU host, before any code under test is there.
 """
 
+import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+from bot.config import settings_values as read
 from bot.core.inert import one_line
+from bot.core.job_order import read_target
+from bot.core.pull import PullRef
+from bot.core.references import Reference
+from bot.core.webhook_events import Event
+from bot.core.webhooks import BadDeliveryError, parse_event
+from bot.handlers.acting import Here, act_on, busy_pulls
+from bot.handlers.grouping import remembered_group
 from bot.handlers.taking import Order
+from bot.wiring.acting import GITHUB_ACTIONS_APP, ActionSettings, action_rooms
 from bot.wiring.orders import Place, take_order
+
+Say = Callable[[str], None]
+# A pull request from a fork gets a token that may write only under this name; the event is the same.
+_TRUSTED = {"pull_request_target": "pull_request"}
+_DEFAULTS = {
+    "VERL_E2E_WORKFLOW": "verl-e2e.yml",
+    "VERL_E2E_QUEUE_MINUTES": "120",
+    # Longer than the card's least interval.
+    "VERL_E2E_PATIENCE_S": "20",
+    "VERL_E2E_VERL": "https://github.com/verl-project/verl",
+    "VERL_E2E_SITE": "default",
+    # Where GitHub puts the home folder of a job in a container.
+    "VERL_E2E_HOME": "/github/home",
+    "VERL_E2E_APP_ID": str(GITHUB_ACTIONS_APP),
+    "GITHUB_API_URL": "https://api.github.com",
+    "GITHUB_SERVER_URL": "https://github.com",
+}
 
 
 class ActionError(Exception):
@@ -20,14 +51,143 @@ class ActionError(Exception):
     user_mistake = True
 
 
-def act(command: str, environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+class _Clock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+def act(command: str, environ: Mapping[str, str], say: Say) -> int:
     """Run one command of a step; gives the exit code. Raises errors that say so for a user's mistake."""
-    if command == "order":
-        return _order(environ, say)
-    raise ActionError(f"{command}: no such command; give event, sweep or order")
+    match command:
+        case "order":
+            return _order(environ, say)
+        case "event":
+            return _event(environ, say)
+        case "sweep":
+            return _sweep(environ, say)
+        case _:
+            raise ActionError(f"{command}: no such command; give event, sweep or order")
 
 
-def _order(environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+def _event(environ: Mapping[str, str], say: Say) -> int:
+    payload = _payload(environ)
+    event = _parsed(environ, payload)
+    with _here(environ, payload) as here:
+        asked = _asked(environ, here)
+        if event is None and not asked:
+            say("nothing to do: this event is none that verl-e2e acts on")
+            return 0
+        for reference in act_on(event, asked, _text(environ, "GITHUB_RUN_ID"), here):
+            say(f"looked at {_name(reference)}")
+    return 0
+
+
+def _sweep(environ: Mapping[str, str], say: Say) -> int:
+    """One look at each open pull request with a run under way, for events that were lost."""
+    with _here(environ, _payload(environ)) as here:
+        for reference in busy_pulls(_needed(environ, "GITHUB_REPOSITORY"), here):
+            act_on(None, (reference,), "", here)
+            say(f"looked at {_name(reference)}")
+    return 0
+
+
+def _name(reference: Reference) -> str:
+    return str(reference) if isinstance(reference, PullRef) else f"the merge group {reference.head_sha[:12]}"
+
+
+def _payload(environ: Mapping[str, str]) -> dict[str, Any]:
+    file = Path(_needed(environ, "GITHUB_EVENT_PATH"))
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise ActionError(f"{file}: no event that can be read; run this as a step of a workflow") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(environ: Mapping[str, str], payload: Mapping[str, Any]) -> Event | None:
+    name = _needed(environ, "GITHUB_EVENT_NAME")
+    try:
+        return parse_event(_TRUSTED.get(name, name), json.dumps(payload).encode())
+    except BadDeliveryError as error:
+        raise ActionError(f"GITHUB_EVENT_PATH: {error}; run this as a step of a workflow") from None
+
+
+def _asked(environ: Mapping[str, str], here: Here) -> tuple[Reference, ...]:
+    """What the workflow names itself, as the report of an ended run does."""
+    if not _text(environ, "VERL_E2E_TARGET"):
+        return ()
+    repository, target = _needed(environ, "GITHUB_REPOSITORY"), read_target(environ["VERL_E2E_TARGET"])
+    if target.number is not None:
+        return (PullRef(repository, target.number),)
+    group = remembered_group(repository, target.head_sha, here.rooms)
+    return (group,) if group is not None else ()
+
+
+@contextmanager
+def _here(environ: Mapping[str, str], payload: Mapping[str, Any]) -> Iterator[Here]:
+    with action_rooms(_settings(environ, payload), _Clock()) as (rooms, memory):
+        yield Here(rooms, memory, time.sleep, _read(environ, "VERL_E2E_PATIENCE_S", read.number(0, 600)))
+
+
+def _settings(environ: Mapping[str, str], payload: Mapping[str, Any]) -> ActionSettings:
+    branch = payload.get("repository", {}).get("default_branch", "")
+    tool = _read(environ, "VERL_E2E_TOOL", read.pinned_tool)
+    if tool == ("", ""):
+        raise ActionError("VERL_E2E_TOOL: not set; pin the action by its full commit, OWNER/verl-e2e@SHA")
+    return ActionSettings(
+        api_url=_read(environ, "GITHUB_API_URL", read.api_url),
+        web_url=_read(environ, "GITHUB_SERVER_URL", read.url),
+        token=_needed(environ, "VERL_E2E_TOKEN"),
+        app_id=_read(environ, "VERL_E2E_APP_ID", read.number(1, 10**15)),
+        branch=branch or "main",
+        workflow=_read(environ, "VERL_E2E_WORKFLOW", read.workflow),
+        tool=tool,
+        image=_text(environ, "VERL_E2E_IMAGE"),
+        runners=_read(environ, "VERL_E2E_RUNNERS", read.runners),
+        queue_minutes=_read(environ, "VERL_E2E_QUEUE_MINUTES", read.number(1, 1440)),
+        verl=_text(environ, "VERL_E2E_VERL"),
+        site=_text(environ, "VERL_E2E_SITE"),
+        site_values=_pairs(_text(environ, "VERL_E2E_SITE_VALUES")),
+        home=_text(environ, "VERL_E2E_HOME"),
+        work=Path(_needed(environ, "RUNNER_TEMP"), "verl-e2e"),
+        before=_replaced(payload),
+        surroundings=environ,
+    )
+
+
+def _replaced(payload: Mapping[str, Any]) -> dict[str, str]:
+    """The head that a push replaced, by the new one; only such an event tells."""
+    before, after = payload.get("before"), payload.get("after")
+    told = payload.get("action") == "synchronize" and isinstance(before, str) and isinstance(after, str)
+    return {str(after): str(before)} if told else {}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    wrong = next((word for word in text.split() if "=" not in word), None)
+    if wrong is not None:
+        raise ActionError(f"VERL_E2E_SITE_VALUES: {wrong[:40]!r} is no NAME=VALUE; write kit=/data/kit and the like")
+    return dict(word.partition("=")[::2] for word in text.split())
+
+
+def _read(environ: Mapping[str, str], name: str, reader: Callable[[str], Any]) -> Any:
+    try:
+        return reader(_text(environ, name))
+    except read.BadValueError as error:
+        raise ActionError(f"{name}: {error.what}; {error.mend}") from None
+
+
+def _text(environ: Mapping[str, str], name: str) -> str:
+    return environ.get(name, "").strip() or _DEFAULTS.get(name, "")
+
+
+def _needed(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name, "")
+    if not value:
+        raise ActionError(f"{name}: not set; run this as a step of a workflow, by way of action.yml")
+    return value
+
+
+def _order(environ: Mapping[str, str], say: Say) -> int:
     order = Order(
         repository=_needed(environ, "GITHUB_REPOSITORY"),
         job_id=_needed(environ, "VERL_E2E_JOB_ID"),
@@ -35,8 +195,8 @@ def _order(environ: Mapping[str, str], say: Callable[[str], None]) -> int:
         target=_needed(environ, "VERL_E2E_TARGET"),
     )
     place = Place(
-        api_url=environ.get("GITHUB_API_URL", ""),
-        token=environ.get("VERL_E2E_TOKEN", ""),
+        api_url=_read(environ, "GITHUB_API_URL", read.api_url),
+        token=_text(environ, "VERL_E2E_TOKEN"),
         checkouts=Path(_needed(environ, "GITHUB_WORKSPACE")),
         work=Path(_needed(environ, "RUNNER_TEMP"), "verl-e2e-order"),
     )
@@ -65,10 +225,3 @@ def _write_outputs(environ: Mapping[str, str], outputs: Mapping[str, str]) -> No
         return
     with Path(file).open("a", encoding="utf-8") as out:
         out.write(lines)
-
-
-def _needed(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name, "")
-    if not value:
-        raise ActionError(f"{name}: not set; run this as a step of a workflow, by way of action.yml")
-    return value

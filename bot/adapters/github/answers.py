@@ -179,6 +179,7 @@ class WorkflowRunAnswer(Answer):
     html_url: str = ""
     head_sha: str = ""
     run_attempt: int = 1
+    created_at: AwareDatetime | None = None
 
 
 class WorkflowJobAnswer(Answer):

@@ -170,6 +170,7 @@ def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:
         url=answer.html_url,
         head_sha=answer.head_sha,
         attempt=answer.run_attempt,
+        created=answer.created_at,
     )
 
 

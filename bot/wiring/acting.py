@@ -1,0 +1,115 @@
+"""The rooms of Action mode: GitHub by the workflow's own token, its memory read off GitHub, jobs on Actions runners."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from bot.adapters.derived_ledger import GITHUB_ACTIONS_APP as GITHUB_ACTIONS_APP
+from bot.adapters.derived_ledger import DerivedLedger
+from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.github.checks import GithubChecks
+from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.people import GithubPeople
+from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.session import GitHub, with_token
+from bot.adapters.github.workflows import GithubWorkflows
+from bot.adapters.markdown import command_lines
+from bot.adapters.mirror import Mirrors
+from bot.adapters.reach_cache import SummaryCache
+from bot.config.callers import packaged_uses
+from bot.config.profiles import load_profile
+from bot.core.bands import Bands
+from bot.handlers.app_rooms import AppRooms
+from bot.ports import Clock, Revisions
+from bot.wiring.folders import run_folders
+from bot.wiring.verl import verl_at
+
+_OPENER = (GitRepository, GitError)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSettings:
+    """What a trusted workflow of the base branch is told.
+
+    `branch` is where the workflow file lies, `before` maps a new head to the one that it replaced, `home` is the home
+    folder of the jobs' containers, `surroundings` the environment for git.
+    """
+
+    api_url: str
+    web_url: str
+    token: str
+    app_id: int
+    branch: str
+    workflow: str
+    tool: tuple[str, str]
+    image: str
+    runners: Mapping[int, tuple[str, ...]]
+    queue_minutes: int
+    verl: str
+    site: str
+    site_values: Mapping[str, str]
+    home: str
+    work: Path
+    before: Mapping[str, str]
+    surroundings: Mapping[str, str]
+
+
+@contextmanager
+def action_rooms(settings: ActionSettings, clock: Clock) -> Iterator[tuple[AppRooms, DerivedLedger]]:
+    """The rooms and their memory, for as long as the block lasts."""
+    github = with_token(settings.token, app_id=settings.app_id, api_url=settings.api_url)
+    try:
+        yield _rooms(settings, github, clock)
+    finally:
+        github.close()
+
+
+def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppRooms, DerivedLedger]:
+    pulls, conversation, checks = GithubPulls(github), GithubConversation(github), GithubChecks(github)
+    memory = DerivedLedger(checks, conversation, pulls, clock, app_id=settings.app_id, before=settings.before)
+    mirrors = Mirrors(
+        settings.work / "mirrors",
+        settings.web_url,
+        _OPENER,
+        token=lambda _: settings.token,
+        surroundings=settings.surroundings,
+    )
+    rooms = AppRooms(
+        pulls=pulls,
+        conversation=conversation,
+        checks=checks,
+        people=GithubPeople(github),
+        ledger=memory,
+        backend=GitHubActionsBackend(GithubWorkflows(github), _dispatching(settings), clock),
+        folders=run_folders(Bands()),
+        clock=clock,
+        changes=mirrors.changes,
+        verl=_verl(settings.verl),
+        summaries=SummaryCache(settings.work / "summaries"),
+        uses=packaged_uses(),
+        site=load_profile(settings.site, settings.site_values, {"home": settings.home}),
+        artifacts=settings.work / "artifacts",
+        read_commands=command_lines,
+        app_id=settings.app_id,
+    )
+    return rooms, memory
+
+
+def _dispatching(settings: ActionSettings) -> ActionsSettings:
+    return ActionsSettings(
+        branch=settings.branch,
+        tool_repository=settings.tool[0],
+        tool_sha=settings.tool[1],
+        image=settings.image,
+        workflow=settings.workflow,
+        runners=settings.runners or runners_by_size(),
+        queue_minutes=settings.queue_minutes,
+    )
+
+
+def _verl(place: str) -> Callable[[str], Revisions]:
+    opened = lru_cache(1)(verl_at)
+    return lambda _: opened(place)

@@ -1,0 +1,184 @@
+"""A repository without a server: each event is a fresh process with a fresh disk and the workflow's own token."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.derived_ledger import LEDGER_CHECK
+from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
+from tests.fakes.github_standin.world import World, living
+from tests.stories.conftest import furnish
+from tests.stories.recordings import SMOKE, adapted, job_of
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "ghs_of-the-workflow"
+PERMISSIONS = {"contents": "read", "checks": "write", "pull_requests": "write", "actions": "write"}
+TOOL = "octo/verl-e2e@" + "c" * 40
+
+
+class Actions:
+    """GitHub's runners as far as our trusted workflows go: one process for each event."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world = world
+        self._folder = folder
+        self._steps = 0
+
+    def event(self, **changes: str) -> subprocess.CompletedProcess[str]:
+        """Run the workflow of the event that GitHub told of last."""
+        told = next(
+            one for one in reversed(self.world.deliveries.made) if one.event in ("pull_request", "issue_comment")
+        )
+        name = {"pull_request": "pull_request_target"}.get(told.event, told.event)
+        return self.step("event", told.payload, GITHUB_EVENT_NAME=name, **changes)
+
+    def report(self, target: str) -> subprocess.CompletedProcess[str]:
+        """Run the report of the workflow that ran a job."""
+        return self.step("event", {}, GITHUB_EVENT_NAME="workflow_dispatch", VERL_E2E_TARGET=target)
+
+    def sweep(self) -> subprocess.CompletedProcess[str]:
+        """Run the workflow of the clock."""
+        return self.step("sweep", {}, GITHUB_EVENT_NAME="schedule")
+
+    def step(self, command: str, payload: object, **changes: str) -> subprocess.CompletedProcess[str]:
+        """One step on a runner that has never seen us before."""
+        self._steps += 1
+        folder = self._folder / f"step-{self._steps}"
+        folder.mkdir()
+        (folder / "event.json").write_text(json.dumps(payload))
+        variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_API_URL": self.world.url,
+            "GITHUB_SERVER_URL": self.world.url,
+            "GITHUB_REPOSITORY": self.world.full_name,
+            "GITHUB_EVENT_PATH": str(folder / "event.json"),
+            "GITHUB_RUN_ID": str(self._steps),
+            "RUNNER_TEMP": str(folder / "temp"),
+            "VERL_E2E_TOKEN": TOKEN,
+            "VERL_E2E_TOOL": TOOL,
+            # The card may be edited every 15 s, and no test waits for it.
+            "VERL_E2E_PATIENCE_S": "2",
+            "VERL_E2E_SITE": "hopper-offline",
+            "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
+        }
+        command_line = [sys.executable, "-m", "bot", "action", command]
+        done = subprocess.run(
+            command_line, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def check(self, name: str, number: int = 1) -> CheckRun | None:
+        """Our check run on the head of a pull request."""
+        with self.world.state.lock:
+            found = self.world.state.checks_of(self.world.full_name, self.world.head(number))
+            return next((one for one in reversed(found) if one.name == name), None)
+
+    def gate(self, number: int = 1) -> str:
+        """What the gate says."""
+        found = self.check("verl-e2e", number)
+        return "" if found is None else found.conclusion or found.status
+
+    def cards(self, number: int = 1) -> list[str]:
+        """What GitHub Actions' own App wrote on the pull request."""
+        return [one.body for one in self.world.comments(number) if one.app and one.app.id == GITHUB_ACTIONS]
+
+
+@pytest.fixture
+def actions(tmp_path: Path) -> Iterator[Actions]:
+    with living(tmp_path / "github") as world:
+        furnish(world)
+        world.actions_token(TOKEN, PERMISSIONS)
+        yield Actions(world, tmp_path)
+
+
+def test_from_opened_to_a_green_gate(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    (run,) = world.live_runs()
+    assert (actions.gate(), job_of(run).bridge.commit) == ("in_progress", world.head(number))
+    assert run.inputs["tool_sha"] == "c" * 40
+    assert len(actions.cards()) == 1
+    world.start_run(run)
+    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    actions.report(run.inputs["target"])
+    assert actions.gate() == "success"
+    assert len(actions.cards()) == 1
+    assert "0-lora-ddp" in actions.cards()[0]
+    assert actions.check(LEDGER_CHECK) is not None
+
+
+def test_nothing_required_is_a_success_and_no_run(actions: Actions) -> None:
+    actions.world.open_pull("alice", {"docs/guide.md": "how else\n"})
+    actions.event()
+    assert (actions.gate(), actions.world.runs()) == ("success", [])
+
+
+def test_a_fork_runs_after_its_exact_head_is_approved_and_no_longer_after_a_push(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("carol", {"src/bridge.py": "value = 2\n"}, fork=True)
+    actions.event()
+    assert (actions.gate(), world.runs()) == ("action_required", [])
+    world.comment("carol", f"/verl-e2e approve {world.head(number)}")
+    actions.event()
+    assert world.runs() == []
+    world.comment("mona", f"/verl-e2e approve {world.head(number)}")
+    actions.event()
+    (run,) = world.live_runs()
+    world.push(number, {"src/bridge.py": "value = 3\n"})
+    actions.event()
+    assert (run.conclusion, actions.gate()) == ("cancelled", "action_required")
+    assert world.live_runs() == []
+
+
+def test_an_approval_that_was_edited_afterwards_is_none(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("carol", {"src/bridge.py": "value = 2\n"}, fork=True)
+    actions.event()
+    comment = world.comment("mona", f"/verl-e2e approve {world.head(number)}")
+    actions.event()
+    world.edit_comment(comment, "never mind")
+    actions.sweep()
+    assert world.live_runs() == []
+
+
+def test_a_comment_whose_workflow_never_ran_is_heard_by_the_next(actions: Actions) -> None:
+    world = actions.world
+    world.open_pull("carol", {"src/bridge.py": "value = 2\n"}, fork=True)
+    actions.event()
+    world.comment("mona", f"/verl-e2e approve {world.head(1)}")
+    world.comment("carol", "/verl-e2e status")
+    actions.event()
+    assert len(world.live_runs()) == 1
+
+
+def test_the_same_event_twice_is_one_run_and_one_card(actions: Actions) -> None:
+    actions.world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    actions.event()
+    assert (len(actions.world.runs()), len(actions.cards())) == (1, 1)
+
+
+def test_a_run_whose_report_was_lost_is_found_by_the_sweep(actions: Actions) -> None:
+    world = actions.world
+    world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    (run,) = world.live_runs()
+    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    done = actions.sweep()
+    assert actions.gate() == "success"
+    assert "looked at octo/bridge#1" in done.stderr
+    assert "looked at" not in actions.sweep().stderr
+
+
+def test_an_event_of_somebody_else_is_nothing(actions: Actions) -> None:
+    done = actions.step("event", {"action": "created"}, GITHUB_EVENT_NAME="watch")
+    assert "nothing to do" in done.stderr
