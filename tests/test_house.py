@@ -190,6 +190,11 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert present <= shipped
 
 
+def test_the_wheel_holds_the_workflow_of_this_version(wheel: Path) -> None:
+    ours = ROOT / ".github" / "workflows" / "verl-e2e.yml"
+    assert (wheel / "bot" / "workflows" / "verl-e2e.yml").read_bytes() == ours.read_bytes()
+
+
 def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
     code = "import bot, sys; from bot.cli import main; print(bot.__file__, file=sys.stderr); main()"
     answer = call(sys.executable, "-P", "-c", code, "--help", cwd=tmp_path, PYTHONPATH=str(wheel))
