@@ -23,6 +23,7 @@ from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
 from bot.config.settings import Settings
+from bot.core.bands import Bands
 from bot.core.build import Sources
 from bot.core.deliveries import Received
 from bot.core.jobs import Repository
@@ -84,7 +85,8 @@ def app_rooms(
         people=GithubPeople(github),
         ledger=ledger,
         backend=_backend(settings, github, clock, environ),
-        folders=run_folders(),
+        # Bands of our own, so that those which a run folder brings along are never believed.
+        folders=run_folders(Bands()),
         clock=clock,
         changes=mirrors.changes,
         verl=_verl(settings),
