@@ -26,6 +26,7 @@ from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.grouping import reference_of, with_group_facts
 from bot.handlers.posting import CARD, post_card, post_checks
 from bot.handlers.preparing import Prepared, prepare
+from bot.handlers.remarking import with_remarks
 from bot.handlers.trusting import policy_of, trust_of
 from bot.ports import BackendError, UnknownPullError
 
@@ -157,7 +158,8 @@ def _take(steps: Steps, situation: Situation, rooms: AppRooms, troubles: Trouble
 
 def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
     """Checks first, for they gate; then the card and the answers. Gives how long the card has to wait."""
-    post_checks(situation.repository, situation.head_sha, steps.checks, rooms)
+    checks = with_remarks(situation, steps.standings, steps.checks, rooms)
+    post_checks(situation.repository, situation.head_sha, checks, rooms)
     target = situation.target
     if not isinstance(target, Pull):
         return 0.0

@@ -1,0 +1,63 @@
+"""A failed job's check points at the changed lines; nobody else's does, and nothing is read for them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bot.core.check_runs import Annotation
+from bot.core.facts import LogFacts
+from bot.core.jobs import Job
+from bot.core.pull import Target
+from bot.core.record import Record
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.reconciling import reconcile
+from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
+
+LORA = "src/megatron/bridge/peft/lora.py"
+BEFORE, AFTER = b"one = 1\ntwo = 2\nthree = 3\n", b"one = 1\ntwo = 20\nthree = 30\n"
+
+
+@dataclass
+class _Source(FakeSource):
+    """Trees that give the changed file, and count how often they are asked for it."""
+
+    read: list[str] = field(default_factory=list)
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        self.read.append(path)
+        return (BEFORE if revision == BASE else AFTER) if path == LORA else None
+
+
+def _ended(how: Callable[[Job], tuple[Record, LogFacts | None]], path: str = LORA) -> tuple[list[Annotation], _Source]:
+    """The remarks of every check once the job of a pull request has ended, and what was read for them."""
+    app = App()
+    pull = app.open(path=path)
+    source = _Source(app.paths)
+
+    def changes(_: Target) -> _Source:
+        return source
+
+    rooms: AppRooms = replace(app.rooms, changes=changes)
+    reconcile(REF, rooms)
+    app.backend.begin()
+    planned = len(source.read)
+    for run in app.backend.live():
+        app.backend.finish(run, how)
+    app.clock.pass_s(60)
+    reconcile(REF, rooms)
+    source.read = source.read[planned:]
+    checks = app.hub.check_runs(REPOSITORY, pull.head_sha)
+    assert {one.name for one in checks} >= {"verl-e2e", "verl-e2e / 0-lora-ddp"}
+    return [remark for one in checks for remark in one.annotations], source
+
+
+def test_a_failed_job_points_at_the_changed_lines_of_the_file_that_failed() -> None:
+    (found,), _ = _ended(fails)
+    assert (found.path, found.first_line, found.last_line, found.level) == (LORA, 2, 3, "failure")
+    assert found.title == "0-lora-ddp failed at peft"
+    assert "planted in LoRA" in found.message
+
+
+def test_a_pass_and_a_failure_elsewhere_point_at_nothing_and_read_nothing() -> None:
+    for how, path in ((passes, LORA), (fails, "src/megatron/bridge/peft/dora.py")):
+        found, source = _ended(how, path)
+        assert (found, source.read) == ([], [])
