@@ -33,7 +33,7 @@ def checks_wanted(
     """Every check run that should stand, the gate first; the same values for the same situation."""
     own = (_gate_check(situation, found, told), *_job_checks(situation, found))
     earlier = (one for one in runs if one.head_sha != situation.head_sha)
-    return (*own, *_superseded(situation, tuple(earlier)))
+    return (*own, *_left_over(situation, found, runs), *_superseded(situation, tuple(earlier)))
 
 
 def check_name(gate_name: str, job_id: str) -> str:
@@ -112,18 +112,28 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
         )
 
 
+def _left_over(situation: Situation, found: Iterable[Standing], runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    """The checks of jobs that ran on this head and that nobody asks for any more, as after a change of the base."""
+    wanted = {one.wanted.id for one in found}
+    here = sorted((one for one in runs if one.head_sha == situation.head_sha), key=lambda one: one.attempt)
+    last = {one.job_id: one for one in here if one.job_id not in wanted and situation.plan is not None}
+    why = "This job is not asked for any more; it counts for nothing."
+    return (_of_earlier(situation, one, why) for one in last.values())
+
+
 def _superseded(situation: Situation, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
     """The checks of earlier heads whose runs were ended: they must not look as if somebody still worked on them."""
     heads = list(dict.fromkeys(one.head_sha for one in sorted(runs, key=lambda one: one.created, reverse=True)))
+    why = f"The head is {situation.head_sha} now; this one counts no more."
     for head in heads[:_SHOWN_EARLIER]:
         of_head = [one for one in runs if one.head_sha == head]
         last = {one.job_id: one for one in sorted(of_head, key=lambda one: one.attempt)}
         if any(one.state in _ENDED_EARLY for one in last.values()):
-            yield from (_of_earlier(situation, one) for one in last.values())
-            yield _gate_of_earlier(situation, head)
+            yield from (_of_earlier(situation, one, why) for one in last.values())
+            yield _gate_of_earlier(situation, head, why)
 
 
-def _of_earlier(situation: Situation, run: Run) -> CheckRun:
+def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
     conclusion = Conclusion.CANCELLED
     if run.state is RunState.FINISHED:
         conclusion = {Result.PASS: Conclusion.SUCCESS, Result.FAIL: Conclusion.FAILURE}.get(
@@ -135,19 +145,19 @@ def _of_earlier(situation: Situation, run: Run) -> CheckRun:
         status=CheckStatus.COMPLETED if run.state.final else CheckStatus.IN_PROGRESS,
         conclusion=conclusion if run.state.final else "",
         title=(run.sentence or run.reason or f"The run is {run.state}")[:200],
-        summary=f"The head is {situation.head_sha} now; this one counts no more.",
+        summary=why,
         details_url=run.url,
         external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),
     )
 
 
-def _gate_of_earlier(situation: Situation, head: str) -> CheckRun:
+def _gate_of_earlier(situation: Situation, head: str, why: str) -> CheckRun:
     return CheckRun(
         name=situation.policy.gate.name,
         head_sha=head,
         status=CheckStatus.COMPLETED,
         conclusion=Conclusion.CANCELLED,
         title=f"Superseded by {situation.head_sha[:12]}",
-        summary=f"The head is {situation.head_sha} now; this one counts no more.",
+        summary=why,
         external_id=str(CheckId(situation.number or 0, head)),
     )

@@ -14,7 +14,7 @@ from bot.core.checks_wanted import checks_wanted
 from bot.core.gate import SATISFIED, Gate, JobState, Standing, gate, standings
 from bot.core.ledger import Run, RunState, run_key
 from bot.core.pull import MergeGroup
-from bot.core.situation import Situation
+from bot.core.situation import CLOSED, Situation
 from bot.core.trust import NeedsApproval
 from bot.core.wanted import WantedJob, runs_of
 from bot.core.wishes import asked_again, cancelled_by, was_begun
@@ -23,8 +23,11 @@ BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spen
 DRAFT = "drafts are planned, not run; mark it ready for review"
 ASK_TO_START = "the policy starts nothing by itself; comment `/verl-e2e run`"
 SUPERSEDED = "a new head was pushed"
+NOT_WANTED = "the job is not asked for any more"
 # An order to end may be lost like anything else; it is given again after this long.
 CANCEL_AGAIN = timedelta(seconds=60)
+# Why we end runs by ourselves; where the reason has gone, nobody needs to ask for the run again.
+_GONE_AGAIN = frozenset({SUPERSEDED, DRAFT, CLOSED})
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
@@ -132,9 +135,17 @@ def _why_end(run: Run, situation: Situation) -> str:
         return f"no machine took it within {situation.policy.gate.queue_deadline_s // 60} minutes"
     if _too_late(situation):
         return _too_late(situation)
+    return _why_not_wanted(run, situation)
+
+
+def _why_not_wanted(run: Run, situation: Situation) -> str:
+    """Why nobody asks for this very job any more, empty while somebody does or nobody can say."""
+    if situation.plan is None:
+        return ""
     wanted = next((one for one in situation.wanted if one.id == run.job_id), None)
-    changed = wanted is not None and wanted.digest and wanted.digest != run.job_digest
-    return "the job that is asked for changed" if changed else ""
+    if wanted is None:
+        return NOT_WANTED
+    return "the job that is asked for changed" if wanted.digest and wanted.digest != run.job_digest else ""
 
 
 def _to_start(situation: Situation) -> Iterator[Run]:
@@ -147,6 +158,8 @@ def _to_start(situation: Situation) -> Iterator[Run]:
         if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
             continue
         if one.state is JobState.WAITING:
+            yield _run(one.wanted, situation, one.wanted.asked_by)
+        elif one.run is not None and one.run.state is RunState.CANCELLED and one.run.reason in _GONE_AGAIN:
             yield _run(one.wanted, situation, one.wanted.asked_by)
         elif one.run is not None and one.state in {JobState.FAILED, JobState.BLOCKED}:
             source = asked_again(one.run, situation.here, situation.entries)

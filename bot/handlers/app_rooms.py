@@ -41,7 +41,10 @@ class Kept(Generic[Value]):
 
     def get(self, key: tuple[str, ...], make: Callable[[], Value]) -> Value:
         """The value of a key, made when it is not there."""
-        found = self._values.pop(key) if key in self._values else make()
+        # Several looks share this: whoever comes second makes the value again, which changes nothing.
+        found = self._values.pop(key, None)
+        if found is None:
+            found = make()
         self._values[key] = found
         while len(self._values) > self._most:
             self._values.popitem(last=False)

@@ -137,7 +137,8 @@ def _baselines(
         return
     for outline in in_order(found.plan):
         ended = [one for one in runs if (one.job_id, one.head_sha) == (outline.id, found.plan.head) and one.state.final]
-        if ended and not any(_passed(one) for one in ended):
+        begun = any((one.job_id, one.head_sha) == (f"{outline.id}-base", found.plan.head) for one in runs)
+        if begun or (ended and not any(_passed(one) for one in ended)):
             order = _Order(outline, base, policy.verl_commit, mark="-base")
             yield replace(builder.wanted(order, required=False, asked_by=source), requires=())
 

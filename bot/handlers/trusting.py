@@ -9,7 +9,6 @@ from bot.core.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, 
 from bot.core.wishes import Entry
 from bot.handlers.app_rooms import AppRooms
 
-
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.
 AUTHOR_KEPT_S = 300
 

@@ -641,3 +641,48 @@ def test_a_rerun_counts_once_though_no_time_passes(app: App) -> None:
             app.backend.finish(one, fails)
         look(app, 0)
     assert len(app.backend.submitted) == 2
+
+
+def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> None:
+    pull = app.open()
+    look(app)
+    finish(app, SMOKE, passes)
+    look(app)
+    assert live(app) == [AMPLIFIED, RECOMPUTE]
+    moved = sha("moved")
+    app.hub.files[(moved, POLICY_PATH)] = POLICY.replace("0-amplified-lora, ", "").encode()
+    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    look(app)
+    app.backend.settle()
+    finish(app, RECOMPUTE, passes)
+    look(app)
+    (check,) = (one for one in app.hub.runs if one.name == f"verl-e2e / {AMPLIFIED}")
+    assert (check.conclusion, "not asked for any more" in check.summary) == ("cancelled", True)
+    assert gate(app)[1] == "success"
+
+
+def test_a_baseline_is_shown_to_its_end_though_the_head_passes_meanwhile(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app, fails)
+    ask(app, "baseline")
+    look(app)
+    ask(app, "rerun")
+    look(app)
+    finish(app, SMOKE, passes)
+    look(app)
+    assert live(app) == [f"{SMOKE}-base"]
+    finish(app, f"{SMOKE}-base", passes)
+    look(app)
+    assert {one.status for one in app.hub.runs} == {"completed"}
+
+
+def test_a_policy_that_breaks_under_way_changes_no_check_of_a_job(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    before = [one for one in app.hub.runs if one.name != "verl-e2e"]
+    moved = sha("moved")
+    app.hub.files[(moved, POLICY_PATH)] = b"schema: 2\n"
+    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    look(app)
+    assert [one for one in app.hub.runs if one.name != "verl-e2e"] == before
+    assert (live(app), gate(app)[1]) == ([SMOKE], "action_required")
