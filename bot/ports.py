@@ -1,6 +1,6 @@
 """What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -248,8 +248,8 @@ class UnreadableDeliveryError(Exception):
 class Deliveries(Protocol):
     """What GitHub delivered, kept until it is heard."""
 
-    def keep(self, delivery: Received) -> bool:
-        """Keep a delivery until it is heard; false when one with this id was kept before."""
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
         ...
 
     def waiting(self, now: datetime, limit: int) -> tuple[Received, ...]:

@@ -9,7 +9,8 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,7 +31,7 @@ _BODY_S = 8.0
 _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[a-z_]{1,64}")
-_THREADS = 4
+_BATCH = 64
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,12 @@ log = logging.getLogger(__name__)
 class Door:
     """What the web application needs of the rest.
 
-    `keep` stores a delivery and says whether it is new; `arrived` wakes the worker; `health` gives the figures of
-    /metrics by name, and raises when the service is not well.
+    `keep` stores deliveries, all or none, and says which are new; `arrived` wakes the worker; `health` gives the
+    figures of /metrics by name, and raises when the service is not well.
     """
 
     secret: str = field(repr=False)
-    keep: Callable[[Received], bool]
+    keep: Callable[[Sequence[Received]], Sequence[bool]]
     arrived: Callable[[], None]
     health: Callable[[], Mapping[str, float]]
     now: Callable[[], datetime]
@@ -67,7 +68,7 @@ class _Webhook:
     def __init__(self, door: Door) -> None:
         self._door = door
         self._secret = door.secret.encode()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="keep")
+        self._keeper = _Keeper(door.keep)
         self._answers: dict[str, int] = dict.fromkeys(("kept", "repeated", "unsigned", "refused", "failed"), 0)
         self._held = 0
 
@@ -107,7 +108,7 @@ class _Webhook:
 
     async def _keep(self, delivery: Received) -> Response:
         try:
-            new = await asyncio.get_running_loop().run_in_executor(self._threads, self._door.keep, delivery)
+            new = await self._keeper.keep(delivery)
         except Exception:
             # GitHub shows the delivery as failed, and `doctor` asks for it again.
             log.exception("delivery not kept", extra={"delivery": delivery.id, "event": delivery.event})
@@ -142,7 +143,53 @@ class _Webhook:
         return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
     async def _figures(self) -> Mapping[str, float]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._door.health)
+        return await asyncio.to_thread(self._door.health)
+
+
+class _Keeper:
+    """Stores deliveries in the order in which they came: those that arrive while the disk is busy share the next write.
+
+    So a slow disk delays each answer by two writes at most, and not by one for each delivery before it.
+    """
+
+    def __init__(self, keep: Callable[[Sequence[Received]], Sequence[bool]]) -> None:
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keep")
+        self._waiting: deque[tuple[Received, asyncio.Future[bool]]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def keep(self, delivery: Received) -> bool:
+        """Whether the delivery is new; raises what keeping it raised."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((delivery, answer))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return await answer
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            received = [delivery for delivery, _ in batch]
+            try:
+                new = await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, received)
+            except Exception as error:
+                outcomes: Sequence[bool | Exception] = [error] * len(batch)
+            else:
+                outcomes = new
+            for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                if answer.done():
+                    continue  # whoever sent it went away; it is kept all the same
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+
+    def _next_batch(self) -> list[tuple[Received, asyncio.Future[bool]]]:
+        batch, size = [self._waiting.popleft()], 0
+        while self._waiting and len(batch) < _BATCH and size < BODY_BYTES:
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1][0].body)
+        return batch
 
 
 def _signed(secret: bytes, body: bytes, signature: str) -> bool:

@@ -6,7 +6,7 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,10 +33,10 @@ class House:
     arrived: list[int] = field(default_factory=list)
     trouble: str = ""
 
-    def keep(self, delivery: Received) -> bool:
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         if self.trouble:
             raise OSError(self.trouble)
-        return SqlDeliveries(self.store).keep(delivery)
+        return SqlDeliveries(self.store).keep(received)
 
     def health(self) -> Mapping[str, float]:
         if self.trouble:

@@ -1,6 +1,6 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,9 +28,9 @@ class Service:
             raise UsageError("DATABASE_URL: another verl-e2e serve works on this database; stop it, or name another")
         self.worker.start()
 
-    def keep(self, delivery: Received) -> bool:
-        """Keep a delivery; false when it was kept before."""
-        return self.deliveries.keep(delivery)
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """Keep deliveries, all or none; false for one that was kept before."""
+        return self.deliveries.keep(received)
 
     def health(self) -> Mapping[str, float]:
         """Figures for /metrics by name; an error when the service is not well."""

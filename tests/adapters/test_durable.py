@@ -31,7 +31,7 @@ def now() -> datetime:
 
 
 def deliver(store: Store, key: str, target: str) -> bool:
-    return SqlDeliveries(store).keep(Received(key, "push", target.encode(), now()))
+    return SqlDeliveries(store).keep([Received(key, "push", target.encode(), now())])[0]
 
 
 @dataclass

@@ -122,20 +122,28 @@ def test_what_was_posted_is_replaced(store: Store) -> None:
 
 def test_a_delivery_is_kept_once_even_after_it_was_heard(store: Store) -> None:
     deliveries = SqlDeliveries(store)
-    assert deliveries.keep(received(body=b"\x00\xff"))
-    assert not deliveries.keep(received())
+    assert deliveries.keep([received(body=b"\x00\xff")]) == (True,)
+    assert deliveries.keep([received()]) == (False,)
     assert [each.body for each in deliveries.waiting(NOW, 10)] == [b"\x00\xff"]
     deliveries.heard([(received().id, ["pull 5"])], NOW)
-    assert not deliveries.keep(received())
+    assert deliveries.keep([received()]) == (False,)
     assert deliveries.waiting(NOW, 10) == ()
     assert SqlWorklist(store).wanted(NOW, 10) == ("pull 5",)
+
+
+def test_deliveries_are_kept_together_and_each_once(store: Store) -> None:
+    deliveries = SqlDeliveries(store)
+    deliveries.keep([received("known")])
+    several = [received(key, body=key.encode()) for key in ("a", "known", "b", "a")]
+    assert deliveries.keep(several) == (True, False, True, False)
+    assert [one.body for one in deliveries.waiting(NOW, 10)] == [b"{}", b"a", b"b"]
 
 
 def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing(store: Store) -> None:
     deliveries = SqlDeliveries(store)
     later = NOW + timedelta(minutes=1)
-    deliveries.keep(received("one"))
-    deliveries.keep(received("two"))
+    deliveries.keep([received("one")])
+    deliveries.keep([received("two")])
     deliveries.failed("one", "GitHub answered 502", later)
     deliveries.failed("two", "no JSON", None)
     assert deliveries.waiting(NOW, 10) == ()
@@ -147,12 +155,12 @@ def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing
 def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store) -> None:
     deliveries = SqlDeliveries(store)
     for key, second in (("old", 0), ("waits", 0), ("new", 9)):
-        deliveries.keep(received(key, second))
+        deliveries.keep([received(key, second)])
     deliveries.heard([("old", ()), ("new", ())], NOW)
     assert deliveries.forget(NOW + timedelta(seconds=5)) == 1
-    assert deliveries.keep(received("old"))
-    assert not deliveries.keep(received("new"))
-    assert not deliveries.keep(received("waits"))
+    assert deliveries.keep([received("old")]) == (True,)
+    assert deliveries.keep([received("new")]) == (False,)
+    assert deliveries.keep([received("waits")]) == (False,)
 
 
 def test_what_is_asked_while_a_target_is_looked_at_is_not_lost(store: Store) -> None:
@@ -191,7 +199,7 @@ def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
     worklist.want(["pull 5"], NOW)
     assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == ((), 1)
     assert worklist.wanted(later, 10) == ("pull 5",)
-    deliveries.keep(received())
+    deliveries.keep([received()])
     deliveries.heard([(received().id, ["pull 5"])], NOW)
     assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == (("pull 5",), 0)
 
@@ -211,7 +219,7 @@ def test_many_writers_at_once_lose_nothing_and_double_nothing(store: Store) -> N
 
     def deliver(number: int) -> bool:
         worklist.want([f"pull {number % 3}"], NOW)
-        return deliveries.keep(received(f"{number % 50}"))
+        return deliveries.keep([received(f"{number % 50}")])[0]
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(deliver, range(200))) == 50

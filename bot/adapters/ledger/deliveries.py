@@ -1,6 +1,6 @@
 """The deliveries table: what GitHub sent and nobody may lose."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from bot.adapters.ledger.worklist import ask
 from bot.core.deliveries import Backlog, Received
 
 _WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
+_NEW = {"state": _WAITING, "attempts": 0, "problem": ""}
 _PROBLEM_CHARACTERS = 500
 
 
@@ -20,22 +21,14 @@ class SqlDeliveries:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def keep(self, delivery: Received) -> bool:
-        """Keep a delivery until it is heard; false when one with this id was kept before."""
-        received = instant(delivery.received)
-        row = {
-            "id": delivery.id,
-            "event": delivery.event,
-            "body": delivery.body,
-            "received": received,
-            "state": _WAITING,
-            "attempts": 0,
-            "due": received,
-            "problem": "",
-        }
-        new = self._store.insert(deliveries).values(row).on_conflict_do_nothing().returning(deliveries.c.seq)
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
+        rows = [{**_NEW, "id": one.id, "event": one.event, "body": one.body, **_times(one)} for one in received]
+        put = self._store.insert(deliveries).values(rows).on_conflict_do_nothing().returning(deliveries.c.id)
         with self._store.write() as connection:
-            return connection.scalar(new) is not None
+            new = set(connection.scalars(put))
+        first = {one.id: index for index, one in reversed([*enumerate(received)])}
+        return tuple(one.id in new and first[one.id] == index for index, one in enumerate(received))
 
     def waiting(self, now: datetime, limit: int) -> tuple[Received, ...]:
         """The deliveries to hear now, oldest first."""
@@ -53,7 +46,7 @@ class SqlDeliveries:
         """
         wanted = {target for _, its_targets in heard for target in its_targets}
         done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in heard]))
-        with self._store.write() as connection:
+        with self._store.write(lasting=False) as connection:
             ask(self._store, connection, wanted, now, touch=True)
             connection.execute(done.values(state=_HEARD, problem="", body=b""))
 
@@ -91,3 +84,8 @@ class SqlDeliveries:
         oldest = min(filter(None, (oldest_delivery, oldest_target)), default=None)
         age = max(0.0, (now - read_instant(oldest)).total_seconds()) if oldest else 0.0
         return Backlog(deliveries_waiting, deliveries_refused, targets_waiting, age, runs_open)
+
+
+def _times(one: Received) -> dict[str, str]:
+    received = instant(one.received)
+    return {"received": received, "due": received}

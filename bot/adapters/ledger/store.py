@@ -3,8 +3,9 @@
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,8 @@ from bot.adapters.ledger.schema import steps, versions
 
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
+# SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
+_WRITE_BACK_S, _LOG_PAGES = 1.0, 16384
 # Keys of PostgreSQL's advisory locks: while the tables are made, and while a process works on them.
 _MIGRATING, _WORKING = 0x7665726C, 0x7665726D
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
@@ -35,12 +38,20 @@ class Store:
         self.dialect = engine.dialect.name
         self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
         self._held = ExitStack()
+        self._written_back = 0.0
 
     @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
-        """One transaction that writes: all of it or nothing."""
-        with self._turn, self._engine.begin() as connection:
+    def write(self, *, lasting: bool = True) -> Iterator[sa.Connection]:
+        """One transaction that writes: all of it or nothing.
+
+        One that need not be `lasting` outlives a kill of the process, and on SQLite perhaps no power cut: for what is
+        simply done again when it is forgotten.
+        """
+        options = {"lasting": lasting}
+        with self._turn, self._engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
+        if not lasting:
+            self._write_back()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
@@ -51,6 +62,15 @@ class Store:
     def insert(self, table: sa.Table) -> Any:
         """An INSERT that can say what to do on a conflict."""
         return sqlite.insert(table) if self.dialect == "sqlite" else postgresql.insert(table)
+
+    def _write_back(self) -> None:
+        """Copy SQLite's log into its file now and then, here and not inside a write that somebody waits for."""
+        now = time.monotonic()
+        if self.dialect != "sqlite" or now < self._written_back + _WRITE_BACK_S:
+            return
+        self._written_back = now
+        with closing(self._engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def claim(self) -> bool:
         """Be the one process that works on this database until `close` or its end; false when another is."""
@@ -122,14 +142,23 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
-    # FULL: what was answered with 200 outlives a power cut; nobody delivers it again.
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", f"busy_timeout={BUSY_S * 1000}", "foreign_keys=ON"):
+    for pragma in (
+        "journal_mode=WAL",
+        f"wal_autocheckpoint={_LOG_PAGES}",
+        f"busy_timeout={BUSY_S * 1000}",
+        "foreign_keys=ON",
+    ):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    reads = connection.get_execution_options().get("only_reads")
-    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get("only_reads"):
+        connection.exec_driver_sql("BEGIN")
+        return
+    # FULL: what GitHub was told to be kept outlives a power cut; nobody delivers it again.
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('lasting', True) else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _migrate(engine: sa.Engine) -> None:

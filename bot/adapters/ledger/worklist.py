@@ -43,7 +43,7 @@ class SqlWorklist:
 
     def want(self, wanted: Collection[str], now: datetime) -> None:
         """Want targets once more, by the clock and not because something happened to them."""
-        with self._store.write() as connection:
+        with self._store.write(lasting=False) as connection:
             ask(self._store, connection, wanted, now, touch=False)
 
     def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class SqlWorklist:
         at = instant(now)
         values: dict[str, Any] = {"done": asked, "since": at, "finished": at, "attempts": 0, "problem": ""}
         done = sa.update(targets).where(targets.c.target == target, targets.c.done < asked)
-        with self._store.write() as connection:
+        with self._store.write(lasting=False) as connection:
             connection.execute(done.values(values))
             if again_at is not None:
                 later = {"asked": asked + 1, "since": instant(again_at), "due": instant(again_at)}
@@ -79,7 +79,7 @@ class SqlWorklist:
             "due": instant(retry_at),
             "problem": problem[:_PROBLEM_CHARACTERS],
         }
-        with self._store.write() as connection:
+        with self._store.write(lasting=False) as connection:
             connection.execute(sa.update(targets).where(targets.c.target == target).values(values))
 
     def attempts(self, target: str) -> int:
