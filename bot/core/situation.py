@@ -11,6 +11,8 @@ from bot.core.trust import NeedsApproval, Trusted
 from bot.core.wanted import WantedJob
 from bot.core.wishes import Entry
 
+CLOSED = "the pull request is closed"
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -52,7 +54,7 @@ class Situation:
     def over(self) -> str:
         """Why nobody waits for this target any more, empty while somebody does."""
         if isinstance(self.target, Pull):
-            return "the pull request is closed" if self.target.state is PullState.CLOSED else ""
+            return CLOSED if self.target.state is PullState.CLOSED else ""
         return "the merge queue gave this group up" if self.target.destroyed else ""
 
     @property

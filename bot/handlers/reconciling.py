@@ -31,6 +31,8 @@ from bot.handlers.trusting import policy_of, trust_of
 from bot.ports import BackendError, UnknownPullError
 
 SOON_S = 1.0
+# While a run is being ended, which may have to be asked again and forced.
+ENDING_S = 30.0
 
 
 def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
@@ -172,7 +174,8 @@ def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> fl
     if steps.cancel:
         return SOON_S
     live = bool(steps.dispatch) or any(not one.state.final for one in situation.runs)
-    waits = [poll_s] * live + [wait] * (wait > 0)
+    ending = any(one.state is RunState.CANCELLING for one in situation.runs)
+    waits = [poll_s] * live + [ENDING_S] * ending + [wait] * (wait > 0)
     return min(waits, default=None)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.contract.openapi import DESCRIPTION, all_violations, contract
+from tests.fakes.github_standin.state import Comment, WorkflowRun
 from tests.fakes.github_standin.world import World, living
-from tests.stories.recordings import ROOT
+from tests.stories.recordings import ROOT, adapted, job_of
 from tests.stories.service import Service, running
 
 POLICY_FILE = ".github/verl-e2e.yml"
@@ -37,10 +38,36 @@ BASE_FILES = {
 
 @dataclass
 class Story:
-    """The two sides."""
+    """The two sides, and what happens most often between them."""
 
     world: World
     service: Service
+
+    def open(self, path: str = "src/bridge.py", author: str = "alice", **how: bool) -> int:
+        """A pull request that changes one file; the service has done what it will."""
+        number = self.world.open_pull(author, {path: "value = 2\n"}, **how)
+        self.service.settle()
+        return number
+
+    def say(self, user: str, body: str, number: int = 1) -> Comment:
+        """Somebody comments, and the service has done what it will."""
+        made = self.world.comment(user, body, number)
+        self.service.settle()
+        return made
+
+    def finish(self, recording: Path, run: WorkflowRun | None = None) -> None:
+        """The run under way ends as the recording did."""
+        chosen = run or self.world.live_runs()[0]
+        self.world.finish_run(adapted(recording, job_of(chosen)), chosen, artifact=f"verl-e2e-{chosen.inputs['key']}")
+        self.service.settle()
+
+    def live(self) -> list[tuple[str, str]]:
+        """The runs under way: the job and the head that it is for."""
+        return [(job_of(one).id, job_of(one).bridge.commit) for one in self.world.live_runs()]
+
+    def reactions(self, comment: Comment) -> set[str]:
+        """How our App reacted to a comment."""
+        return {one.content for one in comment.reactions.values() if one.user is self.world.app.bot}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ happens here when a test says `settle`, so that a story is the same each time. `
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -34,9 +34,8 @@ from bot.core.deliveries import Received
 from bot.core.references import read_reference, reference_text
 from bot.core.webhooks import parse_event
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
+from bot.handlers.reconciling import due, reconcile
 from bot.ports import Revisions
 from bot.web import Door, create_app
 from bot.wiring.folders import run_folders
@@ -45,7 +44,7 @@ from tests.fakes.github_standin.world import APP_ID, SECRET, World
 # A story whose looks go on for longer than this never comes to rest.
 _MOST_LOOKS = 200
 # Events tell of runs; this is for the lost ones.
-POLL_S = 300.0
+POLL_S = 600.0
 _RETRY = timedelta(seconds=5)
 _HANDED_OVER = 64
 
@@ -137,8 +136,8 @@ class Service:
 
     # What the worker does
 
-    def keep(self, received: Received) -> bool:
-        """What the web application does with a delivery."""
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """What the web application does with deliveries; the process may be another by then."""
         return self.deliveries.keep(received)
 
     def settle(self) -> None:
@@ -185,10 +184,9 @@ class Service:
 
     def tick(self) -> None:
         """What the clock asks for: every open pull request, and whatever has a run under way."""
-        refs = [reference_text(one) for one in self.rooms.pulls.open_pulls(self.world.full_name)]
-        runs = (reference_of(one, self.rooms) for one in self.ledger.open_runs())
-        refs += [reference_text(one) for one in runs if one is not None]
-        self.worklist.want(list(dict.fromkeys(refs)), self.clock.now())
+        wanted = [reference_text(one) for one in due(self.world.full_name, self.rooms)]
+        self.worklist.want(wanted, self.clock.now())
+        self.settle()
 
     def go_on(self, seconds: float = 31.0) -> None:
         """Let time go by, and do what is due then."""
@@ -204,7 +202,7 @@ def _no_verl(ref: str) -> Revisions:
 def running(world: World, folder: Path) -> Iterator[Service]:
     """A service whose web application takes the world's webhooks."""
     service = Service(world, folder)
-    door = Door(SECRET, lambda received: service.keep(received), lambda: None, dict, service.clock.now)
+    door = Door(SECRET, service.keep, lambda: None, dict, service.clock.now)
     config = uvicorn.Config(create_app(door), host="127.0.0.1", port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -1,32 +1,164 @@
-"""A pull request's way from opened to a green gate."""
+"""A pull request's way from opened to a gate that is green, or is not."""
 
 from tests.stories.conftest import Story
 from tests.stories.recordings import BROKEN, RESUME, SMOKE, adapted, job_of
 
+LEVELS = "src/saved/checkpoint.py"
+
 
 def test_a_pull_request_is_planned_run_judged_and_told(story: Story) -> None:
     world, service = story.world, story.service
-    number = world.open_pull("alice", {"src/saved/checkpoint.py": "value = 2\n"})
-    service.settle()
+    number = story.open(LEVELS)
     assert world.gate(number) == "in_progress"
-    (smoke,) = world.live_runs()
-    assert job_of(smoke).bridge.commit == world.head(number)
-    assert len(world.cards(number)) == 1
-    world.start_run(smoke)
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    world.start_run()
     service.settle()
-    world.finish_run(adapted(SMOKE, job_of(smoke)), smoke, artifact=f"verl-e2e-{smoke.inputs['key']}")
-    service.settle()
-    (resume,) = world.live_runs()
-    assert job_of(resume).id == "1-resume"
+    assert world.check(world.head(number), "verl-e2e / 0-lora-ddp").status == "in_progress"  # type: ignore[union-attr]
+    story.finish(SMOKE)
+    assert story.live() == [("1-resume", world.head(number))]
     assert world.gate(number) == "in_progress"
-    world.finish_run(adapted(RESUME, job_of(resume)), resume, artifact=f"verl-e2e-{resume.inputs['key']}")
-    service.settle()
+    story.finish(RESUME)
     service.go_on()
     assert world.gate(number) == "success"
     assert len(world.cards(number)) == 1
-    assert "0-lora-ddp" in world.card(number)
+    for told in ("Pass", "All 2 required jobs passed", f"--head {world.head(number)}"):
+        assert told in world.card(number)
     assert service.failures == []
-    print(world.card(number))
-    print(world.standin.calls(), sum(world.standin.calls().values()))
-    for c in world.checks(world.head(number)):
-        print(c.name, c.status, c.conclusion, c.title, c.summary)
+    assert [one.conclusion for one in world.runs()] == ["success", "success"]
+
+
+def test_a_failing_level_0_fails_the_gate_and_starts_nothing_more(story: Story) -> None:
+    world = story.world
+    number = story.open(LEVELS)
+    story.finish(BROKEN)
+    story.service.go_on()
+    assert world.gate(number) == "failure"
+    assert story.live() == []
+    assert "1-resume" in world.card(number)
+    assert len(world.runs()) == 1
+
+
+def test_a_run_that_leaves_no_folder_blocks_the_gate(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    world.finish_run({}, conclusion="failure")
+    story.service.settle()
+    assert world.gate(number) == "action_required"
+    story.say("alice", "/verl-e2e rerun blocked")
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert world.gate(number) == "in_progress"
+    story.finish(SMOKE)
+    assert world.gate(number) == "success"
+
+
+def test_a_change_that_verl_never_runs_is_green_with_its_reason(story: Story) -> None:
+    number = story.open("docs/guide.md")
+    assert story.world.gate(number) == "success"
+    assert story.world.runs() == []
+    assert "nothing runs it" in story.world.card(number)
+
+
+def test_the_folder_of_another_head_is_no_evidence(story: Story) -> None:
+    world = story.world
+    story.open()
+    (run,) = world.live_runs()
+    other = job_of(run).model_copy(update={"bridge": job_of(run).bridge.model_copy(update={"commit": "f" * 40})})
+    world.finish_run(adapted(SMOKE, other), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    story.service.settle()
+    assert world.gate() == "action_required"
+
+
+def test_a_new_push_ends_the_run_and_nothing_late_reaches_the_new_head(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    old_head = world.head(number)
+    (old,) = world.live_runs()
+    world.start_run(old)
+    old.stubborn = True
+    story.service.settle()
+    new_head = world.push(number, {"src/bridge.py": "value = 3\n"})
+    story.service.settle()
+    # It was asked to end and does not listen yet, so nothing is started beside it.
+    assert [one.id for one in world.live_runs()] == [old.id]
+    assert world.gate(number) == "in_progress"
+    story.finish(SMOKE, old)
+    assert story.live() == [("0-lora-ddp", new_head)]
+    assert world.gate(number) == "in_progress"
+    assert world.gate_of(old_head) != "success"
+    story.finish(SMOKE)
+    story.service.go_on()
+    assert world.gate(number) == "success"
+    assert len(world.cards(number)) == 1
+    assert new_head[:12] in world.card(number)
+
+
+def test_a_run_that_does_not_listen_is_forced_to_end(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    (old,) = world.live_runs()
+    world.start_run(old)
+    old.stubborn = True
+    world.push(number, {"src/bridge.py": "value = 3\n"})
+    for _ in range(8):
+        story.service.go_on(60)
+    assert old.conclusion == "cancelled"
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_a_draft_is_planned_and_not_run(story: Story) -> None:
+    world = story.world
+    number = story.open(draft=True)
+    assert (world.gate(number), world.runs()) == ("action_required", [])
+    assert "draft" in world.card(number)
+    world.set_draft(number, draft=False)
+    story.service.settle()
+    assert world.gate(number) == "in_progress"
+    assert len(world.live_runs()) == 1
+
+
+def test_closing_ends_what_runs(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    world.close(number)
+    story.service.settle()
+    story.service.go_on()
+    assert story.live() == []
+    world.reopen(number)
+    story.service.settle()
+    story.service.go_on()
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_two_webhooks_of_one_pull_request_at_once_make_one_of_everything(story: Story) -> None:
+    world = story.world
+    world.deliveries.hold()
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    world.label(number, "verl-e2e:run", "alice")
+    opened, labelled = world.deliveries.pending
+    world.deliveries.release([opened, labelled, opened, labelled])
+    story.service.settle()
+    assert len(world.runs()) == 1
+    assert len(world.cards(number)) == 1
+    head = world.state.checks_of(world.full_name, world.head(number))
+    assert sorted(one.name for one in head) == ["verl-e2e", "verl-e2e / 0-lora-ddp"]
+
+
+def test_a_policy_that_the_pull_request_brings_has_no_effect(story: Story) -> None:
+    world = story.world
+    lax = "schema: 1\nexempt:\n  - {name: all, paths: [src/], because: trust me}\n"
+    number = world.open_pull("alice", {".github/verl-e2e.yml": lax, "src/bridge.py": "value = 2\n"})
+    story.service.settle()
+    assert world.gate(number) == "in_progress"
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert "trust me" not in world.card(number)
+
+
+def test_more_files_than_github_lists_are_all_planned(story: Story) -> None:
+    world = story.world
+    files = {f"docs/page-{number:04}.md": "text\n" for number in range(3_100)}
+    number = world.open_pull("alice", {**files, "src/bridge.py": "value = 2\n"})
+    story.service.settle()
+    assert world.api.shapes.whole_pull(world.pull(number))["changed_files"] == 3_101
+    # The last file in the order of names is beyond what the API lists, and asks for level 0.
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert world.gate(number) == "in_progress"

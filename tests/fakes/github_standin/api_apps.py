@@ -126,8 +126,12 @@ def get_rate_limit(api: Api, request: Request) -> Reply:
 
 
 def list_deliveries(api: Api, request: Request) -> Reply:
-    """The App's webhook deliveries, newest first."""
-    return Reply(200, api.hooks.listed(request.query))
+    """The App's webhook deliveries, newest first, each page naming where the next begins."""
+    _, size = request.page()
+    before = int(request.query.get("cursor") or 0)
+    rows = [one for one in api.hooks.listed(request.query) if not before or one["id"] < before]
+    more = f"{api.shapes.base}{request.path}?per_page={size}&cursor={rows[size - 1]['id']}" if len(rows) > size else ""
+    return Reply(200, rows[:size], {"Link": f'<{more}>; rel="next"'} if more else {})
 
 
 def get_delivery(api: Api, request: Request) -> Reply:

@@ -1,0 +1,32 @@
+"""What a pull request costs in requests."""
+
+from tests.stories.conftest import Story
+from tests.stories.recordings import RESUME, SMOKE
+
+MOST_CALLS = 40
+
+
+def test_two_levels_and_three_updates_of_the_card_take_forty_calls(story: Story) -> None:
+    world, service = story.world, story.service
+    number = story.open("src/saved/checkpoint.py")
+    cards = [world.card(number)]
+    # As long as such runs take; a look by the clock alone comes after ten minutes without an event.
+    for recording, minutes in ((SMOKE, 4), (RESUME, 8)):
+        service.go_on(20)
+        (run,) = world.live_runs()
+        world.start_run(run)
+        service.settle()
+        service.go_on(20)
+        cards.append(world.card(number))
+        for _ in range(minutes):
+            service.go_on(60)
+        story.finish(recording, run)
+        service.go_on(20)
+        cards.append(world.card(number))
+    assert world.gate(number) == "success"
+    assert "Pass" in cards[-1]
+    first, *updates, last = dict.fromkeys(cards)
+    assert len(updates) >= 3, (first[:80], last[:80])
+    # Where GitHub keeps files is no part of its API and has no limit.
+    calls = sum(count for route, count in world.standin.calls().items() if "_storage" not in route)
+    assert calls <= MOST_CALLS, world.standin.calls()

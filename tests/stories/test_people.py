@@ -1,0 +1,202 @@
+"""Who may ask, and what is no command at all."""
+
+import pytest
+
+from tests.stories.conftest import Story
+from tests.stories.recordings import SMOKE
+
+
+def test_a_fork_waits_for_an_approval_of_its_exact_head_and_a_push_withdraws_it(story: Story) -> None:
+    world = story.world
+    number = story.open(author="carol", fork=True)
+    first = world.head(number)
+    assert (world.gate(number), world.runs()) == ("action_required", [])
+    story.say("carol", "/verl-e2e run", number)
+    story.say("carol", f"/verl-e2e approve {first}", number)
+    story.say("rita", f"/verl-e2e approve {first}", number)
+    assert world.runs() == []
+    story.say("alice", f"/verl-e2e approve {first}", number)
+    assert story.live() == [("0-lora-ddp", first)]
+    second = world.push(number, {"src/bridge.py": "import os\n"})
+    story.service.settle()
+    story.service.go_on()
+    assert (world.gate(number), story.live()) == ("action_required", [])
+    # Leave for the first head is none for the second, given again or not.
+    story.say("alice", f"/verl-e2e approve {first}", number)
+    assert story.live() == []
+    story.say("alice", f"/verl-e2e approve {second}", number)
+    assert story.live() == [("0-lora-ddp", second)]
+    story.finish(SMOKE)
+    story.service.go_on()
+    assert world.gate(number) == "success"
+
+
+def test_a_push_between_approval_and_look_runs_nothing(story: Story) -> None:
+    world = story.world
+    number = story.open(author="carol", fork=True)
+    approved = world.head(number)
+    world.comment("alice", f"/verl-e2e approve {approved}", number)
+    world.push(number, {"src/bridge.py": "import os\n"})
+    story.service.settle()
+    assert world.runs() == []
+    assert world.gate(number) == "action_required"
+
+
+def test_a_first_contribution_from_a_branch_waits_too(story: Story) -> None:
+    number = story.open(author="carol")
+    assert (story.world.gate(number), story.world.runs()) == ("action_required", [])
+
+
+def test_an_edited_comment_is_no_command(story: Story) -> None:
+    world = story.world
+    story.open("docs/guide.md")
+    comment = story.say("alice", "looks good")
+    world.edit_comment(comment, "/verl-e2e level0")
+    story.service.settle()
+    assert world.runs() == []
+    assert story.reactions(comment) == set()
+    # Nor is it when the first delivery comes after the edit.
+    world.deliveries.hold()
+    late = world.comment("alice", "/verl-e2e level0")
+    world.edit_comment(late, "never mind")
+    world.deliveries.release(world.deliveries.pending[::-1])
+    story.service.settle()
+    assert len(world.cards()) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    (
+        "```\n/verl-e2e level0\n```",
+        "    /verl-e2e level0",
+        "> /verl-e2e level0",
+        "<!--\n/verl-e2e level0\n-->",
+        "try `/verl-e2e level0`",
+        "- a list\n\n      /verl-e2e level0",
+        "<details>\n/verl-e2e level0\n</details>",
+    ),
+)
+def test_a_command_in_code_quote_or_html_is_none(story: Story, body: str) -> None:
+    story.open("docs/guide.md")
+    comment = story.say("alice", body)
+    assert (story.world.runs(), story.reactions(comment)) == ([], set())
+
+
+def test_a_command_is_acknowledged_at_once_and_shown_on_the_card(story: Story) -> None:
+    world = story.world
+    number = story.open("docs/guide.md")
+    comment = story.say("alice", "please\n\n/verl-e2e level0\n\nthank you")
+    assert story.reactions(comment) == {"eyes"}
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    # An extra run never turns the gate either way.
+    assert world.gate(number) == "success"
+    story.service.go_on()
+    assert "0-lora-ddp" in world.card(number)
+    assert len(world.comments(number)) == 2
+
+
+def test_a_command_that_is_misspelt_is_answered_with_what_was_meant(story: Story) -> None:
+    world = story.world
+    story.open("docs/guide.md")
+    comment = story.say("alice", "/verl-e2e rerrun")
+    assert story.reactions(comment) == {"eyes", "confused"}
+    assert "did you mean" in world.cards()[-1].body
+    assert "^" in world.cards()[-1].body
+
+
+@pytest.mark.parametrize("who", ("carol", "rita"))
+def test_whoever_may_not_is_told_why_and_nothing_runs(story: Story, who: str) -> None:
+    world = story.world
+    story.open("docs/guide.md")
+    story.say(who, "/verl-e2e level0")
+    assert world.runs() == []
+    assert f"{who} has the role" in world.cards()[-1].body
+
+
+def test_a_label_is_the_command_and_needs_the_same_leave(story: Story) -> None:
+    world = story.world
+    number = story.open("docs/guide.md")
+    world.label(number, "verl-e2e:level0", "rita")
+    story.service.settle()
+    assert world.runs() == []
+    world.unlabel(number, "verl-e2e:level0", "rita")
+    world.label(number, "verl-e2e:level0", "alice")
+    story.service.settle()
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_an_override_is_shown_and_only_a_maintainer_may(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    story.say("alice", "/verl-e2e override level0 the runners are away")
+    assert world.gate(number) == "in_progress"
+    story.say("mona", "/verl-e2e override level0 the runners are away")
+    story.service.go_on()
+    assert world.gate(number) == "success"
+    assert "the runners are away" in world.card(number)
+    assert "mona" in world.card(number)
+    world.push(number, {"src/bridge.py": "value = 3\n"})
+    story.service.settle()
+    assert world.gate(number) != "success"
+
+
+def test_cancel_ends_the_runs_until_somebody_runs_again(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    story.say("alice", "/verl-e2e cancel")
+    story.service.go_on()
+    assert (story.live(), world.gate(number)) == ([], "action_required")
+    story.say("alice", "/verl-e2e run")
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_a_card_that_was_deleted_by_hand_is_made_anew(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    world.delete_comment(world.cards(number)[0], "alice")
+    world.start_run()
+    story.service.settle()
+    story.service.go_on()
+    assert len(world.cards(number)) == 1
+    story.finish(SMOKE)
+    story.service.go_on()
+    assert "Pass" in world.card(number)
+    assert len(world.cards(number)) == 1
+
+
+def test_a_comment_of_somebody_else_with_our_marker_is_never_touched(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    mine = world.card(number)
+    copied = world.comment("carol", mine, number)
+    world.delete_comment(world.cards(number)[0], "carol")
+    story.finish(SMOKE)
+    story.service.go_on()
+    assert (copied.body, copied.edits) == (mine, 0)
+    assert len(world.cards(number)) == 1
+    # Nor when nobody remembers which comment the card is.
+    other = world.open_pull("alice", {"src/bridge.py": "value = 5\n"})
+    forged = world.comment("carol", mine, other)
+    story.service.settle()
+    assert (forged.body, len(world.cards(other))) == (mine, 1)
+
+
+def test_buttons_are_the_commands(story: Story) -> None:
+    world = story.world
+    number = story.open()
+    world.finish_run({}, conclusion="failure")
+    story.service.settle()
+    gate = world.check(world.head(number), "verl-e2e")
+    assert gate is not None
+    assert [one["identifier"] for one in gate.actions] != []
+    world.press(gate, "rerun", "carol")
+    story.service.settle()
+    assert story.live() == []
+    world.press(gate, "rerun", "alice")
+    story.service.settle()
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    world.finish_run({}, conclusion="failure")
+    story.service.settle()
+    world.rerequest_all(world.head(number), "alice")
+    story.service.settle()
+    assert story.live() == [("0-lora-ddp", world.head(number))]
