@@ -29,7 +29,7 @@ check: lint types architecture ## Everything but the tests
 lint: $(VENV)/.$(SET) ## ruff, and zizmor over the workflows
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/zizmor --offline --quiet .github/workflows
+	$(BIN)/zizmor --offline --quiet .github/workflows action.yml docs/workflows/*.yml
 
 types: $(VENV)/.$(SET) ## mypy
 	$(BIN)/mypy

@@ -92,7 +92,7 @@ def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
     there = placed(sent, "/__w/r/r/")
     assert (there.bridge.path, there.verl.commit) == ("/__w/r/r/bridge", job.verl.commit)
     assert json.loads(inputs["labels"]) == ["self-hosted", "linux", f"gpu-x{job.gpu_count}"]
-    assert inputs["target"] == f"7@{job.bridge.commit}"
+    assert (inputs["pull"], inputs["head_sha"]) == ("7", job.bridge.commit)
     # Older servers take ten.
     assert len(inputs) <= 10 <= MAX_INPUTS
     assert sum(len(name) + len(value) for name, value in inputs.items()) < MAX_INPUT_CHARS / 8

@@ -109,7 +109,7 @@ def test_from_opened_to_a_green_gate(actions: Actions) -> None:
     assert len(actions.cards()) == 1
     world.start_run(run)
     world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
-    actions.report(run.inputs["target"])
+    actions.report(f"{run.inputs['pull']}@{run.inputs['head_sha']}")
     assert actions.gate() == "success"
     assert len(actions.cards()) == 1
     assert "0-lora-ddp" in actions.cards()[0]

