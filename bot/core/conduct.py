@@ -24,10 +24,12 @@ DRAFT = "drafts are planned, not run; mark it ready for review"
 ASK_TO_START = "the policy starts nothing by itself; comment `/verl-e2e run`"
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is not asked for any more"
+CHANGED = "the job that is asked for changed"
+NOT_TRUSTED = "the head may not run without an approval any more"
 # An order to end may be lost like anything else; it is given again after this long.
 CANCEL_AGAIN = timedelta(seconds=60)
 # Why we end runs by ourselves; where the reason has gone, nobody needs to ask for the run again.
-_GONE_AGAIN = frozenset({SUPERSEDED, DRAFT, CLOSED})
+_GONE_AGAIN = frozenset({SUPERSEDED, DRAFT, CLOSED, NOT_WANTED, CHANGED, NOT_TRUSTED})
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
@@ -128,7 +130,7 @@ def _why_end(run: Run, situation: Situation) -> str:
     if cancelled is not None:
         return f"cancelled by {cancelled.actor}"
     if isinstance(situation.trust, NeedsApproval):
-        return situation.trust.reason
+        return NOT_TRUSTED
     waited = situation.now - run.created
     limit = timedelta(seconds=situation.policy.gate.queue_deadline_s)
     if run.state in _QUEUED and waited > limit:
@@ -145,7 +147,7 @@ def _why_not_wanted(run: Run, situation: Situation) -> str:
     wanted = next((one for one in situation.wanted if one.id == run.job_id), None)
     if wanted is None:
         return NOT_WANTED
-    return "the job that is asked for changed" if wanted.digest and wanted.digest != run.job_digest else ""
+    return CHANGED if wanted.digest and wanted.digest != run.job_digest else ""
 
 
 def _to_start(situation: Situation) -> Iterator[Run]:
@@ -157,14 +159,16 @@ def _to_start(situation: Situation) -> Iterator[Run]:
             continue
         if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
             continue
-        if one.state is JobState.WAITING:
-            yield _run(one.wanted, situation, one.wanted.asked_by)
-        elif one.run is not None and one.run.state is RunState.CANCELLED and one.run.reason in _GONE_AGAIN:
+        if one.state is JobState.WAITING or (one.run is not None and _ended_by_us(one.run)):
             yield _run(one.wanted, situation, one.wanted.asked_by)
         elif one.run is not None and one.state in {JobState.FAILED, JobState.BLOCKED}:
             source = asked_again(one.run, situation.here, situation.entries)
             if source:
                 yield _run(one.wanted, situation, source)
+
+
+def _ended_by_us(run: Run) -> bool:
+    return run.state is RunState.CANCELLED and run.reason in _GONE_AGAIN
 
 
 def _held(standing: Standing, situation: Situation) -> bool:

@@ -686,3 +686,16 @@ def test_a_policy_that_breaks_under_way_changes_no_check_of_a_job(app: App) -> N
     look(app)
     assert [one for one in app.hub.runs if one.name != "verl-e2e"] == before
     assert (live(app), gate(app)[1]) == ([SMOKE], "action_required")
+
+
+def test_what_we_ended_begins_again_when_the_reason_is_gone(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    look(app)
+    app.hub.roles["alice"] = "read"
+    look(app, 600)
+    app.backend.settle()
+    look(app)
+    assert live(app) == []
+    approve(app, "one")
+    look(app)
+    assert (live(app), [one.attempt for one in app.ledger.kept.values()]) == ([SMOKE], [1, 2])
