@@ -1,15 +1,20 @@
 """The documents say what the program does: tables are rendered from its own, links lead somewhere, commands parse."""
 
+import html
 import json
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from bot.adapters.github.tokens import PERMISSIONS
 from bot.cli import cli
+from bot.config.settings import VARIABLES
+from bot.core.capabilities import DEFAULT_GATE
 from bot.core.command_text import render_capabilities, render_reference
 from bot.core.commands import CommandLine, Mistake, parse
 from bot.core.levels import Level
@@ -19,7 +24,7 @@ from tests.fakes.shown_pull import PASSED, shown_card
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = ("card.md", "commands.md")
+PAGES = ("card.md", "commands.md", "install.md", "security.md")
 # GitHub sends these to every App, and does not let one ask for them.
 ALWAYS_SENT = {"installation", "installation_repositories", "ping"}
 # The event `merge_group` can be asked for only with this permission; no call of ours needs it.
@@ -52,6 +57,73 @@ def test_the_manifest_asks_for_what_the_app_uses_and_no_more() -> None:
     assert set(manifest["default_events"]) == set(MODELS) - ALWAYS_SENT
     assert manifest["public"] is False
     assert manifest["hook_attributes"]["url"].endswith("/webhook")
+
+
+def test_the_table_of_permissions_and_events_is_the_manifest() -> None:
+    manifest = json.loads(_text("app-manifest.json"))
+    section = _between(_text("install.md"), "permissions")
+    rows = re.findall(r"^\| ([A-Z][a-z ]+?)(?: \(organisation\))? \| (read|write) \| .{20,} \|$", section, re.MULTILINE)
+    assert {name.lower().replace(" ", "_"): access for name, access in rows} == manifest["default_permissions"]
+    assert re.findall(r"`(\w+)`", section.split("Events:")[1]) == sorted(manifest["default_events"])
+
+
+def _shell(name: str, folder: Path) -> str:
+    """What a block of the installation prints, run in a folder that has the documents."""
+    block = _between(_text("install.md"), name).removeprefix("```sh\n").removesuffix("```\n")
+    return subprocess.run(["sh", "-euc", block], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_page_that_registers_the_app_sends_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(DOCS)
+    _shell("register", tmp_path)
+    page = (tmp_path / "register.html").read_text()
+    sent = json.loads(html.unescape(page.split('value="')[1].split('"')[0]))
+    manifest = json.loads(_text("app-manifest.json"))
+    assert sent["hook_attributes"]["url"] == "https://verl-e2e.example.org/webhook"
+    assert [sent[key] for key in ("default_permissions", "default_events", "public")] == [
+        manifest[key] for key in ("default_permissions", "default_events", "public")
+    ]
+    assert "https://github.com/organizations/ORGANISATION/settings/apps/new" in page
+
+
+def test_what_github_answers_becomes_settings_that_only_their_owner_reads(tmp_path: Path) -> None:
+    answer = {"id": 7, "pem": "-----BEGIN RSA PRIVATE KEY-----\nx\n", "webhook_secret": "s" * 20, "slug": "verl-e2e"}
+    (tmp_path / "app.json").write_text(json.dumps(answer))
+    _shell("exchange", tmp_path)
+    assert not (tmp_path / "app.json").exists()
+    assert (tmp_path / "app.pem").read_text() == answer["pem"]
+    lines = (tmp_path / "verl-e2e.env").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    assert told == {
+        "GITHUB_APP_ID": "7",
+        "GITHUB_WEBHOOK_SECRET": "s" * 20,
+        "GITHUB_APP_PRIVATE_KEY_FILE": str(tmp_path / "app.pem"),
+    }
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_the_ruleset_requires_the_gate_from_one_app() -> None:
+    block = _between(_text("install.md"), "ruleset")
+    ruleset = json.loads(block.split("<<'END'\n")[1].split("\nEND")[0])
+    (rule,) = ruleset["rules"]
+    (check,) = rule["parameters"]["required_status_checks"]
+    assert (rule["type"], check["context"]) == ("required_status_checks", DEFAULT_GATE.name)
+    assert check["integration_id"] > 0
+    assert f"{DEFAULT_GATE.merge_queue_deadline_s // 60} minutes" in _text("install.md")
+
+
+def test_the_variables_of_the_installation_are_settings() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "verl-e2e.yml").read_text()
+    known = {one.name for one in VARIABLES.values()} | set(re.findall(r"vars\.(\w+)", workflow))
+    known.add("GITHUB_APP_PRIVATE_KEY_FILE")
+    named = set(re.findall(r"\b(?:VERL_E2E|GITHUB_APP|GITHUB_WEBHOOK)_[A-Z_]+", _text("install.md")))
+    assert named <= known
+    assert {one.name for one in VARIABLES.values() if one.default is None} - {"GITHUB_APP_PRIVATE_KEY"} <= named
+
+
+def test_every_workflow_to_copy_is_named_and_nothing_else() -> None:
+    rows = set(re.findall(r"^   \| `([\w-]+\.yml)` \|", _text("install.md"), re.MULTILINE))
+    assert rows == {path.name for path in (DOCS / "workflows").glob("*.yml")}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -90,3 +162,32 @@ def _check_call(words: list[str]) -> None:
         command, words = found, words[1:]
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, words
+
+
+def test_every_test_that_the_threat_model_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", _text("security.md"))
+    assert len(named) > 40
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).is_file() or (name and f"def {name}(" not in (ROOT / file).read_text())
+    ]
+    assert not missing
+
+
+WRITING = ("pull_request_target", "issue_comment", "merge_group", "schedule")
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: Path) -> None:
+    """No checkout and no script: one step, our own action, pinned; and no more permissions than it names."""
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        if not any(access == "write" for access in job["permissions"].values()):
+            continue
+        assert [set(step) for step in job["steps"]] == [{"uses", "with"}]
+        assert re.fullmatch(r"OWNER/verl-e2e@0{40}", job["steps"][0]["uses"])
+        assert "ref" not in job["steps"][0]["with"]
+    # YAML reads the key `on` as a truth.
+    assert set(workflow[True]) <= {*WRITING, "workflow_dispatch"}
