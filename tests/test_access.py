@@ -1,0 +1,52 @@
+"""The policy's keys `capabilities` and `gate`: what they mean, and one sentence for each mistake."""
+
+import pytest
+
+from bot.config.policy import load_policy
+from bot.config.problems import ConfigError
+from bot.core.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
+
+POLICY = """
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: t}
+checkpoint: {model_id: a/b}
+rules: []
+"""
+
+
+def test_a_policy_that_says_nothing_has_the_defaults() -> None:
+    policy = load_policy(POLICY, "f.yml")
+    assert (policy.gate, dict(policy.access.grants)) == (DEFAULT_GATE, dict(DEFAULT_ACCESS.grants))
+
+
+def test_a_grant_that_is_given_replaces_its_default_and_no_other() -> None:
+    text = "capabilities: {run: {roles: [Maintain], teams: [o/t], logins: [x]}}\ngate: {start: asked, name: e2e}\n"
+    policy = load_policy(POLICY + text, "f.yml")
+    assert policy.access.of(Capability.RUN) == Grant(roles=("maintain",), teams=("o/t",), logins=("x",))
+    assert policy.access.of(Capability.CANCEL) == DEFAULT_ACCESS.of(Capability.CANCEL)
+    assert (policy.gate.start, policy.gate.name) == (Start.ASKED, "e2e")
+
+
+MISTAKES = (
+    ("capabilities: {run: {anyone: true}}", "run is granted to everybody; name roles from triage up"),
+    ("capabilities: {run: {roles: [read]}}", "run is granted to everybody"),
+    ("capabilities: {baseline: {roles: [none]}}", "baseline is granted to everybody"),
+    ("capabilities: {approve: {author: true}}", "approve is granted to authors; leave `author` out"),
+    ("capabilities: {override: {author: true}}", "override is granted to authors"),
+    ("capabilities: {aprove: {roles: [write]}}", "capabilities.aprove: unknown key; did you mean 'approve'?"),
+    ("capabilities: {run: {role: [write]}}", "capabilities.run.role: unknown key; did you mean 'roles'?"),
+    ("capabilities: {run: {teams: [gpu]}}", "'gpu' is no team; write organisation/team"),
+    ("gate: {name: '@here'}", "gate.name"),
+    ("gate: {start: never}", "'automatic' or 'asked'"),
+    ("gate: {card_interval_s: 3}", "greater than or equal to 15"),
+    ("gate: {queue_deadline_s: '90'}", "gate.queue_deadline_s"),
+)
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_mend(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_policy(f"{POLICY}{text}\n", "f.yml")
+    (problem,) = caught.value.problems
+    assert (said in str(problem), str(problem).startswith("f.yml:")) == (True, True), str(problem)
