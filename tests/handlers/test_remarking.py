@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
+
+from bot.adapters.github.check_limits import checked
 from bot.core.check_runs import Annotation
+from bot.core.conduct import conduct
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.pull import Target
@@ -11,6 +15,7 @@ from bot.core.record import Record
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.reconciling import reconcile
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
+from tests.fakes.shown_pull import FAILED, PASSED, shown_situation
 
 LORA = "src/megatron/bridge/peft/lora.py"
 BEFORE, AFTER = b"one = 1\ntwo = 2\nthree = 3\n", b"one = 1\ntwo = 20\nthree = 30\n"
@@ -61,3 +66,12 @@ def test_a_pass_and_a_failure_elsewhere_point_at_nothing_and_read_nothing() -> N
     for how, path in ((passes, LORA), (fails, "src/megatron/bridge/peft/dora.py")):
         found, source = _ended(how, path)
         assert (found, source.read) == ([], [])
+
+
+@pytest.mark.parametrize("recorded", [PASSED, FAILED])
+def test_every_check_of_a_recorded_run_is_one_that_github_takes(recorded: tuple[str, ...]) -> None:
+    checks = conduct(shown_situation(*recorded)).checks
+    assert [checked(one).name for one in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
+    (buttons, *others) = [one.actions for one in checks]
+    assert not any(others)
+    assert [label for label, _, _ in buttons] == [*(["Rerun failed"] if recorded == FAILED else []), "Run level 2"]
