@@ -147,7 +147,8 @@ class DerivedLedger:
         """
         book = self._book(ref.repository, self._pulls.pull(ref).head_sha)
         known = {*book.heard, *(_comment_of(one.source) for one in book.entries)}
-        opened = since or book.opened
+        # GitHub's times have whole seconds.
+        opened = (since or book.opened).replace(microsecond=0)
         comments = (one for one in self._read_comments(ref) if not one.author_is_app and not one.edited)
         return tuple(one for one in comments if one.created >= opened and one.id not in known)
 

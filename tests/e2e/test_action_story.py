@@ -31,10 +31,13 @@ class Actions:
 
     def event(self, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run the workflow of the event that GitHub told of last."""
-        told = next(
-            one for one in reversed(self.world.deliveries.made) if one.event in ("pull_request", "issue_comment")
-        )
-        name = {"pull_request": "pull_request_target"}.get(told.event, told.event)
+        names = {
+            "pull_request": "pull_request_target",
+            "issue_comment": "issue_comment",
+            "merge_group": "merge_group",
+        }
+        told = next(one for one in reversed(self.world.deliveries.made) if one.event in names)
+        name = names[told.event]
         return self.step("event", told.payload, GITHUB_EVENT_NAME=name, **changes)
 
     def report(self, target: str) -> subprocess.CompletedProcess[str]:
@@ -177,6 +180,43 @@ def test_a_run_whose_report_was_lost_is_found_by_the_sweep(actions: Actions) -> 
     assert actions.gate() == "success"
     assert "looked at octo/bridge#1" in done.stderr
     assert "looked at" not in actions.sweep().stderr
+
+
+def test_a_merge_group_takes_over_what_passed(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    (run,) = world.live_runs()
+    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    actions.report(f"{number}@{world.head(number)}")
+    world.actions_token(TOKEN, {**PERMISSIONS, "pull_requests": "read"})
+    group = world.queue(number)
+    actions.event()
+    found = [one for one in world.state.checks_of(world.full_name, group) if one.name == "verl-e2e"]
+    assert [one.conclusion for one in found] == ["success"]
+    assert world.live_runs() == []
+
+
+def test_a_merge_group_that_needs_a_run_of_its_own_is_reported_by_its_head(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    group = world.queue(number)
+    actions.event()
+    (run,) = world.live_runs()
+    assert (run.inputs["pull"], run.inputs["head_sha"]) == ("", group)
+    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    actions.report(f"@{group}")
+    found = [one for one in world.state.checks_of(world.full_name, group) if one.name == "verl-e2e"]
+    assert found[-1].conclusion == "success"
+
+
+def test_a_pull_request_that_is_closed_runs_nothing_more(actions: Actions) -> None:
+    world = actions.world
+    number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    actions.event()
+    world.close(number)
+    actions.event()
+    assert [run.conclusion for run in world.runs()] == ["cancelled"]
 
 
 def test_an_event_of_somebody_else_is_nothing(actions: Actions) -> None:
