@@ -12,9 +12,12 @@ from bot.core.check_runs import MAX_OUTPUT
 from bot.core.commands import PREFIX
 from bot.core.gate import SATISFIED, Gate, GateState, JobState, Standing
 from bot.core.inert import markdown, one_line
+from bot.core.ledger import RunState
 from bot.core.verdict_parts import VerdictDocument, curves, deliverables, key_lines, links, parsed, sentence_of, texts
 
 MAX_TITLE = 255
+NOT_BEGUN = "waiting: the job has not begun"
+_ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _SHOWN_LINES = 6
 _CUT = "_Cut to fit; the card and the run folder have the rest._"
 _ICONS = {
@@ -50,21 +53,33 @@ def job_text(standing: Standing) -> CheckText:
     verdict = parsed(run.verdict) if run is not None else {}
     blocks = (_job_head(standing, verdict), *_table(verdict), *_first_lines(verdict))
     return CheckText(
-        title=title(f"{standing.state}: {standing.because}"),
+        title=title(_said(standing)),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text=fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
+
+
+def waits(standing: Standing) -> bool:
+    """Whether nothing of the job has begun: it waits for another job, or for a machine."""
+    run = standing.run
+    ordered = standing.state is JobState.RUNNING and run is not None and run.state in _ORDERED
+    return ordered or (standing.state is JobState.WAITING and (run is None or run.state.final))
+
+
+def _said(standing: Standing) -> str:
+    # For what it waits is told by the gate and the card: here it would be one more write for each job.
+    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.because}"
 
 
 def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
     wanted, run = standing.wanted, standing.run
     kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
     rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}"]
-    if run is not None:
+    if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
         rows.append(f"⚠️ {markdown(standing.because, 600)}")
-    said = sentence_of(verdict) or f"{standing.state}: {standing.because}"
+    said = sentence_of(verdict) or _said(standing)
     return Block(f"**{markdown(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
@@ -142,9 +157,10 @@ def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
 
 
 def _job_row(one: Standing) -> str:
-    # A link that comes while the job runs is for the job's own check: the gate is not written again for it.
+    # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
+    running = one.state is JobState.RUNNING
     url = one.run.url if one.run is not None and one.run.state.final else ""
-    why = markdown(one.because, 500) + links(url)
+    why = "its own check tells how far it is" if running else markdown(one.because, 500) + links(url)
     return f"| {markdown(one.wanted.id, 80)} | {_ICONS[one.state]} {one.state} | {why} |"
 
 

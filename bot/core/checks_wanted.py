@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bot.core.check_runs import CheckRun, CheckStatus, Conclusion
-from bot.core.check_text import gate_text, job_text
+from bot.core.check_text import gate_text, job_text, waits
 from bot.core.gate import Gate, GateState, JobState, Standing
 from bot.core.ledger import Run, RunState
 from bot.core.levels import Level
@@ -97,7 +97,7 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
         # What is held as a whole is told by the gate alone.
         if one.state is JobState.HELD:
             continue
-        status = _OPEN.get(one.state, CheckStatus.COMPLETED)
+        status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
         run, words = one.run, job_text(one)
         yield CheckRun(
             name=check_name(situation.policy.gate.name, one.wanted.id),

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -45,10 +46,19 @@ class Kept(Generic[Value]):
         found = self._values.pop(key, None)
         if found is None:
             found = make()
-        self._values[key] = found
+        return self.put(key, found)
+
+    def find(self, key: tuple[str, ...]) -> Value | None:
+        """The value of a key, None when it is not there."""
+        return self._values.get(key)
+
+    def put(self, key: tuple[str, ...], value: Value) -> Value:
+        """Keep a value under a key, in the place of what was there."""
+        self._values.pop(key, None)
+        self._values[key] = value
         while len(self._values) > self._most:
             self._values.popitem(last=False)
-        return found
+        return value
 
 
 def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
@@ -90,4 +100,4 @@ class AppRooms:
     poll_s: float = 30.0
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
-    authors: Kept[Actor] = field(default_factory=lambda: Kept(256))
+    authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))

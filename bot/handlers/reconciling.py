@@ -4,12 +4,14 @@ Whoever calls sees to it that no two looks at one reference run at once. Every s
 a look that was cut off is simply taken again.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from bot.config.policy import packaged_policy
 from bot.config.problems import ConfigError
 from bot.core.card_of_pull import card_of
 from bot.core.conduct import Steps, conduct
+from bot.core.gate import JobState, Standing, standings
 from bot.core.ledger import Run, RunState
 from bot.core.pull import MergeGroup, Pull, PullState, Target
 from bot.core.pull_card import render
@@ -25,7 +27,7 @@ from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.grouping import reference_of, with_group_facts
 from bot.handlers.posting import CARD, post_card, post_checks
-from bot.handlers.preparing import Prepared, prepare
+from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
 from bot.handlers.trusting import policy_of, trust_of
 from bot.ports import BackendError, UnknownPullError
@@ -104,7 +106,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
     except ConfigError as error:
         return _without_policy(target, entries, runs, error, rooms)
     made = prepare(target, policy, entries, runs, rooms)
-    trust = _trust(target, entries, policy, made, rooms)
+    trust = _trust(target, entries, policy, standings(made.wanted, runs, (), target.head_sha), rooms)
     runs = carry_forward(target, policy, made.wanted, runs, rooms)
     return Situation(
         target=target,
@@ -137,10 +139,10 @@ def _without_policy(
 
 
 def _trust(
-    target: Target, entries: tuple[Entry, ...], policy: Policy, made: Prepared, rooms: AppRooms
+    target: Target, entries: tuple[Entry, ...], policy: Policy, found: Iterable[Standing], rooms: AppRooms
 ) -> Trusted | NeedsApproval:
-    """Whether the head may run; nobody is looked up where nothing is to run."""
-    if not made.wanted:
+    """Whether the head may run; nobody is looked up where nothing is to run any more."""
+    if all(one.state is JobState.PASSED for one in found):
         return Trusted("nothing is to run")
     return trust_of(target, entries, policy, rooms)
 

@@ -1,5 +1,7 @@
 """Look up who somebody is, as far as the policy asks, and by which policy it is asked."""
 
+from datetime import timedelta
+
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
 from bot.core.capabilities import Access, Capability, Grant
 from bot.core.ledger import Approval
@@ -10,7 +12,7 @@ from bot.core.wishes import Entry
 from bot.handlers.app_rooms import AppRooms
 
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.
-AUTHOR_KEPT_S = 300
+AUTHOR_KEPT = timedelta(minutes=5)
 
 
 def policy_of(target: Target, rooms: AppRooms) -> Policy:
@@ -47,8 +49,13 @@ def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: 
     unknown = may_run(target, approvals, Actor(target.author), policy.access)
     if isinstance(unknown, Trusted) or target.from_fork:
         return unknown
-    grant = policy.access.of(Capability.RUN)
-    minutes = int(rooms.clock.now().timestamp() // AUTHOR_KEPT_S)
-    key = (str(target.ref), target.author, policy.source, str(minutes))
-    author = rooms.authors.get(key, lambda: actor_for(target.author, grant, target, rooms))
-    return may_run(target, approvals, author, policy.access)
+    return may_run(target, approvals, _author(target, policy, rooms), policy.access)
+
+
+def _author(pull: Pull, policy: Policy, rooms: AppRooms) -> Actor:
+    now, key = rooms.clock.now(), (str(pull.ref), pull.author, policy.source)
+    found = rooms.authors.find(key)
+    if found is None or now - found[0] >= AUTHOR_KEPT:
+        grant = policy.access.of(Capability.RUN)
+        found = rooms.authors.put(key, (now, actor_for(pull.author, grant, pull, rooms)))
+    return found[1]

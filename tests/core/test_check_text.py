@@ -69,7 +69,7 @@ def test_a_learning_signal_shows_its_curves() -> None:
 
 def test_a_job_without_a_run_says_why() -> None:
     found = job_text(Standing(_wanted(), JobState.WAITING, "it is about to start"))
-    assert found == CheckText("Waiting: it is about to start", found.summary)
+    assert found == CheckText("Waiting: the job has not begun", found.summary)
     assert found.summary.startswith("**Waiting: it is about to start**")
 
 

@@ -12,7 +12,7 @@ from bot.core.pull import MergeGroup, PullState
 from bot.core.pull_card import MARKER
 from bot.handlers.grouping import remember_end, remember_group
 from bot.handlers.reconciling import due, reconcile, under_way
-from bot.handlers.trusting import AUTHOR_KEPT_S
+from bot.handlers.trusting import AUTHOR_KEPT
 from bot.ports import BackendError, ForgeError
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, blocks, fails, passes
 from tests.fakes.trees import sha
@@ -229,7 +229,7 @@ def test_somebody_who_lost_the_role_runs_nothing_more(app: App) -> None:
     app.open()
     look(app)
     app.hub.roles["alice"] = "read"
-    app.clock.pass_s(AUTHOR_KEPT_S)
+    app.clock.pass_s(AUTHOR_KEPT.total_seconds())
     look(app)
     app.backend.settle()
     look(app)

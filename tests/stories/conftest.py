@@ -1,12 +1,13 @@
 """A repository with a policy, a workflow and people, and the service beside it; all traffic held to the contract."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.contract.openapi import DESCRIPTION, all_violations, contract
+from tests.fakes.github_standin.repository import Edit
 from tests.fakes.github_standin.state import Comment, WorkflowRun
 from tests.fakes.github_standin.world import World, living
 from tests.stories.recordings import ROOT, adapted, job_of
@@ -26,7 +27,7 @@ rules:
   - {name: source, paths: [src/, "!src/saved/"], levels: [0], because: verl runs it}
 """
 WORKFLOW = (ROOT / ".github/workflows/verl-e2e.yml").read_bytes()
-BASE_FILES = {
+BASE_FILES: Mapping[str, Edit] = {
     "README.md": "# A bridge\n",
     "docs/guide.md": "how to\n",
     "src/bridge.py": "value = 1\n",
@@ -43,9 +44,11 @@ class Story:
     world: World
     service: Service
 
-    def open(self, path: str = "src/bridge.py", author: str = "alice", **how: bool) -> int:
+    def open(
+        self, path: str = "src/bridge.py", author: str = "alice", *, fork: bool = False, draft: bool = False
+    ) -> int:
         """A pull request that changes one file; the service has done what it will."""
-        number = self.world.open_pull(author, {path: "value = 2\n"}, **how)
+        number = self.world.open_pull(author, {path: "value = 2\n"}, fork=fork, draft=draft)
         self.service.settle()
         return number
 

@@ -27,9 +27,9 @@ from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, op
 from bot.adapters.markdown import command_lines
 from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
-from bot.config.bands import Bands
 from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
+from bot.core.bands import Bands
 from bot.core.deliveries import Received
 from bot.core.references import read_reference, reference_text
 from bot.core.webhooks import parse_event
