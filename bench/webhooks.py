@@ -41,8 +41,8 @@ data = Path(sys.argv[2])
 def hear(delivery):
     payload = json.loads(delivery.body)
     return [f"{payload['repository']['full_name']}#{payload['number']}"]
-def make_work(settings, ledger, now):
-    return Work(hear=hear, reconcile=lambda target: time.sleep(float(sys.argv[3])), open_targets=tuple, now=now)
+def make_work(settings, ledger, worklist, now):
+    return Work(hear, lambda target: time.sleep(float(sys.argv[3])), tuple, tuple, now)
 settings = Settings(
     api_url="https://api.github.com", app_id=1, private_key="", webhook_secret=sys.argv[4],
     database_url=f"sqlite:///{data / 'bench.sqlite3'}", public_url="", host="127.0.0.1", port=0, data=data,

@@ -35,8 +35,10 @@ _HEARING_ATTEMPTS = 300
 # Redeliveries have the id of the delivery, and can be asked for during 7 days on GitHub Enterprise Server.
 _DELIVERIES_KEPT, _WORKFLOWS_KEPT = timedelta(days=14), timedelta(hours=1)
 _CLEANING_S, _CLEANED_AT_ONCE = 300.0, 1000
-# Pull requests to which something happened lately are looked at again every hour, a few with each tick.
-_RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(hours=1), 20
+# Pull requests to which something happened lately are looked at again, a few with each tick; a push of which
+# no delivery told is found so. GitHub grants 5,000 requests an hour, and a look takes about 3.
+_RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(minutes=15), 20
+_SEARCH_S = 300.0
 _GRACE_S = 10
 
 log = logging.getLogger(__name__)
@@ -48,12 +50,14 @@ class Work:
 
     `hear` records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it
     never can, anything else to be asked again later. A target is text. `reconcile` looks at one, does what is due, and
-    says in how many seconds to look again, None when nothing is expected. `open_targets` are those with runs under way.
+    says in how many seconds to look again, None when nothing is expected. `open_targets` are those with runs under way,
+    `missed_targets` those that exist and that no delivery told of.
     """
 
     hear: Callable[[Received], Collection[str]]
     reconcile: Callable[[str], float | None]
     open_targets: Callable[[], Collection[str]]
+    missed_targets: Callable[[], Collection[str]]
     now: Callable[[], datetime]
 
 
@@ -82,7 +86,7 @@ class Worker:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hear")
         self._thread = threading.Thread(target=self._rounds, name="worker", daemon=True)
-        self._next_tick = self._next_cleaning = 0.0
+        self._next_tick = self._next_cleaning = self._next_search = 0.0
         self.counts = Counts()
 
     def start(self) -> None:
@@ -219,9 +223,23 @@ class Worker:
             now = self._work.now()
             recent = self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE)
             self._worklist.want({*self._work.open_targets(), *recent}, now)
+        if time.monotonic() >= self._next_search:
+            self._next_search = time.monotonic() + max(_SEARCH_S, self._tick_s)
+            self._search()
         if time.monotonic() >= self._next_cleaning:
             self._next_cleaning = time.monotonic() + _CLEANING_S
             self._clean()
+
+    def _search(self) -> None:
+        """Find what no delivery told of; what GitHub does not answer now it will later."""
+        try:
+            missed = self._work.missed_targets()
+        except Exception as error:
+            _tell("open pull requests not listed", error, {})
+            return
+        if missed:
+            log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
+            self._worklist.want(missed, self._work.now())
 
     def _clean(self) -> None:
         """Remove what nobody will ask for again."""

@@ -10,7 +10,7 @@ from bot.config.settings import Settings
 from bot.core.deliveries import Received
 from bot.wiring.errors import UsageError
 
-MakeWork = Callable[[Settings, SqlLedger, Callable[[], datetime]], Work]
+MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, Callable[[], datetime]], Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def open_service(settings: Settings, now: Callable[[], datetime], make_work: Mak
     store = open_store(settings.database_url)
     ledger, worklist = SqlLedger(store), SqlWorklist(store)
     deliveries = SqlDeliveries(store)
-    work = make_work(settings, ledger, now)
+    work = make_work(settings, ledger, worklist, now)
     queue = queue_url(settings.database_url)
     worker = Worker(work, deliveries, worklist, queue, workers=settings.workers, tick_s=settings.tick_s)
     return Service(store, deliveries, worker, now)

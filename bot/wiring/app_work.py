@@ -15,7 +15,7 @@ from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import GitHub, as_app
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.adapters.ledger import SqlLedger
+from bot.adapters.ledger import SqlLedger, SqlWorklist
 from bot.adapters.logs import open_log
 from bot.adapters.markdown import command_lines
 from bot.adapters.mirror import Mirrors
@@ -27,6 +27,7 @@ from bot.core.bands import Bands
 from bot.core.build import Sources
 from bot.core.deliveries import Received
 from bot.core.jobs import Repository
+from bot.core.pull import PullRef
 from bot.core.pull_address import web_of
 from bot.core.references import read_reference, reference_text
 from bot.core.webhooks import BadDeliveryError, parse_event
@@ -34,7 +35,7 @@ from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
-from bot.ports import Backend, Revisions, UnreadableDeliveryError
+from bot.ports import Backend, Pulls, Revisions, UnreadableDeliveryError
 from bot.wiring.app import MakeWork
 from bot.wiring.folders import run_folders
 from bot.wiring.verl import verl_at
@@ -53,12 +54,13 @@ class _Clock:
 def github_work(environ: Mapping[str, str]) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 
-    def make(settings: Settings, ledger: SqlLedger, now: Callable[[], datetime]) -> Work:
+    def make(settings: Settings, ledger: SqlLedger, worklist: SqlWorklist, now: Callable[[], datetime]) -> Work:
         rooms = app_rooms(settings, ledger, now, environ)
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories),
             reconcile=lambda target: reconcile(read_reference(target), rooms),
             open_targets=lambda: _open_targets(ledger, rooms),
+            missed_targets=lambda: missed_targets(worklist.known(), settings.repositories, rooms.pulls),
             now=now,
         )
 
@@ -119,6 +121,21 @@ def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...]) -> Colle
 def _open_targets(ledger: SqlLedger, rooms: AppRooms) -> Collection[str]:
     found = (reference_of(run, rooms) for run in ledger.open_runs())
     return {reference_text(one) for one in found if one is not None}
+
+
+def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls) -> Collection[str]:
+    """The open pull requests that are newer than every one that is known: their opening was not delivered.
+
+    Older ones that are not known were there before the service was; they wait until something happens to them.
+    """
+    newest: dict[str, int] = {}
+    for reference in map(read_reference, known):
+        if isinstance(reference, PullRef):
+            name = reference.repository
+            newest[name] = max(newest.get(name, 0), reference.number)
+    named = {name.lower() for name in served}
+    searched = [name for name in newest if not named or name.lower() in named]
+    return {reference_text(one) for name in searched for one in pulls.open_pulls(name) if one.number > newest[name]}
 
 
 def _backend(settings: Settings, github: GitHub, clock: _Clock, environ: Mapping[str, str]) -> Backend:

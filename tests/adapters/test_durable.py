@@ -45,6 +45,7 @@ class Pulls:
     running: set[str] = field(default_factory=set)
     open: tuple[str, ...] = ()
     again_s: float | None = None
+    missed: tuple[str, ...] = ()
 
     def hear(self, delivery: Received) -> Collection[str]:
         target = delivery.body.decode()
@@ -54,6 +55,11 @@ class Pulls:
             self.failures[f"hear {target}"] -= 1
             raise ConnectionError("502")
         return [target]
+
+    def search(self) -> Collection[str]:
+        if self.failures["search"]:
+            raise ConnectionError("502")
+        return self.missed
 
     def reconcile(self, target: str) -> float | None:
         if target in self.running:
@@ -72,12 +78,7 @@ class Pulls:
 def working(
     database: str, store: Store, pulls: Pulls, tick_s: float = 60, clock: Callable[[], datetime] = now
 ) -> Iterator[Worker]:
-    work = Work(
-        hear=pulls.hear,
-        reconcile=pulls.reconcile,
-        open_targets=lambda: pulls.open,
-        now=clock,
-    )
+    work = Work(pulls.hear, pulls.reconcile, lambda: pulls.open, pulls.search, clock)
     worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=tick_s)
     worker.start()
     try:
@@ -156,7 +157,21 @@ def test_the_tick_looks_again_where_runs_are_under_way(database: str, store: Sto
         until(lambda: pulls.looks["o/r#7"] >= 3)
 
 
-def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_an_hour(
+def test_what_no_delivery_told_of_is_found(database: str, store: Store) -> None:
+    pulls = Pulls(missed=("o/r#8",))
+    pulls.gate.set()
+    with working(database, store, pulls):
+        until(lambda: pulls.looks["o/r#8"] == 1)
+
+
+def test_a_search_that_fails_stops_nothing(database: str, store: Store) -> None:
+    pulls = Pulls(failures=Counter({"search": 1}), open=("o/r#7",))
+    pulls.gate.set()
+    with working(database, store, pulls):
+        until(lambda: pulls.looks["o/r#7"] == 1)
+
+
+def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_while(
     database: str, store: Store
 ) -> None:
     pulls = Pulls()
@@ -165,7 +180,7 @@ def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_an_
     ahead = timedelta()
     with working(database, store, pulls, tick_s=0.1, clock=lambda: now() + ahead):
         until(lambda: pulls.looks["o/r#1"] == 1)
-        ahead = timedelta(minutes=61)
+        ahead = timedelta(minutes=16)
         until(lambda: pulls.looks["o/r#1"] == 2)
         ahead = timedelta(days=4)
         time.sleep(0.5)
@@ -191,7 +206,7 @@ def reconcile(target):
     write(f"end {target}")
 def hear(delivery):
     return [delivery.body.decode()]
-work = Work(hear, reconcile, tuple, lambda: datetime.now(UTC))
+work = Work(hear, reconcile, tuple, tuple, lambda: datetime.now(UTC))
 worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
 worker.start()
 print("started", flush=True)

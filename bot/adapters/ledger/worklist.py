@@ -87,6 +87,11 @@ class SqlWorklist:
         with self._store.read() as connection:
             return connection.scalar(sa.select(targets.c.attempts).where(targets.c.target == target)) or 0
 
+    def known(self) -> tuple[str, ...]:
+        """Every target that was ever asked for."""
+        with self._store.read() as connection:
+            return tuple(connection.scalars(sa.select(targets.c.target).order_by(targets.c.target)))
+
     def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
         """Targets that something happened to since one instant and that were last looked at before another."""
         table = targets.c

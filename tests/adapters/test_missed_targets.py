@@ -1,0 +1,40 @@
+"""Which open pull requests count as missed."""
+
+from dataclasses import dataclass
+
+from bot.core.change import Change
+from bot.core.pull import Pull, PullRef
+from bot.wiring.app_work import missed_targets
+
+
+@dataclass
+class Listed:
+    """A forge of which only the listing of open pull requests is asked."""
+
+    numbers: dict[str, tuple[int, ...]]
+
+    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+        return tuple(PullRef(repository, number) for number in self.numbers[repository])
+
+    def pull(self, ref: PullRef) -> Pull:
+        raise NotImplementedError
+
+    def change(self, pull: Pull) -> Change:
+        raise NotImplementedError
+
+    def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
+        raise NotImplementedError
+
+
+def test_only_what_is_newer_than_all_that_is_known_was_missed() -> None:
+    pulls = Listed({"o/r": (3, 8, 11, 12), "o/other": (5,)})
+    assert missed_targets(("o/r#8", "o/r#10", "o/other#5"), (), pulls) == {"o/r#11", "o/r#12"}
+
+
+def test_a_repository_of_which_nothing_is_known_is_not_searched() -> None:
+    assert missed_targets((), ("o/r",), Listed({"o/r": (1, 2)})) == set()
+
+
+def test_a_repository_that_is_served_no_longer_is_not_searched() -> None:
+    pulls = Listed({"O/R": (9,), "o/gone": (9,)})
+    assert missed_targets(("O/R#1", "o/gone#1"), ("o/r",), pulls) == {"O/R#9"}
