@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -182,8 +183,10 @@ def _size(path: Path) -> int:
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
     """End a git and what it started; both pipes are read to their end."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+    # It may have ended by itself just now.
+    with suppress(ProcessLookupError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
