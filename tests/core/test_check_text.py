@@ -67,10 +67,10 @@ def test_a_learning_signal_shows_its_curves() -> None:
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", found.summary, re.MULTILINE)
 
 
-def test_a_job_without_a_run_says_why() -> None:
+def test_a_job_without_a_run_says_that_it_has_not_begun() -> None:
     found = job_text(Standing(_wanted(), JobState.WAITING, "it is about to start"))
     assert found == CheckText("Waiting: the job has not begun", found.summary)
-    assert found.summary.startswith("**Waiting: it is about to start**")
+    assert found.summary.startswith("**Waiting: the job has not begun**")
 
 
 def test_an_extra_says_that_it_never_counts() -> None:
