@@ -9,6 +9,7 @@ from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsB
 from bot.adapters.dispatch.local_backend import LocalBackend
 from bot.adapters.durable import Work
 from bot.adapters.git import GitError, GitRepository
+from bot.adapters.github.administration import GithubAdministration
 from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.conversation import GithubConversation
 from bot.adapters.github.people import GithubPeople
@@ -35,10 +36,13 @@ from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
+from bot.handlers.redelivering import Redelivery
 from bot.ports import Backend, Pulls, Revisions, UnreadableDeliveryError
 from bot.wiring.app import MakeWork
 from bot.wiring.folders import run_folders
 from bot.wiring.verl import verl_at
+
+_OFTEN_S, _SELDOM_S = 30.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,18 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 
     def make(settings: Settings, ledger: SqlLedger, worklist: SqlWorklist, now: Callable[[], datetime]) -> Work:
-        rooms = app_rooms(settings, ledger, now, environ)
+        rooms, redelivery = app_rooms(settings, ledger, now, environ)
+
+        def missed() -> Collection[str]:
+            found = missed_targets(worklist.known(), settings.repositories, rooms.pulls)
+            redelivery.ask_again()
+            return found
+
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories),
             reconcile=lambda target: reconcile(read_reference(target), rooms),
             open_targets=lambda: _open_targets(ledger, rooms),
-            missed_targets=lambda: missed_targets(worklist.known(), settings.repositories, rooms.pulls),
+            missed_targets=missed,
             now=now,
         )
 
@@ -69,8 +79,8 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
 
 def app_rooms(
     settings: Settings, ledger: SqlLedger, now: Callable[[], datetime], environ: Mapping[str, str]
-) -> AppRooms:
-    """The rooms of App mode."""
+) -> tuple[AppRooms, Redelivery]:
+    """The rooms of App mode, and what asks for lost webhooks again."""
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url)
     tokens, clock = github.tokens, _Clock(now)
     mirrors = Mirrors(
@@ -80,7 +90,7 @@ def app_rooms(
         token=lambda repository: tokens.token(repository) if tokens else None,
         surroundings=environ,
     )
-    return AppRooms(
+    rooms = AppRooms(
         pulls=GithubPulls(github),
         conversation=GithubConversation(github),
         checks=GithubChecks(github),
@@ -94,12 +104,15 @@ def app_rooms(
         verl=_verl(settings),
         summaries=SummaryCache(settings.data),
         uses=packaged_uses(),
-        site=load_profile(settings.site_profile, {}, {"home": environ.get("HOME", "/root")}),
+        site=load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")}),
         artifacts=settings.data / "runs",
         read_commands=command_lines,
         sources=_sources(settings),
         app_id=settings.app_id,
+        # The runs of GitHub Actions tell of themselves; a look by the clock is for the webhook that was lost.
+        poll_s=_SELDOM_S if settings.backend == "github-actions" else _OFTEN_S,
     )
+    return rooms, Redelivery(GithubAdministration(github), clock)
 
 
 def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...]) -> Collection[str]:

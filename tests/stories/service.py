@@ -16,6 +16,7 @@ import uvicorn
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
 from bot.adapters.git import GitError, GitRepository
+from bot.adapters.github.administration import GithubAdministration
 from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.conversation import GithubConversation
 from bot.adapters.github.people import GithubPeople
@@ -36,6 +37,7 @@ from bot.core.webhooks import parse_event
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import due, reconcile
+from bot.handlers.redelivering import Redelivery
 from bot.ports import Revisions
 from bot.web import Door, create_app
 from bot.wiring.folders import run_folders
@@ -99,6 +101,7 @@ class Service:
             APP_ID, self.world.private_key, api_url=self.world.url, patience=patience, pace=(), timeout_s=5
         )
         self.rooms = self._rooms()
+        self.redelivery = Redelivery(GithubAdministration(self.github), self.clock)
 
     def _rooms(self) -> AppRooms:
         world, github = self.world, self.github
@@ -186,6 +189,7 @@ class Service:
         """What the clock asks for: every open pull request, and whatever has a run under way."""
         wanted = [reference_text(one) for one in due(self.world.full_name, self.rooms)]
         self.worklist.want(wanted, self.clock.now())
+        self.redelivery.ask_again()
         self.settle()
 
     def go_on(self, seconds: float = 31.0) -> None:

@@ -134,11 +134,20 @@ class Deliveries:
         for one in chosen:
             self._queue.put(one)
 
-    def send(self, delivery: Delivery, *, redelivery: bool = False) -> int:
+    def lose(self, delivery: Delivery) -> None:
+        """A delivery that was held fails, as if nobody had listened."""
+        self.pending.remove(delivery)
+        self._try(delivery, "")
+
+    def send(self, delivery: Delivery) -> int:
         """Try one delivery now, and give the status of the answer, 0 for none."""
+        return self._try(delivery, self.url)
+
+    def _try(self, delivery: Delivery, url: str) -> int:
         begun = self._state.clock()
+        redelivery = bool(delivery.attempts)
         headers = self._headers(delivery)
-        status, answer = _post(self.url, delivery.body, headers) if self.url else (0, "")
+        status, answer = _post(url, delivery.body, headers) if url else (0, "")
         took_s = (self._state.clock() - begun).total_seconds()
         attempt = Attempt(
             self._state.new_id(), delivery, self._state.now(), status, redelivery, took_s, headers, answer
@@ -208,7 +217,10 @@ class Deliveries:
         found = next((one for one in self.attempts if one.id == delivery), None)
         if found is None:
             return False
-        threading.Thread(target=self.send, args=(found.delivery,), kwargs={"redelivery": True}, daemon=True).start()
+        if self.held:
+            self.pending.append(found.delivery)
+        else:
+            self._queue.put(found.delivery)
         return True
 
 
