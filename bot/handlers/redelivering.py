@@ -1,4 +1,4 @@
-"""Ask GitHub for the webhooks once more that did not reach us: it never does so by itself, and forgets in three days."""
+"""Ask GitHub once more for webhooks that did not reach us: it never does so by itself, and forgets in three days."""
 
 from collections import Counter
 from datetime import datetime, timedelta
