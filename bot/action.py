@@ -211,6 +211,7 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
         "job-file": str(place.job_file),
         "bridge-sha": taken.job.bridge.commit,
         "verl-sha": taken.job.verl.commit,
+        "merge-base": taken.merge_base,
     }
     _write_outputs(environ, outputs)
     return 0

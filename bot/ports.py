@@ -372,8 +372,8 @@ class Workflows(Protocol):
         """Start a workflow file at a branch or tag and give its run. Its run name must show `key`, which finds it."""
         ...
 
-    def find(self, repository: str, workflow: str, key: str) -> WorkflowRun | None:
-        """The newest run of a workflow whose name shows `key`."""
+    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
+        """The newest run of a workflow at a branch or tag whose name shows `key` and that no person started."""
         ...
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:

@@ -63,7 +63,8 @@ def run(
     job = wiring.read_job(job_file)
     environ = dict(os.environ)
     brought = wiring.read_junit_file(junit, job, junit_commit) if junit else None
-    allowed = wiring.beside_job(job, baseline) if baseline or flags["follow_ups"] else None
+    asked = bool(baseline) or flags["follow_ups"]
+    allowed = wiring.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
     if flags["dry_run"]:
         click.echo(commands(job, out, environ=environ, work=work), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)

@@ -194,6 +194,7 @@ def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
         attempt=attempt,
         required=wanted.required,
         asked_by=source,
+        merge_base=situation.merge_base,
         created=situation.now,
         updated=situation.now,
         job=wanted.job,

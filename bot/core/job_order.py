@@ -55,14 +55,24 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
     return job.model_copy(update=places)
 
 
-def pack(job: Job) -> str:
-    """A job, made portable, as one line of text."""
+def pack(job: Job, merge_base: str = "") -> str:
+    """A job, made portable, as one line of text, with the commit that a failure is held against."""
     text = portable(job).model_dump_json()
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    return f"{packed}.{merge_base}" if merge_base else packed
+
+
+def merge_base_of(text: str) -> str:
+    """The merge base that a packed text names, empty for none; OrderError for what is no commit."""
+    commit = text.strip().partition(".")[2]
+    if commit and not re.fullmatch("[0-9a-f]{40}", commit):
+        raise OrderError(f"the job's merge base is {commit[:60]!r}, which is no commit; dispatch it again")
+    return commit
 
 
 def unpack(text: str) -> Job:
     """The portable job of a packed text; OrderError for anything else."""
+    text = text.partition(".")[0]
     try:
         inflater = zlib.decompressobj()
         raw = inflater.decompress(base64.b64decode(re.sub(r"\s", "", text), validate=True), _MAX_JOB_BYTES)

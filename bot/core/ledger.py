@@ -86,7 +86,8 @@ class Run(Document):
     or narrowed run never satisfies the gate). `handle` is the back end's own name for it once submitted. `result`,
     `sentence` and `verdict` (the text of verdict.json as the bot judged it itself) are there when it is finished.
     `carried_from` is the head that the verdict was taken from. `url` is where its log can be read. `asked_by` is the
-    source of the entry that asked for it, empty for a job of the plan's first attempt.
+    source of the entry that asked for it, empty for a job of the plan's first attempt. `merge_base` is the commit that
+    a failure is held against, empty where there is none.
     """
 
     key: Digest
@@ -106,6 +107,7 @@ class Run(Document):
     url: str = ""
     carried_from: str = ""
     asked_by: str = ""
+    merge_base: str = ""
     gpu_minutes: float = 0.0
     created: AwareDatetime
     updated: AwareDatetime

@@ -21,7 +21,7 @@ class Situation:
     `policy` is that of the base. `plan` is None when there is none that could be relied on, and `problem` says why.
     `broken` are uses in verl that the head breaks. `wanted` are the jobs of the plan and those that people asked for,
     prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
-    are those of every head of the pull request.
+    are those of every head of the pull request. `merge_base` is where the head left the base, empty where unknown.
     """
 
     target: Target
@@ -34,6 +34,7 @@ class Situation:
     wanted: tuple[WantedJob, ...] = ()
     entries: tuple[Entry, ...] = ()
     runs: tuple[Run, ...] = field(default=())
+    merge_base: str = ""
 
     @property
     def repository(self) -> str:

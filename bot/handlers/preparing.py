@@ -29,6 +29,7 @@ class Prepared:
     problem: str = ""
     broken: tuple[str, ...] = ()
     wanted: tuple[WantedJob, ...] = ()
+    merge_base: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def prepare(
     wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
     wanted += _baselines(found, policy, entries, runs, builder)
     unique = {one.id: one for one in reversed(wanted)}
-    return Prepared(found.plan, "", broken, tuple(one for one in wanted if unique.get(one.id) is one))
+    jobs = tuple(one for one in wanted if unique.get(one.id) is one)
+    return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
 
 
 def planned(target: Target, policy: Policy, trees: SourceTrees, rooms: AppRooms) -> Planned:

@@ -119,6 +119,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
         wanted=made.wanted,
         entries=entries,
         runs=runs,
+        merge_base=made.merge_base,
     )
 
 

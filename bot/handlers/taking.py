@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.core.inert import one_line
-from bot.core.job_order import OrderError, OrderTarget, placed, read_target, unpack
+from bot.core.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, unpack
 from bot.core.jobs import Job
 from bot.core.pull import PullRef, PullState
 from bot.core.record import (
@@ -35,10 +35,14 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The job on this machine, and why it must not run; `why` is empty when it may."""
+    """The job on this machine, and why it must not run; `why` is empty when it may.
+
+    `merge_base` is the commit that a failure is held against, empty for none.
+    """
 
     job: Job
     why: str
+    merge_base: str = ""
 
 
 def take(order: Order, root: Path, pulls: Pulls) -> Taken:
@@ -46,7 +50,8 @@ def take(order: Order, root: Path, pulls: Pulls) -> Taken:
     job = placed(unpack(order.packed), str(root))
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
-    return Taken(job, _why_not(order.repository, read_target(order.target), pulls))
+    why = _why_not(order.repository, read_target(order.target), pulls)
+    return Taken(job, why, merge_base_of(order.packed))
 
 
 def _why_not(repository: str, target: OrderTarget, pulls: Pulls) -> str:

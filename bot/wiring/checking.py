@@ -105,15 +105,21 @@ def _beside_check(
     return replace(allowed, merge_base=MergeBase(commit, core, patches))
 
 
-def beside_job(job: Job, baseline: str | None) -> Allowed:
+def beside_job(job: Job, baseline: str | None, *, lenient: bool = False) -> Allowed:
     """The runs that may follow a single job, with a commit of its Bridge repository as its merge base.
 
-    Of the patches that the job declares those are taken that fit the commit.
+    Of the patches that the job declares those are taken that fit the commit. A `lenient` caller, a machine that was
+    sent here with the commit, goes on without one that the repository lacks, and the card says so.
     """
     if baseline is None:
         return without_base(AS_ASKED, "no --baseline was given")
     bridge, verl = GitRepository(job.bridge.path), GitRepository(job.verl.path)
-    commit = bridge.resolve(baseline)
+    try:
+        commit = bridge.resolve(baseline)
+    except UnknownRevisionError:
+        if not lenient:
+            raise
+        return without_base(AS_ASKED, f"{baseline[:12]} is not in the repository of the job")
     core = _megatron_lm(bridge, commit, Path(job.megatron_lm.path)) if job.megatron_lm else None
     patches = _fitting(job.patches, {"bridge": (bridge, commit), "verl": (verl, job.verl.commit)})
     return replace(AS_ASKED, merge_base=MergeBase(commit, core, patches))

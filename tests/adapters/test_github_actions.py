@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
-from bot.core.job_order import MAX_INPUT_CHARS, MAX_INPUTS, placed, portable, unpack
+from bot.core.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from bot.core.jobs import Job, Repository
 from bot.core.ledger import Run, RunState, run_key
 from bot.ports import BackendError, ForgeError
@@ -93,6 +93,8 @@ def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
     assert (there.bridge.path, there.verl.commit) == ("/__w/r/r/bridge", job.verl.commit)
     assert json.loads(inputs["labels"]) == ["self-hosted", "linux", f"gpu-x{job.gpu_count}"]
     assert (inputs["pull"], inputs["head_sha"]) == ("7", job.bridge.commit)
+    based = order_inputs(order(job).model_copy(update={"merge_base": "e" * 40}), SETTINGS)
+    assert merge_base_of(based["job"]) == "e" * 40
     # Older servers take ten.
     assert len(inputs) <= 10 <= MAX_INPUTS
     assert sum(len(name) + len(value) for name, value in inputs.items()) < MAX_INPUT_CHARS / 8

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.adapters.github.downloads import safe_member, unpack
+from bot.adapters.github.session import with_token
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.core.forge import Artifact, WorkflowRun
 from bot.ports import ForgeError
@@ -69,10 +70,26 @@ def test_a_run_is_found_by_its_key(at: Room) -> None:
     runs = {key: start(at, key).id for key in ("a" * 64, "b" * 64)}
     workflows = GithubWorkflows(at.github)
     for key, run_id in runs.items():
-        found = workflows.find(REPOSITORY, FILE, key)
+        found = workflows.find(REPOSITORY, FILE, key, "main")
         assert found is not None
         assert found.id == run_id
-    assert workflows.find(REPOSITORY, FILE, "c" * 64) is None
+    assert workflows.find(REPOSITORY, FILE, "c" * 64, "main") is None
+    assert workflows.find(REPOSITORY, FILE, "a" * 64, "other") is None, "another branch may hold a changed copy"
+
+
+def test_a_run_that_a_person_started_under_our_key_is_not_ours(at: Room) -> None:
+    at.world.person("mallory", "write")
+    at.world.user_token("a-writer", "mallory")
+    forged = GithubWorkflows(with_token("a-writer", api_url=at.world.url))
+    run = forged.dispatch(REPOSITORY, FILE, "main", {"run_key": KEY, "job": "{}"}, KEY)
+    started = forged.run(REPOSITORY, run.id)
+    assert started is not None
+    assert KEY in started.title
+    assert GithubWorkflows(at.github).find(REPOSITORY, FILE, KEY, "main") is None
+    ours = start(at)
+    found = GithubWorkflows(at.github).find(REPOSITORY, FILE, KEY, "main")
+    assert found is not None
+    assert found.id == ours.id != run.id
 
 
 BROKEN = [

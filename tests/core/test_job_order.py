@@ -10,6 +10,7 @@ from bot.core.job_order import (
     OrderError,
     OrderTarget,
     check_inputs,
+    merge_base_of,
     pack,
     placed,
     portable,
@@ -27,6 +28,14 @@ def test_a_job_travels_whole() -> None:
         job = make_job(variant.level, variant.name)
         assert unpack(pack(job)) == portable(job)
         assert len(pack(job)) < 6_000
+
+
+def test_the_merge_base_travels_with_the_job() -> None:
+    packed = pack(make_job(), "e" * 40)
+    assert (unpack(packed), merge_base_of(packed)) == (portable(make_job()), "e" * 40)
+    assert merge_base_of(pack(make_job())) == ""
+    with pytest.raises(OrderError, match="which is no commit"):
+        merge_base_of(f"{pack(make_job())}.--upload-pack=x")
 
 
 def test_equal_jobs_of_two_machines_are_one() -> None:

@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.core.jobs import Repository
+from bot.adapters.git import UnknownRevisionError
+from bot.core.jobs import Job, Repository
 from bot.core.levels import BASE_WRAPPER
+from bot.wiring import beside_job
 from runners.other_runs import LOCK
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
@@ -214,3 +216,12 @@ def test_a_baseline_that_is_no_commit_is_told_before_anything_runs(
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert said in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_machine_that_lacks_the_merge_base_runs_the_job_all_the_same(place: Place) -> None:
+    job = Job.model_validate_json(Path(place.job("broken")).read_bytes())
+    allowed = beside_job(job, "e" * 40, lenient=True)
+    assert allowed.merge_base is None
+    assert allowed.why_no_base == "eeeeeeeeeeee is not in the repository of the job"
+    with pytest.raises(UnknownRevisionError):
+        beside_job(job, "e" * 40)

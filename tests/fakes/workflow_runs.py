@@ -39,7 +39,7 @@ class FakeWorkflows:
             raise refused
         return self.runs[number]
 
-    def find(self, repository: str, workflow: str, key: str) -> WorkflowRun | None:
+    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         """The newest that shows the key."""
         return next((run for run in reversed(self.runs.values()) if key in run.title), None)
 

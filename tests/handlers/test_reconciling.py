@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bot.adapters.dispatch.local_backend import follow_ups
 from bot.config.policy import POLICY_PATH
 from bot.core.ledger import Approval, Asked, Override, RunState
 from bot.core.levels import Level
@@ -104,6 +105,14 @@ def test_level_0_runs_first_and_alone_then_the_rest_then_the_gate_opens(app: App
     assert names == {"verl-e2e": "success"} | {f"verl-e2e / {job}": "success" for job in (SMOKE, AMPLIFIED, RECOMPUTE)}
     (card,) = app.hub.cards(7)
     assert "Pass" in card.body.splitlines()[1]
+
+
+def test_every_run_knows_the_commit_that_its_failure_is_held_against(app: App) -> None:
+    app.open()
+    look(app)
+    (run,) = app.ledger.runs(REPOSITORY, number=7)
+    assert run.merge_base == app.hub.pulls[7].base_sha
+    assert follow_ups(run) == ("--follow-ups", "--baseline", run.merge_base)
 
 
 def test_a_second_look_writes_nothing(app: App) -> None:

@@ -65,7 +65,7 @@ class GitHubActionsBackend:
         """Dispatch the workflow once; the handle is the number of its run."""
         inputs = order_inputs(run, self._settings)
         with _refusals():
-            known = self._workflows.find(run.repository, self._settings.workflow, run.key)
+            known = self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
             settings = self._settings
             started = known or self._workflows.dispatch(
                 run.repository, settings.workflow, settings.branch, inputs, run.key
@@ -124,7 +124,7 @@ class GitHubActionsBackend:
     def _found(self, run: Run) -> WorkflowRun | None:
         if run.handle.isdigit():
             return self._workflows.run(run.repository, int(run.handle))
-        return self._workflows.find(run.repository, self._settings.workflow, run.key)
+        return self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
 
     def _unknown(self, run: Run) -> Progress:
         if run.state is RunState.CANCELLING:
@@ -212,7 +212,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     inputs = {
         "key": run.key,
         "job_id": run.job_id,
-        "job": pack(job),
+        "job": pack(job, run.merge_base),
         "pull": "" if run.number is None else str(run.number),
         "head_sha": run.head_sha,
         "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, settings.runners)) + "]",

@@ -37,9 +37,9 @@ _TAIL_BYTES = 64 * 1024
 _OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "DBOS_", "ACTIONS_")
 
 
-def follow_ups(_: Run) -> tuple[str, ...]:
-    """The runs beside it on the same commit, as each level asks for them."""
-    return ("--follow-ups",)
+def follow_ups(run: Run) -> tuple[str, ...]:
+    """The runs beside it, as each level asks for them, and the merge base for a failure, where one is known."""
+    return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
 
 
 class LocalBackend:

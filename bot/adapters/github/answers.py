@@ -169,6 +169,13 @@ class DispatchAnswer(Answer):
     html_url: str = ""
 
 
+class ActorAnswer(Answer):
+    """Who started something; an App is a `Bot`."""
+
+    login: str = ""
+    type: str = ""
+
+
 class WorkflowRunAnswer(Answer):
     """A workflow run."""
 
@@ -178,6 +185,8 @@ class WorkflowRunAnswer(Answer):
     display_title: str = ""
     html_url: str = ""
     head_sha: str = ""
+    head_branch: str | None = None
+    actor: ActorAnswer | None = None
     run_attempt: int = 1
     created_at: AwareDatetime | None = None
 

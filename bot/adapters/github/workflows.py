@@ -1,6 +1,7 @@
 """Workflow runs: started once for each key, found again by it, cancelled, and what they leave."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,8 @@ MAX_INPUT_CHARACTERS = 65_535
 # A run that was just started may not be listed yet.
 _LOOKS = 4
 _NO_SUCH_FIELD = (400, 422)
+# What GitHub calls an App that acts: ours, or GitHub Actions itself.
+_BOT = "Bot"
 
 
 class GithubWorkflows:
@@ -38,21 +41,28 @@ class GithubWorkflows:
         _check_inputs(inputs, key)
 
         def start() -> WorkflowRun:
-            return self._start(repository, workflow, revision, dict(inputs)) or self._await(repository, workflow, key)
+            started = self._start(repository, workflow, revision, dict(inputs))
+            return started or self._await(repository, workflow, key, revision)
 
         def find() -> WorkflowRun | None:
-            return self._look(repository, workflow, key)
+            return self._look(repository, workflow, key, revision)
 
         return once(start, find, patience=self._github.patience)
 
-    def find(self, repository: str, workflow: str, key: str) -> WorkflowRun | None:
-        """The newest run of a workflow whose name shows `key`."""
+    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
+        """The newest run of a workflow at `revision` whose name shows `key` and that no person started.
+
+        Whoever may write can dispatch a changed copy of the workflow under any name, so neither another branch nor a
+        person's run is ever taken for ours.
+        """
         path = f"{_workflow(repository, workflow)}/runs"
         parameters = {"event": "workflow_dispatch", "per_page": 100}
         data = self._github.courier(repository).ask("GET", path, parameters=parameters)
         entries = data.get("workflow_runs", []) if isinstance(data, dict) else []
-        runs = [_as_run(read(WorkflowRunAnswer.model_validate, entry, "workflow runs")) for entry in entries]
-        return max((run for run in runs if key in run.title), key=lambda run: run.id, default=None)
+        answers = [read(WorkflowRunAnswer.model_validate, entry, "workflow runs") for entry in entries]
+        ours = (one for one in answers if one.head_branch == revision and one.actor and one.actor.type == _BOT)
+        runs = (_as_run(one) for one in ours if key in one.display_title)
+        return max(runs, key=lambda run: run.id, default=None)
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """A run as it is now, None when it is gone."""
@@ -122,15 +132,16 @@ class GithubWorkflows:
         found = read(DispatchAnswer.model_validate, data, f"the dispatch of {workflow}")
         return WorkflowRun(id=found.workflow_run_id, status="queued", url=found.html_url)
 
-    def _await(self, repository: str, workflow: str, key: str) -> WorkflowRun:
-        found = self._look(repository, workflow, key)
+    def _await(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun:
+        found = self._look(repository, workflow, key, revision)
         if found is None:
             raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
         return found
 
-    def _look(self, repository: str, workflow: str, key: str) -> WorkflowRun | None:
+    def _look(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         patience = self._github.patience
-        return _first(lambda: self.find(repository, workflow, key), lambda: patience.sleep(2 * patience.first_wait_s))
+        look = partial(self.find, repository, workflow, key, revision)
+        return _first(look, lambda: patience.sleep(2 * patience.first_wait_s))
 
 
 def _first(look: Callable[[], WorkflowRun | None], pause: Callable[[], None]) -> WorkflowRun | None:
