@@ -1,7 +1,7 @@
 """Ask the back end where runs stand, and judge what an ended one left: a run's own word counts for nothing."""
 
 from bot.core.documents import verdict_json
-from bot.core.job_order import portable
+from bot.core.job_order import same_job
 from bot.core.jobs import Job
 from bot.core.ledger import Run, RunState
 from bot.core.outcome import Result, Verdict
@@ -81,7 +81,7 @@ def _judged(run: Run, rooms: AppRooms) -> Run:
 
 def _is_of(job: Job | None, run: Run) -> bool:
     """Whether a run folder is that of the run: its job is the one that was sent, wherever its repositories lie."""
-    return job is not None and run.job is not None and portable(job) == portable(run.job)
+    return job is not None and run.job is not None and same_job(job, run.job)
 
 
 def _with_verdict(run: Run, rooms: AppRooms, verdict: Verdict, gpu_minutes: float) -> Run:
