@@ -41,6 +41,7 @@ from bot.handlers.redelivering import Redelivery
 from bot.ports import Revisions
 from bot.web import Door, create_app
 from bot.wiring.folders import run_folders
+from tests.fakes.app import FakeSource
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
 
 # A story whose looks go on for longer than this never comes to rest.
@@ -81,8 +82,9 @@ class Waits:
 class Service:
     """One process of the service after another, on the same folder."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, folder: Path, api_url: str = "") -> None:
         self.world = world
+        self.api_url = api_url or world.url
         self.folder = folder
         self.clock = StoryClock()
         self.waits = Waits(self.clock)
@@ -98,7 +100,7 @@ class Service:
         self.worklist = SqlWorklist(self.store)
         patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
         self.github: GitHub = as_app(
-            APP_ID, self.world.private_key, api_url=self.world.url, patience=patience, pace=(), timeout_s=5
+            APP_ID, self.world.private_key, api_url=self.api_url, patience=patience, pace=(), timeout_s=5
         )
         self.rooms = self._rooms()
         self.redelivery = Redelivery(GithubAdministration(self.github), self.clock)
@@ -198,14 +200,14 @@ class Service:
         self.settle()
 
 
-def _no_verl(ref: str) -> Revisions:
-    raise AssertionError(f"no story asks for verl {ref}")
+def _no_verl(_: str) -> Revisions:
+    return FakeSource({})
 
 
 @contextmanager
-def running(world: World, folder: Path) -> Iterator[Service]:
-    """A service whose web application takes the world's webhooks."""
-    service = Service(world, folder)
+def running(world: World, folder: Path, api_url: str = "") -> Iterator[Service]:
+    """A service whose web application takes the world's webhooks; `api_url` where not the world's own."""
+    service = Service(world, folder, api_url)
     door = Door(SECRET, service.keep, lambda: None, dict, service.clock.now)
     config = uvicorn.Config(create_app(door), host="127.0.0.1", port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)

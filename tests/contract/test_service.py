@@ -1,0 +1,45 @@
+"""The service itself with Prism between it and the stand-in: no request or answer that GitHub does not describe."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.openapi import DESCRIPTION
+from tests.fakes.github_standin.repository import Submodule
+from tests.fakes.github_standin.world import living
+from tests.fakes.prism import proxying
+from tests.stories.conftest import POLICY_FILE, Story, furnish
+from tests.stories.service import running
+
+pytestmark = pytest.mark.node
+
+
+def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path) -> None:
+    with (
+        living(tmp_path / "world") as world,
+        proxying(node_folder, DESCRIPTION, world.url, tmp_path / "prism.log") as proxy,
+    ):
+        furnish(world)
+        # Prism takes no path with slashes where GitHub describes one word, so the policy is the packaged one.
+        world.commit({POLICY_FILE: None})
+        world.standin.shapes.base = proxy
+        with running(world, tmp_path / "service", proxy) as service:
+            story = Story(world, service)
+            number = world.open_pull("alice", {"3rdparty/Megatron-LM": Submodule("5" * 40)})
+            service.settle()
+            world.start_run()
+            service.settle()
+            story.say("mona", "/verl-e2e explain src/bridge.py\n/verl-e2e override level0 no machine is free")
+            story.say("rita", "/verl-e2e cancle")
+            service.go_on()
+            story.say("alice", "/verl-e2e cancel")
+            service.go_on()
+            service.tick()
+            service.go_on()
+            # What Prism refuses comes to the service as an error of GitHub's.
+            assert service.failures == []
+            assert [one.conclusion for one in world.runs()] == ["cancelled"]
+            assert world.gate(number) == "success"
+            asked = {one.route for one in world.standin.traffic}
+    assert len(asked) >= 15, sorted(asked)
+    assert b"VIOLATION" not in (tmp_path / "prism.log").read_bytes()
