@@ -276,8 +276,11 @@ class Deliveries(Protocol):
 class Worklist(Protocol):
     """The targets, as text, that are to be looked at; asking ten times before it happens is asking once."""
 
-    def want(self, wanted: Collection[str], now: datetime) -> None:
-        """Want targets once more, by the clock and not because something happened to them."""
+    def want(self, wanted: Collection[str], now: datetime, *, at_once: bool = False) -> None:
+        """Want targets once more by the clock, and not because something happened to them.
+
+        What is wanted at a later time stays so, but with `at_once`.
+        """
         ...
 
     def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ MISTAKES = (
     ({"VERL_E2E_BRIDGE": "/no/such/bridge"}, "VERL_E2E_BRIDGE: '/no/such/bridge' is no folder"),
     ({"VERL_E2E_BACKEND": "local", "VERL_E2E_VERL": "/tmp"}, "VERL_E2E_BRIDGE: it names no folder; local needs"),
     ({"VERL_E2E_BACKEND": "local", "VERL_E2E_BRIDGE": "/tmp"}, "VERL_E2E_VERL: it names no folder; local needs"),
+    ({"VERL_E2E_SITE_VALUES": "kit"}, "VERL_E2E_SITE_VALUES: 'kit' is no name=value"),
     ({"VERL_E2E_WORKERS": "0"}, "VERL_E2E_WORKERS"),
     ({"VERL_E2E_TICK_S": "1m"}, "VERL_E2E_TICK_S"),
     ({"VERL_E2E_LOG_LEVEL": "loud"}, "VERL_E2E_LOG_LEVEL: 'loud' is not known"),

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -85,6 +85,9 @@ class Worker:
         self._handed: dict[str, float] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="hear")
+        self._aside = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._searching: Future[None] = Future()
+        self._searching.set_result(None)
         self._thread = threading.Thread(target=self._rounds, name="worker", daemon=True)
         self._next_tick = self._next_cleaning = self._next_search = 0.0
         self.counts = Counts()
@@ -119,7 +122,8 @@ class Worker:
         self._stop.set()
         self._wake.set()
         self._thread.join(_GRACE_S)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._aside):
+            pool.shutdown(wait=False, cancel_futures=True)
         deadline = time.monotonic() + _GRACE_S
         while self._handed and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -219,13 +223,15 @@ class Worker:
     def _tick(self) -> None:
         """Want what no delivery may tell of: runs under way, and recent pull requests now and then."""
         if time.monotonic() >= self._next_tick:
-            self._next_tick = time.monotonic() + self._tick_s
             now = self._work.now()
-            recent = self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE)
-            self._worklist.want({*self._work.open_targets(), *recent}, now)
-        if time.monotonic() >= self._next_search:
+            # At the start at once: nobody knows what happened while no process listened.
+            self._worklist.want(self._work.open_targets(), now, at_once=not self._next_tick)
+            self._worklist.want(self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE), now)
+            self._next_tick = time.monotonic() + self._tick_s
+        if time.monotonic() >= self._next_search and self._searching.done():
             self._next_search = time.monotonic() + max(_SEARCH_S, self._tick_s)
-            self._search()
+            # Aside: GitHub may take its time, and nothing waits for this.
+            self._searching = self._aside.submit(self._search)
         if time.monotonic() >= self._next_cleaning:
             self._next_cleaning = time.monotonic() + _CLEANING_S
             self._clean()
@@ -234,12 +240,11 @@ class Worker:
         """Find what no delivery told of; what GitHub does not answer now it will later."""
         try:
             missed = self._work.missed_targets()
+            if missed:
+                log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
+                self._worklist.want(missed, self._work.now())
         except Exception as error:
-            _tell("open pull requests not listed", error, {})
-            return
-        if missed:
-            log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
-            self._worklist.want(missed, self._work.now())
+            _tell("nothing found of what no delivery told of", error, {})
 
     def _clean(self) -> None:
         """Remove what nobody will ask for again."""

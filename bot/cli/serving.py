@@ -1,8 +1,10 @@
 """The verb that stays: serve."""
 
+import logging
 import os
 import signal
 import socket
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -39,7 +41,10 @@ def serve(*, check: bool) -> int:
         click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
         return 0
     listen(settings, service)
-    return 0
+    # A look may still wait for GitHub, and Python would wait for it; what is cut off is done again after the next start.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def listen(settings: "Settings", service: "Service") -> None:

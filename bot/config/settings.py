@@ -38,6 +38,7 @@ class Settings:
     runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
     site_profile: str
+    site_values: Mapping[str, str]
     verl: str
     bridge: str
     workers: int
@@ -225,6 +226,12 @@ VARIABLES: Mapping[str, Variable] = {
         "The site profile of this read.host, packaged name or file, for `local`.",
         str,
         "default",
+    ),
+    "site_values": Variable(
+        "VERL_E2E_SITE_VALUES",
+        "What the site profile leaves open, `name=value`, several with spaces between, as `--set` of other verbs.",
+        read.pairs,
+        "",
     ),
     "verl": Variable(
         "VERL_E2E_VERL",

@@ -152,6 +152,17 @@ def runners(text: str) -> dict[int, tuple[str, ...]]:
     return sizes
 
 
+def pairs(text: str) -> dict[str, str]:
+    """Names with their values, `name=value name=value`."""
+    found = {}
+    for word in text.split():
+        name, equals, value = word.partition("=")
+        if not name or not equals or not value:
+            raise BadValueError(f"{_shown(word)} is no name=value", "write kit=/opt/kit and the like")
+        found[name] = value
+    return found
+
+
 def place(text: str) -> str:
     """The address of a repository, or a folder."""
     return url(text) if "://" in text else folder(text)

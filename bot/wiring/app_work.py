@@ -1,5 +1,6 @@
 """What the service does for GitHub: the rooms that the settings name, and the work that the worker calls."""
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,12 +38,14 @@ from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from bot.handlers.redelivering import Redelivery
-from bot.ports import Backend, Pulls, Revisions, UnreadableDeliveryError
+from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError
 from bot.wiring.app import MakeWork
 from bot.wiring.folders import run_folders
 from bot.wiring.verl import verl_at
 
 _OFTEN_S, _SELDOM_S = 30.0, 600.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,8 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
         rooms, redelivery = app_rooms(settings, ledger, now, environ)
 
         def missed() -> Collection[str]:
-            found = missed_targets(worklist.known(), settings.repositories, rooms.pulls)
             redelivery.ask_again()
-            return found
+            return missed_targets(worklist.known(), settings.repositories, rooms.pulls)
 
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories),
@@ -148,7 +150,16 @@ def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls
             newest[name] = max(newest.get(name, 0), reference.number)
     named = {name.lower() for name in served}
     searched = [name for name in newest if not named or name.lower() in named]
-    return {reference_text(one) for name in searched for one in pulls.open_pulls(name) if one.number > newest[name]}
+    return {reference_text(one) for name in searched for one in _open_pulls(name, pulls) if one.number > newest[name]}
+
+
+def _open_pulls(repository: str, pulls: Pulls) -> tuple[PullRef, ...]:
+    """The open pull requests; none where the App is no longer, which must not hide what the others have."""
+    try:
+        return pulls.open_pulls(repository)
+    except (ForgeError, UnknownPullError) as error:
+        log.warning("open pull requests not listed: %s", error, extra={"repository": repository})
+        return ()
 
 
 def _backend(settings: Settings, github: GitHub, clock: _Clock, environ: Mapping[str, str]) -> Backend:

@@ -164,6 +164,29 @@ def test_what_no_delivery_told_of_is_found(database: str, store: Store) -> None:
         until(lambda: pulls.looks["o/r#8"] == 1)
 
 
+def test_a_search_that_takes_long_holds_up_nothing(database: str, store: Store) -> None:
+    pulls = Pulls()
+    pulls.gate.set()
+    slow = threading.Event()
+    work = Work(pulls.hear, pulls.reconcile, tuple, lambda: [str(slow.wait(20))], now)
+    worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
+    worker.start()
+    deliver(store, "1", "o/r#1")
+    until(lambda: pulls.looks["o/r#1"] == 1)
+    assert not slow.is_set()
+    slow.set()
+    worker.stop()
+
+
+def test_after_a_start_runs_under_way_are_looked_at_at_once(database: str, store: Store) -> None:
+    pulls = Pulls(open=("o/r#7",))
+    pulls.gate.set()
+    SqlWorklist(store).want(["o/r#7"], now())
+    SqlWorklist(store).finish("o/r#7", 1, now(), again_at=now() + timedelta(minutes=10))
+    with working(database, store, pulls):
+        until(lambda: pulls.looks["o/r#7"] == 1)
+
+
 def test_a_search_that_fails_stops_nothing(database: str, store: Store) -> None:
     pulls = Pulls(failures=Counter({"search": 1}), open=("o/r#7",))
     pulls.gate.set()

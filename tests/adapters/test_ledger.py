@@ -189,6 +189,8 @@ def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) 
     deliveries.heard([("x", ["news"])], NOW)
     assert worklist.wanted(NOW, 10) == ("busy", "news")
     assert worklist.wanted(later, 10) == ("busy", "news", "quiet")
+    worklist.want(["quiet"], NOW, at_once=True)
+    assert set(worklist.wanted(NOW, 10)) == {"busy", "news", "quiet"}
 
 
 def test_a_postponed_target_waits_but_for_news(store: Store) -> None:

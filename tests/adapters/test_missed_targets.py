@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bot.core.change import Change
 from bot.core.pull import Pull, PullRef
+from bot.ports import ForgeError
 from bot.wiring.app_work import missed_targets
 
 
@@ -14,6 +15,8 @@ class Listed:
     numbers: dict[str, tuple[int, ...]]
 
     def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+        if repository not in self.numbers:
+            raise ForgeError(f"the App is not installed in {repository}")
         return tuple(PullRef(repository, number) for number in self.numbers[repository])
 
     def pull(self, ref: PullRef) -> Pull:
@@ -38,3 +41,7 @@ def test_a_repository_of_which_nothing_is_known_is_not_searched() -> None:
 def test_a_repository_that_is_served_no_longer_is_not_searched() -> None:
     pulls = Listed({"O/R": (9,), "o/gone": (9,)})
     assert missed_targets(("O/R#1", "o/gone#1"), ("o/r",), pulls) == {"O/R#9"}
+
+
+def test_a_repository_that_the_app_has_left_hides_no_other() -> None:
+    assert missed_targets(("o/gone#1", "o/r#1"), (), Listed({"o/r": (2,)})) == {"o/r#2"}

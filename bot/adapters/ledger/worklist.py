@@ -41,10 +41,16 @@ class SqlWorklist:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def want(self, wanted: Collection[str], now: datetime) -> None:
-        """Want targets once more, by the clock and not because something happened to them."""
+    def want(self, wanted: Collection[str], now: datetime, *, at_once: bool = False) -> None:
+        """Want targets once more by the clock, and not because something happened to them.
+
+        What is wanted at a later time stays so, but with `at_once`.
+        """
         with self._store.write(lasting=False) as connection:
             ask(self._store, connection, wanted, now, touch=False)
+            if at_once:
+                late = sa.update(targets).where(targets.c.target.in_(wanted), targets.c.due > instant(now))
+                connection.execute(late.values(due=instant(now), since=instant(now)))
 
     def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
         """The targets to look at now, the longest waiting first."""

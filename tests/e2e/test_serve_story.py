@@ -1,0 +1,93 @@
+"""The whole service as a process, from a webhook to a green gate, killed on the way."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_serve import ROOT, figures, serving
+from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
+from tests.stories.conftest import furnish
+from tests.stories.recordings import SMOKE, adapted, job_of
+
+# The figure asked for: the plan stands on the pull request this long after the delivery, on an idle machine.
+PLAN_S = 5.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with living(tmp_path / "world") as world:
+        furnish(world)
+        yield world
+
+
+def environment(world: World, folder: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_API_URL": world.url,
+        "GITHUB_APP_ID": str(APP_ID),
+        "GITHUB_APP_PRIVATE_KEY": world.private_key,
+        "GITHUB_WEBHOOK_SECRET": SECRET,
+        "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
+        "VERL_E2E_DATA": str(folder),
+        "VERL_E2E_PORT": "0",
+        "VERL_E2E_SITE_PROFILE": "hopper-offline",
+        "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
+        "VERL_E2E_TICK_S": "1",
+    }
+
+
+def until(true: Callable[[], object], seconds: float = 60) -> float:
+    started = time.monotonic()
+    while not true():
+        assert time.monotonic() - started < seconds, "it did not come true in time"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) -> None:
+    environ, log = environment(world, tmp_path / "data"), tmp_path / "log"
+    with serving(environ, log) as (process, address):
+        world.deliveries.url = f"{address}/webhook"
+        number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+        took = until(lambda: world.cards(number) and world.live_runs())
+        assert took < 4 * PLAN_S
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (run,) = world.live_runs()
+    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    with serving(environ, log) as (process, address):
+        world.deliveries.url = f"{address}/webhook"
+        until(lambda: world.gate(number) == "success")
+        until(lambda: "Pass" in world.card(number))
+        assert figures(address)["reconciles_failed_total"] == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert (len(world.runs()), len(world.cards(number))) == (1, 1)
+    for secret in (SECRET, "PRIVATE KEY"):
+        assert secret not in log.read_text()
+
+
+def test_a_pull_request_whose_deliveries_were_all_lost_is_found(world: World, tmp_path: Path) -> None:
+    environ, log = environment(world, tmp_path / "data"), tmp_path / "log"
+    with serving(environ, log) as (_, address):
+        world.deliveries.url = f"{address}/webhook"
+        first = world.open_pull("alice", {"docs/guide.md": "other\n"})
+        until(lambda: world.gate(first) == "success")
+    world.deliveries.url = ""
+    second = world.open_pull("alice", {"docs/guide.md": "again\n"})
+    with serving(environ, log):
+        until(lambda: world.gate(second) == "success")
+
+
+def test_a_repository_that_is_not_served_is_left_alone(world: World, tmp_path: Path) -> None:
+    environ = environment(world, tmp_path / "data") | {"VERL_E2E_REPOSITORIES": "somebody/else"}
+    with serving(environ, tmp_path / "log") as (_, address):
+        world.deliveries.url = f"{address}/webhook"
+        number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+        until(lambda: figures(address)["deliveries_heard_total"] >= 1)
+        assert (world.cards(number), world.runs(), world.gate(number)) in (([], [], ""), ([], [], None))
