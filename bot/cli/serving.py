@@ -41,7 +41,7 @@ def serve(*, check: bool) -> int:
         click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
         return 0
     listen(settings, service)
-    # A look may still wait for GitHub, and Python would wait for it; what is cut off is done again after the next start.
+    # A look may still wait for GitHub, and Python would wait for it; what is cut off is done again after a start.
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
