@@ -9,30 +9,42 @@ from socket import socket
 
 _BEGINS_S = 60.0
 _LOOK_S = 0.1
+# Prism cannot be told to find a free port, and one that was free may be taken by the time that it listens.
+_ATTEMPTS = 3
+_PRISM = ("node", "node_modules/@stoplight/prism-cli/dist/index.js", "proxy")
 
 
 @contextmanager
 def proxying(folder: Path, description: str, upstream: str, log: Path) -> Iterator[str]:
     """The proxy's address, in front of `upstream`: a violation is answered with 4xx or 5xx and told in the log."""
-    with socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = ["node", "node_modules/@stoplight/prism-cli/dist/index.js", "proxy", description, upstream]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), "--errors"], cwd=folder, stdout=out, stderr=subprocess.STDOUT
-        )
-        try:
-            _wait(process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(10)
+    process, port = _begun(folder, [*_PRISM, description, upstream, "--errors"], log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
 
 
-def _wait(process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _begun(folder: Path, command: list[str], log: Path) -> tuple["subprocess.Popen[bytes]", int]:
+    for _ in range(_ATTEMPTS):
+        with socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [*command, "--port", str(port)], cwd=folder, stdout=out, stderr=subprocess.STDOUT
+            )
+        if _listens(process, log):
+            return process, port
+    raise AssertionError(f"prism did not begin to listen: {log.read_text(encoding='utf-8')[-2000:]}")
+
+
+def _listens(process: "subprocess.Popen[bytes]", log: Path) -> bool:
     until = time.monotonic() + _BEGINS_S
-    while b"is listening" not in log.read_bytes():
-        assert process.poll() is None, f"prism ended: {log.read_text(encoding='utf-8')[-2000:]}"
-        assert time.monotonic() < until, "prism did not begin to listen"
+    while process.poll() is None and time.monotonic() < until:
+        if b"is listening" in log.read_bytes():
+            return True
         time.sleep(_LOOK_S)
+    process.kill()
+    process.wait()
+    return False
