@@ -133,7 +133,12 @@ def _engine(url: sa.URL) -> sa.Engine:
         raise ArgumentError(f"{backend} is not supported")
     url = url.set(drivername=_DRIVERS[backend])
     if backend == "postgresql":
-        return sa.create_engine(url, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=BUSY_S)
+        # Only here, because it comes with an extra.
+        import psycopg  # noqa: PLC0415
+
+        return sa.create_engine(
+            url, module=psycopg, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=BUSY_S
+        )
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=8, max_overflow=24, pool_timeout=BUSY_S)
     sa.event.listen(engine, "connect", _set_up_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)

@@ -1,40 +1,31 @@
-"""The worker: hears what was delivered and reconciles what is wanted, on a DBOS queue that outlives the process.
+"""The worker: hears what was delivered and has what is wanted looked at.
 
-What is to be done lies in the deliveries and targets tables. DBOS runs one short workflow for each look at a target,
-never two of one target at once, and takes up after a kill what had begun. DBOS keeps one instance for each process.
+What is to be done lies in the deliveries and targets tables; the queue remembers only what is being looked at.
 """
 
-import hashlib
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
-from dbos import DBOS, DBOSConfig, SetEnqueueOptions
-from dbos import error as dbos_error
-
+from bot.adapters.durable.queue import TargetQueue
 from bot.core.deliveries import Received
 from bot.ports import BackendError, Deliveries, UnreadableDeliveryError, Worklist
 
-_QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
 # Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.
-_ROUND_S, _IDLE_S, _QUEUE_POLL_S = 0.1, 0.5, 0.2
+_ROUND_S, _IDLE_S = 0.1, 0.5
 _BATCH = 64
-# A target that was handed over and not heard of for so long is handed over again; DBOS refuses a double.
+# A target that was handed over and not heard of for so long is handed over again; the queue refuses a double.
 _HANDED_S = 120.0
 _FIRST_RETRY_S, _LAST_RETRY_S = 5.0, 900.0
 # With the waits above about 3 days, as long as GitHub would deliver it again.
 _HEARING_ATTEMPTS = 300
 # Redeliveries have the id of the delivery, and can be asked for during 7 days on GitHub Enterprise Server.
-_DELIVERIES_KEPT, _WORKFLOWS_KEPT = timedelta(days=14), timedelta(hours=1)
-_CLEANING_S, _CLEANED_AT_ONCE = 300.0, 1000
+_DELIVERIES_KEPT, _LOOKS_KEPT = timedelta(days=14), timedelta(hours=1)
+_CLEANING_S = 300.0
 # Pull requests to which something happened lately are looked at again, a few with each tick; a push of which
 # no delivery told is found so. GitHub grants 5,000 requests an hour, and a look takes about 3.
 _RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(minutes=15), 20
@@ -73,14 +64,15 @@ class Counts:
 class Worker:
     """Start it once in a process, `wake` it when something arrived, stop it at the end.
 
-    `queue_url` is where DBOS keeps its own tables: see `queue_url`.
+    `queue_url` is where the queue keeps its own tables: see `bot.adapters.durable.queue_url`.
     """
 
     def __init__(
         self, work: Work, deliveries: Deliveries, worklist: Worklist, queue_url: str, *, workers: int, tick_s: float
     ) -> None:
         self._work, self._deliveries, self._worklist = work, deliveries, worklist
-        self._queue_url, self._workers, self._tick_s = queue_url, workers, tick_s
+        self._workers, self._tick_s = workers, tick_s
+        self._queue = TargetQueue(queue_url, self._look, workers=workers)
         self._wake, self._stop = threading.Event(), threading.Event()
         self._handed: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -94,18 +86,7 @@ class Worker:
 
     def start(self) -> None:
         """Take up what an earlier process left, and go on until `stop`."""
-        _set_up_queue_file(self._queue_url)
-        DBOS(config=_config(self._queue_url))
-        _adopt_logger()
-
-        # DBOS writes on the function that it is given, which a bound method does not allow.
-        @DBOS.workflow(name=_WORKFLOW)
-        def look(target: str) -> None:
-            self._look(target)
-
-        self._workflow: Callable[[str], None] = look
-        DBOS.launch()
-        DBOS.register_queue(_QUEUE, worker_concurrency=self._workers, polling_interval_sec=_QUEUE_POLL_S)
+        self._queue.start()
         self._thread.start()
 
     def wake(self) -> None:
@@ -127,7 +108,7 @@ class Worker:
         deadline = time.monotonic() + _GRACE_S
         while self._handed and time.monotonic() < deadline:
             time.sleep(0.05)
-        DBOS.destroy(destroy_registry=True)
+        self._queue.stop()
 
     def _rounds(self) -> None:
         while not self._stop.is_set():
@@ -187,10 +168,7 @@ class Worker:
     def _enqueue(self, target: str) -> None:
         with self._lock:
             self._handed[target] = time.monotonic()
-        try:
-            with SetEnqueueOptions(deduplication_id=hashlib.sha256(target.encode()).hexdigest()):
-                DBOS.enqueue_workflow(_QUEUE, self._workflow, target)
-        except dbos_error.DBOSQueueDeduplicatedError:
+        if not self._queue.put(target):
             # The look before is not over yet; the target stays wanted.
             self._release(target)
 
@@ -250,62 +228,7 @@ class Worker:
         """Remove what nobody will ask for again."""
         now = self._work.now()
         self._deliveries.forget(now - _DELIVERIES_KEPT)
-        over = DBOS.list_workflows(
-            status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
-            end_time=(now - _WORKFLOWS_KEPT).isoformat(),
-            limit=_CLEANED_AT_ONCE,
-            load_input=False,
-            load_output=False,
-        )
-        if over:
-            DBOS.delete_workflows([workflow.workflow_id for workflow in over])
-
-
-def queue_url(database_url: str) -> str:
-    """Where DBOS keeps its tables: a schema of its own on PostgreSQL, a file of its own beside one of SQLite.
-
-    In one SQLite file its many small writes would hold up the webhook's single one; docs/design.md has the figures.
-    """
-    if not database_url.startswith("sqlite"):
-        return database_url
-    file = Path(database_url.removeprefix("sqlite:///").partition("?")[0])
-    return f"sqlite:///{file.with_name(f'{file.stem}-queue{file.suffix}')}"
-
-
-def _set_up_queue_file(url: str) -> None:
-    """Readers and the writer of an SQLite file do not wait for each other in this mode, which the file remembers."""
-    if url.startswith("sqlite:///"):
-        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-
-
-class _QuickConnection(sqlite3.Connection):
-    """Commits that outlive a kill and perhaps no power cut: what is to be done lies elsewhere."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.execute("PRAGMA synchronous=NORMAL")
-
-
-def _config(url: str) -> DBOSConfig:
-    # Version and executor never change: whatever process starts next takes up what was begun.
-    return {
-        "name": "verl-e2e",
-        "system_database_url": url,
-        "application_version": "1",
-        "executor_id": "verl-e2e",
-        "log_level": "WARNING",
-        "sys_db_pool_size": 5,
-        "db_engine_kwargs": {"connect_args": {"factory": _QuickConnection}} if url.startswith("sqlite") else {},
-    }
-
-
-def _adopt_logger() -> None:
-    """Let DBOS write into our log and not beside it."""
-    theirs = logging.getLogger("dbos")
-    for handler in list(theirs.handlers):
-        theirs.removeHandler(handler)
-    theirs.propagate = True
+        self._queue.forget(now - _LOOKS_KEPT)
 
 
 def _retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
