@@ -211,7 +211,7 @@ class Anything(RuleBasedStateMachine):
         head, gate = self.world.head(number), self.world.gate(number)
         if self.world.pull(number).state != "open":
             return
-        assert gate, "the head has no gate"
+        assert gate, ("the head has no gate", self.service.failures[-3:])
         # A card that was deleted comes again when there is something new to tell.
         cards = [one for one in self.world.cards(number) if "verl-e2e:card" in one.body]
         assert len(cards) == 1 or number in self.deleted
@@ -221,8 +221,10 @@ class Anything(RuleBasedStateMachine):
 
 TestAnything = Anything.TestCase
 TestAnything.settings = settings(
-    max_examples=25,
+    max_examples=8,
     stateful_step_count=30,
+    # The same orders in every run of the suite; a longer search is made by hand with other settings.
+    derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
