@@ -181,7 +181,7 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
         (("run", "--job", "nowhere.json", "--out", "x"), "nowhere.json"),
         (("plan", "--repo", "nowhere", "--base", "a", "--head", "b"), "nowhere"),
         (("check", "--repo", "nowhere", "--base", "a", "--verl", "nowhere", "--out", "x"), "nowhere"),
-        (("plan",), "Missing option"),
+        (("plan",), "give a pull request, or all of --repo, --base and --head"),
         (("run", "--job", "job.json", "--out", ""), "the path is empty"),
         (("judge", ""), "the path is empty"),
         (("frobnicate",), "No such command"),
