@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,12 +35,15 @@ RECORDED = {
     "level0-lora-matches-nothing": ("Fail", "peft", "the adapter has 0 parameters"),
     "level0-no-modelopt": ("Blocked", "environment", "modelopt cannot be found"),
     "level0-other-bridge-on-path": ("Blocked", "import", "expected below"),
+    "level0-swapped-export": ("Fail", "export_weight_sync", "correlate at 0.44393, below 0.995"),
     "level1-resume": ("Pass", None, "saved after step 1 and resumed from there"),
     "level1-uninterrupted": ("Pass", None, "2 training steps"),
     "level2-dense": ("Pass", None, "(tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1)"),
     # Its samples were copies of each other, so that the fault planted in it cannot show (docs/parity.md).
     "level2-dp-gradients-unfinalized": ("Pass", None, "data-parallel size 4"),
+    "level5-learning-rate-zero": ("Blocked", "learning_signal", "the learning rate is 0 at every step"),
     "level5-rising-cut-at-11": ("Blocked", "train_step", "the log ends at step 11 of 16"),
+    "level5-signal": ("Pass", None, "learning-signal passed"),
 }
 
 
@@ -110,6 +114,23 @@ def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tm
     after = _verl_e2e("card", folder).stdout
     assert before.startswith("Result: Pass")
     assert after.startswith(f"Result: {result}")
+
+
+@pytest.mark.parametrize("metric", ["actor/pg_loss", "actor/grad_norm", "critic/score/mean"])
+def test_a_nan_in_a_real_learning_run_is_unstable(metric: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(RUNS / "level5-signal", tmp_path / "run")
+    log = folder / "log.txt.zst"
+    text = zstd.decompress(log.read_bytes()).decode()
+    lines = text.split("\n")
+    (at,) = [number for number, line in enumerate(lines) if "step:12 - " in line]
+    lines[at], count = re.subn(rf"{metric}:[^ ]+", f"{metric}:nan", lines[at])
+    assert count == 1
+    log.write_bytes(zstd.compress("\n".join(lines).encode()))
+    done = _verl_e2e("judge", folder, "--json")
+    assert done.returncode == 1, done.stderr
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert verdict["result"] == "Fail"
+    assert f"{metric} is nan" in (folder / "card.txt").read_text()
 
 
 def test_a_damaged_log_is_missing_evidence_and_no_mistake_of_the_users(tmp_path: Path) -> None:
