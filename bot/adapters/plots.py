@@ -81,8 +81,9 @@ def _legend(theme: Theme) -> dict[str, object]:
 
 
 def _draw_panel(axes: Axes, panel: Panel, theme: Theme) -> None:
-    for line, color in zip(panel.lines, theme.lines, strict=False):
-        _draw_line(axes, line, color, theme)
+    scales = [axes, axes.twinx()] if panel.apart else [axes] * len(panel.lines)
+    for scale, line, color in zip(scales, panel.lines, theme.lines, strict=False):
+        _draw_line(scale, line, color, theme)
     axes.set_title(panel.title, color=theme.text, fontsize=10)
     axes.set_xlabel("step", color=theme.text)
     axes.set_ylabel(panel.unit, color=theme.text)
@@ -90,14 +91,22 @@ def _draw_panel(axes: Axes, panel: Panel, theme: Theme) -> None:
     axes.tick_params(which="both", colors=theme.text)
     axes.grid(visible=True, color=theme.grid, linewidth=0.6)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if panel.logarithmic:
-        axes.set_yscale("log")
-    for side in axes.spines.values():
-        side.set_color(theme.grid)
+    for scale, color in zip(scales, theme.lines, strict=False):
+        if panel.logarithmic:
+            scale.set_yscale("log")
+        for side in scale.spines.values():
+            side.set_color(theme.grid)
+        if panel.apart:
+            scale.tick_params(axis="y", which="both", colors=color)
+        if len(panel.lines) > 1:
+            # Room above the curves, so that the names hide none of them.
+            scale.margins(y=0.2)
     if len(panel.lines) > 1:
-        # Room above the curves, so that the names hide none of them.
-        axes.margins(y=0.2)
-        axes.legend(loc="upper right", ncols=2, **_legend(theme))
+        names = [Line2D([], [], color=color, marker=".") for color in theme.lines]
+        titles = [line.title for line in panel.lines]
+        scales[-1].legend(
+            names, titles, loc="upper right", ncols=2, columnspacing=1.0, handlelength=1.2, **_legend(theme)
+        )
 
 
 def _draw_line(axes: Axes, line: Line, color: str, theme: Theme) -> None:

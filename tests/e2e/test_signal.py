@@ -31,6 +31,15 @@ def test_a_bare_log_shows_its_curves_and_its_word() -> None:
     assert "critic/score/mean  level with the baseline" in done.stdout
 
 
+def test_a_shorter_baseline_is_compared_as_far_as_it_goes() -> None:
+    runs = ROOT / "tests" / "fixtures" / "runs"
+    done = _python("-m", "bot", "signal", runs / "level5-signal", "--baseline", runs / "level5-learning-rate-zero")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("learning-signal passed: critic/score/mean rose from 4.965 to 7.069 over 20 steps")
+    assert "critic/score/mean  level with the baseline over 14 of 20 steps" in done.stdout
+    assert "KL to the reference drifts above the baseline" in done.stdout
+
+
 def test_the_document_says_the_same() -> None:
     done = _python("-m", "bot", "signal", LOG, "--json")
     document = json.loads(done.stdout)

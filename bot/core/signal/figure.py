@@ -26,6 +26,9 @@ PLOT_NAME = "signal"
 FORMATS = ("svg", "png")
 # From this ratio between the largest and the smallest value on, equal steps of an axis stand for equal factors.
 LOGARITHMIC_FROM = 1000.0
+# From this ratio between the sizes of two quantities on, each has an axis of its own: beside the critic's gradient
+# the actor's would be a line at zero.
+APART_FROM = 10.0
 # No axis can be laid out much beyond this.
 LARGEST = 1e100
 
@@ -61,12 +64,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes; `unit` says what the values are."""
+    """One pair of axes; `unit` says what the values are. Where `apart`, the second line has its axis on the right."""
 
     title: str
     unit: str
     lines: tuple[Line, ...]
     logarithmic: bool
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,10 @@ def _panel(
     title: str, unit: str, quantities: Sequence[Quantity], trained: Sequence[Step], baselines: Sequence[Run]
 ) -> Panel:
     lines = tuple(line for line in (_line(one, trained, baselines) for one in quantities) if line is not None)
+    apart = _are_apart(lines)
+    if apart:
+        positive = all(min(line.candidate.values) > 0 for line in lines)
+        return Panel(title, unit, lines, positive and any(_spans_factors((line,)) for line in lines), apart)
     return Panel(title, unit, lines, _spans_factors(lines))
 
 
@@ -113,6 +121,11 @@ def _line(quantity: Quantity, trained: Sequence[Step], baselines: Sequence[Run])
     faults = tuple(step for step in found.steps if step not in shown)
     kept = Curve(found.name, tuple(shown), tuple(shown.values()))
     return Line(quantity.title, kept, band(baselines, quantity), faults)
+
+
+def _are_apart(lines: Sequence[Line]) -> bool:
+    sizes = sorted(max((abs(value) for value in line.candidate.values), default=0.0) for line in lines)
+    return len(sizes) > 1 and sizes[0] > 0 and sizes[-1] / sizes[0] >= APART_FROM
 
 
 def _spans_factors(lines: Sequence[Line]) -> bool:

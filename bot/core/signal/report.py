@@ -184,6 +184,9 @@ def _finding(
     if still:
         cause = "; ".join(fault.text for fault in still)
         return _Finding(SignalOutcome.FLAT, cause, still[0].step, moved, stuck=True)
+    short = _frozen_too_short(reward, frozen)
+    if short:
+        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, short, _last(trained), moved)
     return _by_trend(reward, moved, trained, frozen, options)
 
 
@@ -204,7 +207,8 @@ def _by_trend(
         return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose") + against, last, moved)
     moving = policy_moved(trained)
     why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
-    return _Finding(SignalOutcome.FLAT, _told(reward, moved, "stayed at") + against + why, last, moved)
+    told = _told(reward, moved, "rose" if rises else "stayed at")
+    return _Finding(SignalOutcome.FLAT, told + against + why, last, moved)
 
 
 def _told(reward: Curve, moved: Trend, verb: str) -> str:
@@ -215,12 +219,23 @@ def _told(reward: Curve, moved: Trend, verb: str) -> str:
 
 
 def _gap(reward: Curve, frozen: Sequence[Run], options: SignalOptions) -> Trend | None:
-    """The trend of the reward less that of runs which cannot learn; None without enough shared steps."""
+    """The trend of the reward less that of runs which cannot learn; None without such a run."""
     reference = band(frozen, REWARD)
-    apart = difference(reward, reference) if reference else None
-    if apart is None or len(apart.values) < options.min_steps:
+    if reference is None:
         return None
-    return trend(apart.values, autocorrelation=options.rise.autocorrelation)
+    return trend(difference(reward, reference).values, autocorrelation=options.rise.autocorrelation)
+
+
+def _frozen_too_short(reward: Curve, frozen: Sequence[Run]) -> str:
+    """Why runs which cannot learn say nothing about the end of this one: a reward may rise after theirs ended."""
+    if not frozen:
+        return ""
+    reference = band(frozen, REWARD)
+    missing = set(reward.finite().steps) - set(reference.steps if reference else ())
+    if not missing:
+        return ""
+    lacking = f"{len(missing)} of the {len(reward.values)} steps, the first is {min(missing)}"
+    return f"the runs with learning rate 0 lack {lacking}"
 
 
 def _too_short(reward: Curve, trained: Sequence[Step], options: SignalOptions) -> str:

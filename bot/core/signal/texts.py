@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 from bot.core.signal.compare import Comparison
-from bot.core.signal.curves import CAP_SHARE, SHOWN, Quantity, Step, curve, train_steps
+from bot.core.signal.curves import CAP_SHARE, SHOWN, Curve, Quantity, Step, curve, train_steps
 from bot.core.signal.report import BaselineSignal, SignalReport
 from bot.core.signal.sparkline import sparkline
 from bot.core.signal.statistics import Trend
@@ -27,9 +27,14 @@ def _curve_row(quantity: Quantity, trained: Sequence[Step], beside: Comparison |
     found = curve(trained, quantity)
     if found is None:
         return
-    against = f"  {beside.standing} the baseline" if beside else ""
+    against = f"  {beside.standing} the baseline{_over(beside, found)}" if beside else ""
     drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
     yield f"{quantity.title:<28} {drawn} {found.name}{against}"
+
+
+def _over(beside: Comparison, found: Curve) -> str:
+    """How much of the curve was compared, where it is not the whole."""
+    return "" if beside.shared == len(found.values) else f" over {beside.shared} of {len(found.values)} steps"
 
 
 def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:

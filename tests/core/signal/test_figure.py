@@ -48,6 +48,14 @@ def test_two_quantities_differ_to_every_eye(theme: Theme) -> None:
     assert second < -60
 
 
+@pytest.mark.parametrize(("critic", "apart"), [(9.0, True), (0.9, False), (-9.0, True), (0.0, False)])
+def test_a_quantity_beside_a_far_larger_one_has_its_own_axis(critic: float, apart: bool) -> None:
+    steps = run_of(noisy(0, 0.3), actor__grad_norm=0.5, critic__grad_norm=critic)
+    (panel,) = [one for one in signal_figure("t", steps).panels if one.title == "Gradient norms"]
+    assert panel.apart is apart
+    assert not panel.logarithmic
+
+
 def test_every_asked_curve_has_its_panel() -> None:
     figure = signal_figure("t", STEPS)
     assert [panel.title for panel in figure.panels] == [

@@ -239,6 +239,15 @@ def test_the_reward_must_rise_beyond_what_it_does_without_learning() -> None:
     assert signal_report(RISING, frozen=(drifting,)).outcome is FLAT
     assert signal_report(RISING, frozen=(still,)).outcome is PASSED
     assert "+0.2" in signal_report(RISING, frozen=(still,)).cause
+    assert signal_report(RISING, frozen=(drifting,)).cause.startswith("critic/score/mean rose from")
+
+
+def test_a_run_without_learning_must_last_as_long_as_the_run_beside_it() -> None:
+    """A reward may rise after the shorter run ended, and then equal beginnings say nothing."""
+    short = Run("lr-0", run_of(noisy(6))[:14])
+    found = signal_report(RISING, frozen=(short,))
+    assert found.outcome is SignalOutcome.NOT_ENOUGH_STEPS
+    assert "lack 6 of the 20 steps, the first is 15" in found.cause
 
 
 def test_shared_noise_cancels_between_paired_runs() -> None:
