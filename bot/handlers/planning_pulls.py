@@ -37,14 +37,13 @@ def plan_pull(ref: PullRef, readers: Readers) -> Planned:
     try:
         trees = readers.changes(pull)
         policy = readers.policy or policy_at(trees, pull.base_sha)
-        return plan_target(pull, policy, trees, readers)
+        return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries))
     except ForgeError as error:
         return _by_list(pull, readers, error)
 
 
-def plan_target(target: Target, policy: Policy, trees: SourceTrees, readers: Readers) -> Planned:
+def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
     """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
-    planner = Planner(trees, readers.uses(policy), readers.summaries)
     found = planner.plan(target.base_sha, target.head_sha, policy)
     lacking = _lacking(target, found.change)
     if not lacking:

@@ -11,13 +11,14 @@ from bot.core.ledger import Run, RunState
 from bot.core.levels import Level, Variant, variant_named
 from bot.core.outcome import Result
 from bot.core.plan import JobOutline, Plan, plan, with_tests
-from bot.core.pull import Pull, Target, repository_of
+from bot.core.pull import Target, repository_of
 from bot.core.rules import Policy
 from bot.core.wanted import WantedJob
 from bot.core.wishes import Entry, Wish, baseline_wish, wishes
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.checking import in_order
 from bot.handlers.planning import Planned, Planner
+from bot.handlers.planning_pulls import plan_target
 from bot.ports import ForgeError, SourceTrees
 
 
@@ -51,7 +52,7 @@ def prepare(
         trees = rooms.changes(target)
         found = rooms.plans.get(
             (repository_of(target), target.base_sha, target.head_sha, policy.source),
-            lambda: planned(target, policy, trees, rooms),
+            lambda: plan_target(target, policy, Planner(trees, rooms.uses, rooms.summaries)),
         )
     except Exception as error:
         if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
@@ -64,18 +65,6 @@ def prepare(
     unique = {one.id: one for one in reversed(wanted)}
     jobs = tuple(one for one in wanted if unique.get(one.id) is one)
     return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
-
-
-def planned(target: Target, policy: Policy, trees: SourceTrees, rooms: AppRooms) -> Planned:
-    """The plan of a target; one that git shows fewer files of than GitHub counts asks for everything."""
-    planner = Planner(trees, rooms.uses, rooms.summaries)
-    found = planner.plan(target.base_sha, target.head_sha, policy)
-    counted = target.changed_files if isinstance(target, Pull) else 0
-    if len(found.change.paths) >= counted:
-        return found
-    everything = planner.plan(target.base_sha, target.head_sha, policy, tuple(Level))
-    remark = f"GitHub counts {counted} changed files and only {len(found.change.paths)} are known: every level is run."
-    return replace(everything, plan=replace(everything.plan, remarks=(remark, *everything.plan.remarks)))
 
 
 def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
