@@ -21,8 +21,9 @@ help: ## List the commands
 run: $(VENV)/.run ## Set up, then show the whole way on a recorded run
 	@$(BIN)/verl-e2e demo
 
+# Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 test: check ## Set up, then lint, types, architecture and tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 
 check: lint types architecture ## Everything but the tests
 

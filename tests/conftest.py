@@ -3,11 +3,13 @@
 With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU, labelled and online ones, which are opt-in.
 """
 
+import fcntl
 import importlib.util
 import os
 import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
@@ -58,7 +60,7 @@ def _labelled() -> str:
 # Fixtures are data, the Python files among them too.
 collect_ignore = ["fixtures"]
 
-# One function for each marker of pyproject.toml: the reason why its tests cannot run here, empty when they can.
+# One function for each marker of pyproject.toml that names a need: why its tests cannot run here, empty when they can.
 NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
@@ -72,12 +74,10 @@ NEEDS: Mapping[str, Callable[[], str]] = {
 }
 OPT_IN = frozenset({"gpu", "labelled", "online"})
 
-LEFT_OUT = pytest.StashKey[Counter[tuple[str, str]]]()
 REASONS = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEFT_OUT] = Counter()
     config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
 
 
@@ -89,21 +89,41 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker, reason = unmet[0]
     if os.environ.get("REQUIRE_ALL") == "1" and not any(name in OPT_IN for name, _ in unmet):
         pytest.fail(f"REQUIRE_ALL=1, and this `{marker}` test cannot run: {reason}", pytrace=False)
-    item.config.stash[LEFT_OUT][unmet[0]] += 1
     pytest.skip(f"{marker}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test marked `host` has the host to itself, for a verl run is refused beside another one."""
+    if item.get_closest_marker("host") is None:
+        return (yield)
+    with (Path(tempfile.gettempdir()) / f"verl-e2e-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return (yield)
+
+
+def _skipped(config: pytest.Config) -> Counter[str]:
+    """Why tests were skipped and how often, those of the worker processes included."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", ()) if reporter else ()
+    return Counter(str(report.longrepr[-1]).removeprefix("Skipped: ") for report in reports)
+
+
+def _named(config: pytest.Config) -> set[str]:
+    return {f"{marker}: {reason}" for marker, reason in config.stash[REASONS].items() if reason}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a complete run that skipped a test for any reason that no marker names."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
-    unnamed = skipped - session.config.stash[LEFT_OUT].total()
-    if os.environ.get("REQUIRE_ALL") == "1" and unnamed > 0 and session.exitstatus == pytest.ExitCode.OK:
+    unnamed = set(_skipped(session.config)) - _named(session.config)
+    if os.environ.get("REQUIRE_ALL") == "1" and unnamed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    left_out = config.stash[LEFT_OUT]
-    terminalreporter.section(f"left out: {left_out.total()}")
-    for (marker, reason), count in sorted(left_out.items()):
+    named = _named(config)
+    left_out = {why: count for why, count in sorted(_skipped(config).items()) if why in named}
+    terminalreporter.section(f"left out: {sum(left_out.values())}")
+    for why, count in left_out.items():
+        marker, _, reason = why.partition(": ")
         terminalreporter.line(f"{marker}: {count} ({reason})")

@@ -295,7 +295,8 @@ def test_every_marker_has_a_need() -> None:
     )
     assert isinstance(needs, ast.Dict)
     keys = [key.value for key in needs.keys if isinstance(key, ast.Constant)]
-    assert keys == [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["markers"]]
+    markers = [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["markers"]]
+    assert keys == [marker for marker in markers if marker != "host"]  # how it runs, and not what it needs
 
 
 def fake_python(folder: Path, *, version_ok: bool) -> str:

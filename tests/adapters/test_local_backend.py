@@ -28,6 +28,8 @@ from bot.ports import BackendError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.runners.world import World, make_world
 
+pytestmark = pytest.mark.host
+
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
 
@@ -102,9 +104,10 @@ def state(backend: LocalBackend, run: Run) -> RunState:
 
 
 def runners_of(run: Run) -> list[int]:
-    """The runners of an order: the processes that lead a session and name its job file."""
-    named = [one for one in psutil.process_iter(["cmdline"]) if run.key in " ".join(one.info["cmdline"] or [])]
-    return [process.pid for process in named if os.getsid(process.pid) == process.pid]
+    """The runners of an order: what names its job file, less the copies that live between fork and exec."""
+    named = [one.info for one in psutil.process_iter(["pid", "ppid", "cmdline"]) if one.info["cmdline"]]
+    ours = {one["pid"]: one["ppid"] for one in named if run.key in " ".join(one["cmdline"])}
+    return [pid for pid, parent in ours.items() if parent not in ours]
 
 
 def test_a_run_ends_in_a_folder_that_is_judged(world: World, backend: LocalBackend, tmp_path: Path) -> None:

@@ -283,6 +283,7 @@ def _running(word: str) -> list[str]:
     return [line for line in lines if word in line]
 
 
+@pytest.mark.host
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     number: signal.Signals, world: World, tmp_path: Path
@@ -302,6 +303,7 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     assert not _running(word)
 
 
+@pytest.mark.host
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     number: signal.Signals, world: World, tmp_path: Path
@@ -314,7 +316,10 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     command = [sys.executable, "-m", "bot", "check", "--repo", str(world.bridge), "--base", world.bridge_commit]
     command += ["--verl", str(world.verl), "--level", "0", "--site", str(site), "--out", str(out)]
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    # A shell starts what runs in its background with SIGINT ignored, and the tests may run there.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     check = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     _wait_for(word)
     check.send_signal(number)
     _, said = check.communicate(timeout=30)

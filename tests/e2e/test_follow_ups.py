@@ -25,6 +25,8 @@ from runners.other_runs import LOCK
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
 
+pytestmark = pytest.mark.host
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests" / "fixtures" / "build" / "level0-config.json"
 

@@ -19,6 +19,8 @@ from runners.recorder import open_recorder
 from runners.supervision import FATAL_END_S, Limits
 from runners.watch import watch
 
+pytestmark = pytest.mark.host
+
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 FATAL = """\
 Error executing job with overrides: ['a=b']

@@ -11,6 +11,8 @@ import pytest
 from runners import other_runs
 from runners.other_runs import sole_run
 
+pytestmark = pytest.mark.host
+
 
 @pytest.fixture(autouse=True)
 def _no_trainer_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

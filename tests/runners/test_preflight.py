@@ -18,6 +18,8 @@ from runners.session import Session, close_session, open_session
 from runners.worktrees import prepare_trees
 from tests.runners.world import SUBMODULE, World
 
+pytestmark = pytest.mark.host
+
 DEVICES = tuple(
     Device(Gpu(index=index, name="NVIDIA H200", memory_total_mib=143771, memory_used_mib=4), f"GPU-{index}a2b-{index}")
     for index in range(4)

@@ -17,6 +17,8 @@ from runners.session import Session
 from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import SCRIPT, WRAPPER, World
 
+pytestmark = pytest.mark.host
+
 
 def start(job: Job, trees: Trees, session: Session, base: dict[str, str]) -> Launch:
     return launches(job, trees, session, base=base)[0]

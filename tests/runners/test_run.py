@@ -39,6 +39,8 @@ from runners.run import dry_run, run_job
 from tests.core.level_runs import resuming, saving, trained
 from tests.runners.world import SCRIPT, World, commit, fingerprint
 
+pytestmark = pytest.mark.host
+
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "level0-pass.log.xz"
 ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 
