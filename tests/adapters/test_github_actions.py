@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
+from bot.core.forge import WorkflowJob
 from bot.core.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from bot.core.jobs import Job, Repository
 from bot.core.ledger import Run, RunState, run_key
@@ -161,6 +162,37 @@ def test_what_github_says_of_a_run(
     forge.becomes(1, status, conclusion)
     progress = backend.poll(run)
     assert (progress.state, progress.url) == (state, forge.runs[1].url)
+
+
+@pytest.mark.parametrize("name", ["0-lora-ddp", "run / 0-lora-ddp"])
+@pytest.mark.parametrize(
+    ("status", "conclusion", "of_job", "state"),
+    [
+        # In a repository without a server the report is a job of the same workflow run, and looks from inside it.
+        ("in_progress", "", ("completed", "success"), RunState.FINISHED),
+        ("in_progress", "", ("completed", "failure"), RunState.FINISHED),
+        ("in_progress", "", ("completed", "cancelled"), RunState.CANCELLED),
+        ("in_progress", "", ("in_progress", ""), RunState.RUNNING),
+        # A report that waits in its group is dropped when another one comes, and the whole is called cancelled.
+        ("completed", "cancelled", ("completed", "success"), RunState.FINISHED),
+        ("completed", "cancelled", ("completed", "cancelled"), RunState.CANCELLED),
+    ],
+)
+def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
+    backend: GitHubActionsBackend,
+    forge: FakeWorkflows,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    status: str,
+    conclusion: str,
+    of_job: tuple[str, str],
+    state: RunState,
+) -> None:
+    run = submitted(backend, job_id="0-lora-ddp")
+    forge.becomes(1, status, conclusion)
+    rows = (WorkflowJob(10, name, *of_job, "a-host"), WorkflowJob(11, "report", status, conclusion, "another"))
+    monkeypatch.setattr(forge, "jobs", lambda *_: rows)
+    assert backend.poll(run).state is state
 
 
 def test_a_run_that_no_runner_takes_is_given_up(

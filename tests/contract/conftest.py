@@ -1,26 +1,15 @@
-"""Installs GitHub's description and the proxy once, by npm from the lock file beside, into pytest's cache."""
+"""GitHub's description and the proxy, of the versions in the lock file beside."""
 
-import hashlib
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.npm import install
+
 HERE = Path(__file__).parent
-_FILES = ("package.json", "package-lock.json")
 
 
 @pytest.fixture(scope="session")
 def node_folder(request: pytest.FixtureRequest) -> Path:
     """The folder with `node_modules`."""
-    locked = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _FILES)).hexdigest()
-    folder = request.config.cache.mkdir("contract")
-    done = folder / "installed"
-    if not done.exists() or done.read_text(encoding="ascii") != locked:
-        for name in _FILES:
-            shutil.copy(HERE / name, folder / name)
-        command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--omit=dev"]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=600)
-        done.write_text(locked, encoding="ascii")
-    return folder
+    return install(HERE, request.config.cache.mkdir("contract")).parent
