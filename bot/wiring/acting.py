@@ -107,6 +107,7 @@ def _dispatching(settings: ActionSettings) -> ActionsSettings:
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         queue_minutes=settings.queue_minutes,
+        followed=True,
     )
 
 

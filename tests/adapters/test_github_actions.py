@@ -3,6 +3,7 @@
 import json
 import random
 import string
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -173,13 +174,15 @@ def test_what_github_says_of_a_run(
         ("in_progress", "", ("completed", "failure"), RunState.FINISHED),
         ("in_progress", "", ("completed", "cancelled"), RunState.CANCELLED),
         ("in_progress", "", ("in_progress", ""), RunState.RUNNING),
+        ("queued", "", ("completed", "success"), RunState.FINISHED),
+        ("queued", "", ("queued", ""), RunState.SUBMITTED),
         # A report that waits in its group is dropped when another one comes, and the whole is called cancelled.
         ("completed", "cancelled", ("completed", "success"), RunState.FINISHED),
         ("completed", "cancelled", ("completed", "cancelled"), RunState.CANCELLED),
     ],
 )
 def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
-    backend: GitHubActionsBackend,
+    clock: Hand,
     forge: FakeWorkflows,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -188,11 +191,23 @@ def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
     of_job: tuple[str, str],
     state: RunState,
 ) -> None:
+    backend = GitHubActionsBackend(forge, replace(SETTINGS, followed=True), clock)
     run = submitted(backend, job_id="0-lora-ddp")
     forge.becomes(1, status, conclusion)
     rows = (WorkflowJob(10, name, *of_job, "a-host"), WorkflowJob(11, "report", status, conclusion, "another"))
     monkeypatch.setattr(forge, "jobs", lambda *_: rows)
     assert backend.poll(run).state is state
+
+
+def test_what_followed_a_job_that_never_was_says_nothing_of_it(
+    clock: Hand, forge: FakeWorkflows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = GitHubActionsBackend(forge, replace(SETTINGS, followed=True), clock)
+    run = submitted(backend, job_id="0-lora-ddp").model_copy(update={"state": RunState.CANCELLING})
+    forge.becomes(1, "completed", "cancelled")
+    rows = (WorkflowJob(10, "run", "completed", "skipped"), WorkflowJob(11, "report", "completed", "success", "there"))
+    monkeypatch.setattr(forge, "jobs", lambda *_: rows)
+    assert backend.poll(run).state is RunState.CANCELLED
 
 
 def test_a_run_that_no_runner_takes_is_given_up(

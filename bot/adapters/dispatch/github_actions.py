@@ -6,12 +6,12 @@ that was lost on the way starts nothing twice. What runs is `.github/workflows/v
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
-from bot.core.forge import WorkflowRun
+from bot.core.forge import WorkflowJob, WorkflowRun
 from bot.core.job_order import OrderError, check_inputs, pack
 from bot.core.jobs import Job
 from bot.core.ledger import Run, RunState
@@ -38,6 +38,7 @@ class ActionsSettings:
     `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
     verl-e2e that runs the job. `image` wins over the one of the job's site. A run that no runner takes within
     `queue_minutes` is given up; one that does not end within `force_after_s` of being asked to is forced.
+    `followed` says that other jobs of the workflow run follow the order's, as a report does.
     """
 
     branch: str
@@ -48,6 +49,7 @@ class ActionsSettings:
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
     queue_minutes: int = 120
     force_after_s: float = 300.0
+    followed: bool = False
 
 
 class GitHubActionsBackend:
@@ -78,6 +80,7 @@ class GitHubActionsBackend:
             found = self._found(run)
             if found is None:
                 return self._unknown(run)
+            found = self._as_its_job(run, found)
             if found.ended:
                 return self._ended(run, found)
             self._hurry(run, found)
@@ -95,7 +98,8 @@ class GitHubActionsBackend:
         """GitHub's log of the job, which is there when the job has ended; nothing before."""
         with _refusals():
             found = self._found(run)
-            jobs = self._workflows.jobs(run.repository, found.id) if found else ()
+            rows = self._workflows.jobs(run.repository, found.id) if found else ()
+            jobs = _of_order(rows, run) or rows
             if jobs:
                 yield from self._workflows.log(run.repository, jobs[-1].id, limit=_LOG_BYTES)
 
@@ -125,6 +129,14 @@ class GitHubActionsBackend:
         if run.handle.isdigit():
             return self._workflows.run(run.repository, int(run.handle))
         return self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
+
+    def _as_its_job(self, run: Run, found: WorkflowRun) -> WorkflowRun:
+        """The workflow run, ended as soon as the order's job has: what follows may look from inside, or be dropped."""
+        open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
+        own = _of_order(self._workflows.jobs(run.repository, found.id), run) if open_or_dropped else ()
+        if not own or any(one.status != "completed" for one in own):
+            return found
+        return replace(found, status="completed", conclusion=own[-1].conclusion)
 
     def _unknown(self, run: Run) -> Progress:
         if run.state is RunState.CANCELLING:
@@ -174,7 +186,8 @@ class GitHubActionsBackend:
         return self._clock.now() - since >= timedelta(minutes=self._settings.queue_minutes)
 
     def _taken(self, run: Run, found: WorkflowRun) -> bool:
-        return any(job.runner for job in self._workflows.jobs(run.repository, found.id))
+        rows = self._workflows.jobs(run.repository, found.id)
+        return any(job.runner for job in _of_order(rows, run) or rows)
 
     def _no_runner(self, run: Run) -> str:
         labels = _words(self._labels(run))
@@ -183,6 +196,11 @@ class GitHubActionsBackend:
 
     def _labels(self, run: Run) -> tuple[str, ...]:
         return labels_for(run.job.gpu_count, self._settings.runners) if run.job else ()
+
+
+def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
+    """The jobs of a workflow run that have the order's name, also where another workflow calls the one that runs it."""
+    return tuple(one for one in rows if one.name == run.job_id or one.name.endswith(f" / {run.job_id}"))
 
 
 def artifact_name(key: str) -> str:
