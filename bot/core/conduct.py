@@ -185,7 +185,7 @@ def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
     made = [one for one in situation.here if one.job_id == wanted.id and one.job_digest == wanted.digest]
     attempt = 1 + max((one.attempt for one in made), default=0)
     return Run(
-        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt),
+        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt, situation.number),
         repository=situation.repository,
         number=situation.number,
         head_sha=situation.head_sha,

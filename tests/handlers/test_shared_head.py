@@ -1,0 +1,58 @@
+"""One commit as the head of two pull requests: runs of their own, and one gate that opens when it may for both."""
+
+from dataclasses import replace
+
+import pytest
+
+from bot.config.policy import POLICY_PATH
+from bot.core.pull import Pull, PullRef, PullState
+from bot.handlers.reconciling import reconcile
+from tests.fakes.app import POLICY, REF, REPOSITORY, App, passes
+from tests.fakes.trees import sha
+
+OTHER = PullRef(REPOSITORY, 8)
+LENIENT = sha("lenient")
+
+
+@pytest.fixture
+def app() -> App:
+    made = App()
+    made.hub.files[(LENIENT, POLICY_PATH)] = POLICY.replace("paths: [docs/]", "paths: [docs/, src/]").encode()
+    return made
+
+
+def look(app: App, ref: PullRef = REF) -> float | None:
+    app.clock.pass_s(60)
+    return reconcile(ref, app.rooms)
+
+
+def open_other(app: App, pull: Pull, **given: object) -> None:
+    app.hub.pulls[OTHER.number] = replace(pull, ref=OTHER, **given)  # type: ignore[arg-type]
+
+
+def said(app: App) -> str:
+    found = app.hub.gate(sha("one"))
+    return "" if found is None else found.conclusion or found.status
+
+
+def pass_all(app: App, ref: PullRef) -> None:
+    while app.backend.live():
+        for run in app.backend.live():
+            app.backend.finish(run, passes)
+        look(app, ref)
+        look(app, ref)
+
+
+def test_a_pull_request_that_takes_anothers_place_runs_though_the_other_was_ended(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    app.hub.pulls[REF.number] = replace(pull, state=PullState.CLOSED)
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert app.backend.live() == []
+    open_other(app, pull)
+    look(app, OTHER)
+    assert [run.number for run in app.backend.live()] == [OTHER.number]
+    pass_all(app, OTHER)
+    assert said(app) == "success"
