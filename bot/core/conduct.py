@@ -214,6 +214,8 @@ def _obstacle(situation: Situation) -> str:
     """What keeps the gate from success whatever the jobs say, empty for nothing."""
     if situation.plan is None:
         return situation.problem or "there is no plan"
+    if situation.beside:
+        return situation.beside
     late = _too_late(situation)
     done = all(_is_done(one, situation) for one in situation.wanted if one.required)
     return "" if done else late

@@ -22,6 +22,7 @@ class Situation:
     `broken` are uses in verl that the head breaks. `wanted` are the jobs of the plan and those that people asked for,
     prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
     are those of every head of the pull request. `merge_base` is where the head left the base, empty where unknown.
+    `beside` is why the commit's gate stays closed though this target's may open, empty for nothing.
     """
 
     target: Target
@@ -35,6 +36,7 @@ class Situation:
     entries: tuple[Entry, ...] = ()
     runs: tuple[Run, ...] = field(default=())
     merge_base: str = ""
+    beside: str = ""
 
     @property
     def repository(self) -> str:

@@ -26,6 +26,7 @@ from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.grouping import reference_of, with_group_facts
+from bot.handlers.heads import with_others
 from bot.handlers.posting import CARD, post_card, post_checks
 from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
@@ -52,7 +53,7 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
     situation = _situation(target, entries, runs, rooms)
     situation = replace(situation, runs=_take(conduct(situation), situation, rooms, troubles))
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
-    steps = conduct(situation)
+    steps = with_others(situation, conduct(situation), rooms)
     wait = _show(situation, steps, rooms)
     if troubles.found:
         raise troubles.found[0]

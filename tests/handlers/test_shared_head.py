@@ -56,3 +56,43 @@ def test_a_pull_request_that_takes_anothers_place_runs_though_the_other_was_ende
     assert [run.number for run in app.backend.live()] == [OTHER.number]
     pass_all(app, OTHER)
     assert said(app) == "success"
+
+
+def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull, base_sha=LENIENT)
+    look(app, OTHER)
+    assert said(app) == "action_required"
+    shown = app.hub.gate(sha("one"))
+    assert shown is not None
+    assert "Pull request #7 has this head too" in shown.title
+    look(app)
+    assert said(app) == "in_progress"
+    pass_all(app, REF)
+    assert said(app) == "success"
+    look(app, OTHER)
+    assert said(app) == "success"
+
+
+def test_the_one_that_is_left_is_satisfied_once_the_other_is_closed_and_stays_so(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull, base_sha=LENIENT)
+    look(app, OTHER)
+    app.hub.pulls[REF.number] = replace(pull, state=PullState.CLOSED)
+    look(app)
+    app.backend.settle()
+    look(app, OTHER)
+    assert said(app) == "success"
+    look(app)
+    assert said(app) == "success"
+
+
+def test_a_head_that_another_one_had_before_a_push_asks_nothing(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull, base_sha=LENIENT)
+    app.push("two")
+    look(app, OTHER)
+    assert said(app) == "success"
