@@ -5,6 +5,7 @@ Nothing is decided here but whether somebody may ask. The same event heard twice
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from bot.config.problems import ConfigError
 from bot.core.capabilities import Access, Capability
@@ -30,6 +31,7 @@ from bot.core.webhook_events import (
 )
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
+from bot.handlers.heads import since
 from bot.handlers.posting import forget_check, reply
 from bot.handlers.trusting import allowed, policy_of
 from bot.ports import UnknownPullError
@@ -42,11 +44,12 @@ _RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(one)}": (LEVEL, (str(int(o
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """One command of somebody: who, where it stands, and on which pull request."""
+    """One command of somebody: who, where it stands, on which pull request, and when a comment was written."""
 
     actor: str
     source: str
     pull: Pull
+    written: datetime | None = None
 
 
 def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, ...]:
@@ -112,7 +115,8 @@ def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRo
     """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
     if isinstance(one, Mistake):
         return render_mistakes([one])
-    said = _Said(event.comment.user.login, f"comment:{event.comment.id}:{one.line}", pull)
+    comment = event.comment
+    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull, comment.created_at)
     refused = _keep(one, said, rooms)
     return f"Line {one.line}: {markdown(refused)}.\n" if refused else ""
 
@@ -128,8 +132,17 @@ def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
         return leave.reason
     if command.verb == "approve" and command.arguments[0] != pull.head_sha:
         return f"the head is {pull.head_sha} now, not {command.arguments[0]}; look at it and approve that"
+    if command.verb == "override" and not _meant(said, rooms):
+        return f"the head is {pull.head_sha}, which was not known here when this was written; look and write it again"
     rooms.ledger.add(_entry(command, said, rooms))
     return ""
+
+
+def _meant(said: _Said, rooms: AppRooms) -> bool:
+    """Whether a comment can only mean the head as it is: it names none, and may be heard long after it was written."""
+    known = since(said.pull, rooms)
+    # GitHub's times have whole seconds.
+    return known is not None and said.written is not None and said.written >= known.replace(microsecond=0)
 
 
 def _access(pull: Pull, rooms: AppRooms) -> Access | None:

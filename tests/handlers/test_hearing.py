@@ -113,7 +113,25 @@ def test_an_approval_names_the_head_as_it_is(app: App) -> None:
     assert (entry.head_sha, entry.actor) == (sha("one"), "mona")
 
 
+def test_an_override_of_a_head_that_came_after_it_was_written_is_none(app: App) -> None:
+    reconcile(REF, app.rooms)
+    app.clock.pass_s(60)
+    late = app.hub.say(REF, "mona", "/verl-e2e override 0 the cluster is down today")
+    app.clock.pass_s(60)
+    app.push("two")
+    hear(comment_event(late), app.rooms)
+    app.clock.pass_s(60)
+    reconcile(REF, app.rooms)
+    hear(comment_event(late), app.rooms)
+    assert app.ledger.written == []
+    assert sha("two") in answers(app)[-1]
+    assert "write it again" in answers(app)[-1]
+    say(app, "mona", "/verl-e2e override 0 the cluster is down today")
+    assert [one.head_sha for one in app.ledger.written] == [sha("two")]
+
+
 def test_an_override_needs_its_capability(app: App) -> None:
+    reconcile(REF, app.rooms)
     say(app, "alice", "/verl-e2e override 0 the cluster is down today")
     assert app.ledger.written == []
     say(app, "mona", "/verl-e2e override 0 the cluster is down today")
