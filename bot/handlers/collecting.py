@@ -1,5 +1,7 @@
 """Ask the back end where runs stand, and judge what an ended one left: a run's own word counts for nothing."""
 
+import math
+
 from bot.core.documents import verdict_json
 from bot.core.job_order import same_job
 from bot.core.jobs import Job
@@ -104,6 +106,7 @@ def _blocked(run: Run, rooms: AppRooms, sentence: str) -> Run:
 def _gpu_minutes(run: Run, record: Record, rooms: AppRooms) -> float:
     """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
     passed_s = (rooms.clock.now() - run.created).total_seconds()
-    told_s = max((event.t_s for event in record.events), default=0.0)
+    # The events are the run's own: what is no number of seconds would not even be read back from the ledger.
+    told_s = max((event.t_s for event in record.events if math.isfinite(event.t_s)), default=0.0)
     seconds = min(max(told_s, 0.0), max(passed_s, 0.0))
     return round(seconds / 60 * (run.job.gpu_count if run.job else 1), 1)

@@ -1,16 +1,20 @@
 """Reconciling, story by story: what GitHub shows, what runs, and what a second look adds (nothing)."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from bot.adapters.dispatch.local_backend import follow_ups
 from bot.config.policy import POLICY_PATH
-from bot.core.ledger import Approval, Asked, Override, RunState
+from bot.core.facts import LogFacts
+from bot.core.jobs import Job
+from bot.core.ledger import Approval, Asked, Override, Run, RunState
 from bot.core.levels import Level
 from bot.core.outcome import Result
 from bot.core.pull import MergeGroup, PullState
 from bot.core.pull_card import MARKER
+from bot.core.record import Event, Record
 from bot.handlers.grouping import remember_end, remember_group
 from bot.handlers.reconciling import due, reconcile, under_way
 from bot.handlers.trusting import AUTHOR_KEPT
@@ -159,6 +163,21 @@ def test_a_job_said_to_have_passed_for_another_order_is_no_evidence(app: App) ->
         Result.BLOCKED,
         "the run folder holds another job than the one that was sent, so it is no evidence",
     )
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, 1e308, -5.0])
+def test_whatever_time_a_run_says_it_took_its_row_can_be_read_back(app: App, seconds: float) -> None:
+    def timed(job: Job) -> tuple[Record, LogFacts | None]:
+        record, facts = passes(job)
+        odd = Event(t_s=seconds, kind="step", data={})
+        return record.model_copy(update={"events": (odd, *record.events)}), facts
+
+    app.open(path="src/lora/a.py")
+    look(app)
+    finish(app, SMOKE, timed)
+    look(app)
+    (kept,) = app.ledger.kept.values()
+    assert Run.model_validate_json(kept.model_dump_json()) == kept
 
 
 def test_the_paths_of_the_machine_that_ran_it_do_not_matter(app: App) -> None:
