@@ -25,6 +25,7 @@ from bot.core.command_values import (
     variant,
     verl_ref,
 )
+from bot.core.levels import variant_named
 
 PREFIX = "/verl-e2e"
 MAX_COMMANDS = 10
@@ -234,7 +235,17 @@ def _levels(number: int, words: list[_Word]) -> Command:
             raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
         named.extend(found)
     options = _options(VERBS[LEVEL], left)
+    _check_variant(options.get("variant", ""), named, left)
     return Command(number, LEVEL, tuple(str(one) for one in sorted(set(named))), options)
+
+
+def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
+    """A variant of a level that is not asked for would be passed over, and something else run in its place."""
+    variant = variant_named(name) if name else None
+    if variant is None or int(variant.level) in levels:
+        return
+    word = next(one for one in words if one.text.lower().startswith("variant="))
+    raise _WrongError(word, "no variant of the levels that are asked for", f"ask for level{int(variant.level)} with it")
 
 
 def _arguments(verb: Verb, text: str, words: list[_Word]) -> tuple[tuple[str, ...], list[_Word]]:
