@@ -83,6 +83,9 @@ def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, 
         pull = _pull(ref, rooms)
         if pull is None:
             return ()
+        # Set before a push and told of late: it was meant for what lay there then.
+        if pull.head_sha != event.pull_request.head.sha:
+            return (ref,)
         said = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
         _keep(Command(0, *meant), said, rooms)
     return (ref,)

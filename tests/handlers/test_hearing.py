@@ -167,6 +167,12 @@ def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:
     assert [one.head_sha for one in app.ledger.written if isinstance(one, Asked)] == [sha("one"), sha("two")]
 
 
+def test_a_label_of_an_earlier_head_asks_for_nothing(app: App) -> None:
+    app.push("two")
+    assert hear(pull_event("labeled", "one", "alice", "verl-e2e:level5"), app.rooms) == (REF,)
+    assert app.ledger.written == []
+
+
 @pytest.mark.parametrize("action", ["opened", "synchronize", "reopened", "closed", "ready_for_review", "edited"])
 def test_what_happens_to_a_pull_request_is_only_looked_at(app: App, action: str) -> None:
     assert hear(pull_event(action, "one"), app.rooms) == (REF,)
