@@ -74,6 +74,9 @@ def _judged(run: Run, rooms: AppRooms) -> Run:
             return _blocked(run, rooms, OTHER_JOB)
         verdict, _ = judge_run(rooms.folders, found[0])
         write_judgement(rooms.folders, folder, (verdict,))
+    except OSError as error:
+        # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
+        return _blocked(run, rooms, f"what the run left cannot be judged: {error.strerror or type(error).__name__}")
     except Exception as error:
         if not getattr(error, "user_mistake", False):
             raise

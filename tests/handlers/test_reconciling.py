@@ -180,6 +180,20 @@ def test_whatever_time_a_run_says_it_took_its_row_can_be_read_back(app: App, sec
     assert Run.model_validate_json(kept.model_dump_json()) == kept
 
 
+def test_a_folder_that_is_in_the_way_of_its_own_judgement_is_blocked(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> None:
+        raise FileExistsError(17, "File exists", "/srv/data/runs/plots")
+
+    monkeypatch.setattr(app.folders, "write", write)
+    app.open(path="src/lora/a.py")
+    look(app)
+    finish(app, SMOKE, passes)
+    look(app)
+    assert gate(app)[1] == "action_required"
+    assert "cannot be judged: File exists" in gate(app)[2]
+    assert "/srv" not in gate(app)[2]
+
+
 def test_the_paths_of_the_machine_that_ran_it_do_not_matter(app: App) -> None:
     app.open()
     look(app)
