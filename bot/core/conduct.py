@@ -53,7 +53,7 @@ def conduct(situation: Situation) -> Steps:
     starting = () if _others_live(situation) else tuple(_to_start(situation))
     changed = {one.key: one for one in (*ending, *starting)}
     runs = (*(changed.pop(one.key, one) for one in situation.runs), *changed.values())
-    found = _standings(situation, runs)
+    found = _standings(situation, (*situation.shared, *runs))
     told = gate(
         found,
         nothing_because=_nothing_because(situation),
@@ -152,10 +152,14 @@ def _why_not_wanted(run: Run, situation: Situation) -> str:
 
 def _to_start(situation: Situation) -> Iterator[Run]:
     """New runs: of jobs that nothing keeps from starting, and of ended ones that somebody wants again."""
-    found = _standings(situation, situation.runs)
+    found = _standings(situation, (*situation.shared, *situation.runs))
     states = {one.wanted.id: one.state for one in found}
     for one in found:
-        if _held(one, situation) or _lives(one.wanted, situation.here) or one.wanted.job is None:
+        if (
+            _held(one, situation)
+            or _lives(one.wanted, (*situation.here, *situation.elsewhere))
+            or one.wanted.job is None
+        ):
             continue
         if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
             continue
@@ -182,10 +186,11 @@ def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
 
 
 def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
-    made = [one for one in situation.here if one.job_id == wanted.id and one.job_digest == wanted.digest]
+    known = (*situation.here, *situation.elsewhere)
+    made = [one for one in known if one.job_id == wanted.id and one.job_digest == wanted.digest]
     attempt = 1 + max((one.attempt for one in made), default=0)
     return Run(
-        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt, situation.number),
+        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt),
         repository=situation.repository,
         number=situation.number,
         head_sha=situation.head_sha,
@@ -222,7 +227,7 @@ def _obstacle(situation: Situation) -> str:
 
 
 def _is_done(wanted: WantedJob, situation: Situation) -> bool:
-    runs = runs_of(wanted, situation.head_sha, situation.runs)
+    runs = runs_of(wanted, situation.head_sha, (*situation.shared, *situation.runs))
     overridden = any(one.level is wanted.level for one in situation.overrides)
     return overridden or (bool(runs) and runs[-1].state.final)
 

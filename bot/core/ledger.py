@@ -129,10 +129,6 @@ class Posted(Document):
     at: datetime
 
 
-def run_key(repository: str, head_sha: str, job_digest: str, attempt: int, number: int | None = None) -> str:
-    """SHA-256 over repository, head, job, attempt and pull request: the same order is never two live runs.
-
-    Two pull requests may have one head; what ends for the one must not end for the other.
-    """
-    parts = (repository, head_sha, job_digest, str(attempt), *(() if number is None else (str(number),)))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+def run_key(repository: str, head_sha: str, job_digest: str, attempt: int) -> str:
+    """SHA-256 over repository, head, job and attempt: the same order is never two live runs."""
+    return hashlib.sha256("\0".join((repository, head_sha, job_digest, str(attempt))).encode()).hexdigest()

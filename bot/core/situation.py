@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bot.core.ledger import Override, Run
+from bot.core.outcome import Result
 from bot.core.plan import Plan
 from bot.core.pull import Pull, PullState, Target, repository_of
 from bot.core.rules import Policy
@@ -21,7 +22,8 @@ class Situation:
     `policy` is that of the base. `plan` is None when there is none that could be relied on, and `problem` says why.
     `broken` are uses in verl that the head breaks. `wanted` are the jobs of the plan and those that people asked for,
     prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
-    are those of every head of the pull request. `merge_base` is where the head left the base, empty where unknown.
+    are those of every head of the pull request, `elsewhere` those that other pull requests with this head have.
+    `merge_base` is where the head left the base, empty where unknown.
     `beside` is why the commit's gate stays closed though this target's may open, empty for nothing.
     """
 
@@ -35,6 +37,7 @@ class Situation:
     wanted: tuple[WantedJob, ...] = ()
     entries: tuple[Entry, ...] = ()
     runs: tuple[Run, ...] = field(default=())
+    elsewhere: tuple[Run, ...] = ()
     merge_base: str = ""
     beside: str = ""
 
@@ -74,6 +77,14 @@ class Situation:
     def here(self) -> tuple[Run, ...]:
         """The runs of this very head."""
         return tuple(one for one in self.runs if one.head_sha == self.head_sha)
+
+    @property
+    def shared(self) -> tuple[Run, ...]:
+        """Runs elsewhere that speak for this target too: one that lives, and a pass.
+
+        Any other end may rest on the base of the pull request that it was made for.
+        """
+        return tuple(one for one in self.elsewhere if not one.state.final or one.result is Result.PASS)
 
     @property
     def earlier(self) -> tuple[Run, ...]:

@@ -50,7 +50,7 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
     entries, runs = _remembered(target, rooms, troubles)
     if _is_at_rest(target, runs, rooms):
         return None
-    situation = _situation(target, entries, runs, rooms)
+    situation = replace(_situation(target, entries, runs, rooms), elsewhere=_elsewhere(target, rooms, troubles))
     situation = replace(situation, runs=_take(conduct(situation), situation, rooms, troubles))
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
     steps = with_others(situation, conduct(situation), rooms)
@@ -80,6 +80,14 @@ def _remembered(target: Target, rooms: AppRooms, troubles: Troubles) -> tuple[tu
             one for one in rooms.ledger.runs(target.repository, head_sha=target.head_sha) if one.number is None
         )
     return entries, tuple(_advanced(one, rooms, troubles) for one in runs)
+
+
+def _elsewhere(target: Target, rooms: AppRooms, troubles: Troubles) -> tuple[Run, ...]:
+    """The runs that other pull requests with this very head have, as they stand now."""
+    if not isinstance(target, Pull):
+        return ()
+    found = rooms.ledger.runs(target.ref.repository, head_sha=target.head_sha)
+    return tuple(_advanced(one, rooms, troubles) for one in found if one.number not in (None, target.ref.number))
 
 
 def _advanced(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
@@ -177,7 +185,7 @@ def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> fl
     """When to look again: at once for what an end makes possible, in a while for what runs."""
     if steps.cancel:
         return SOON_S
-    live = bool(steps.dispatch) or any(not one.state.final for one in situation.runs)
+    live = bool(steps.dispatch) or any(not one.state.final for one in (*situation.runs, *situation.shared))
     ending = any(one.state is RunState.CANCELLING for one in situation.runs)
     waits = [poll_s] * live + [ENDING_S] * ending + [wait] * (wait > 0)
     return min(waits, default=None)

@@ -7,7 +7,7 @@ import pytest
 from bot.config.policy import POLICY_PATH
 from bot.core.pull import Pull, PullRef, PullState
 from bot.handlers.reconciling import reconcile
-from tests.fakes.app import POLICY, REF, REPOSITORY, App, passes
+from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.trees import sha
 
 OTHER = PullRef(REPOSITORY, 8)
@@ -56,6 +56,31 @@ def test_a_pull_request_that_takes_anothers_place_runs_though_the_other_was_ende
     assert [run.number for run in app.backend.live()] == [OTHER.number]
     pass_all(app, OTHER)
     assert said(app) == "success"
+
+
+def test_two_pull_requests_with_one_head_share_its_runs(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    (run,) = app.backend.live()
+    assert run.number == REF.number
+    pass_all(app, OTHER)
+    look(app, REF)
+    look(app, OTHER)
+    assert said(app) == "success"
+    assert {one.number for one in app.ledger.runs(REPOSITORY)} == {REF.number}
+
+
+def test_what_fails_for_one_base_is_tried_again_for_another(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    app.backend.finish(app.backend.live()[0], fails)
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    (run,) = app.backend.live()
+    assert (run.number, run.attempt) == (OTHER.number, 2)
 
 
 def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: App) -> None:
