@@ -35,7 +35,10 @@ class Asked(Document):
 
 
 class Approval(Document):
-    """Leave for one exact head to run on the GPUs; any other head is not covered."""
+    """Leave for one exact head to run on the GPUs; any other head is not covered.
+
+    `base` is the branch whose policy let the actor say so, and holds for no other; empty in entries of old.
+    """
 
     repository: str
     number: int
@@ -43,10 +46,14 @@ class Approval(Document):
     actor: str
     source: str
     at: AwareDatetime
+    base: str = ""
 
 
 class Override(Document):
-    """A level that a person takes upon themselves on one exact head, with the reason; never removed."""
+    """A level that a person takes upon themselves on one exact head, with the reason; never removed.
+
+    `base` is as in an approval.
+    """
 
     repository: str
     number: int
@@ -56,6 +63,7 @@ class Override(Document):
     actor: str
     source: str
     at: AwareDatetime
+    base: str = ""
 
 
 class RunState(StrEnum):

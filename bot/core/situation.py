@@ -70,8 +70,9 @@ class Situation:
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """The overrides of this head."""
-        return tuple(one for one in self.entries if isinstance(one, Override) and one.head_sha == self.head_sha)
+        """The overrides of this head, given under the policy of its base."""
+        found = (one for one in self.entries if isinstance(one, Override) and one.head_sha == self.head_sha)
+        return tuple(one for one in found if one.base in {"", self.target.base_branch})
 
     @property
     def here(self) -> tuple[Run, ...]:

@@ -100,4 +100,4 @@ def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Ac
 
 def _covers(approval: Approval, pull: Pull) -> bool:
     same = approval.repository == pull.ref.repository and approval.number == pull.ref.number
-    return same and approval.head_sha == pull.head_sha
+    return same and approval.head_sha == pull.head_sha and approval.base in {"", pull.base_branch}

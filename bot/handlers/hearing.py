@@ -166,6 +166,7 @@ def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval |
             actor=said.actor,
             source=said.source,
             at=now,
+            base=pull.base_branch,
         )
     if command.verb == "override":
         level, reason = command.arguments
@@ -178,6 +179,7 @@ def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval |
             actor=said.actor,
             source=said.source,
             at=now,
+            base=pull.base_branch,
         )
     return Asked(
         source=said.source,

@@ -130,6 +130,32 @@ def test_an_override_of_a_head_that_came_after_it_was_written_is_none(app: App) 
     assert [one.head_sha for one in app.ledger.written] == [sha("two")]
 
 
+@pytest.mark.parametrize("command", ["override 0 the cluster is down today", f"approve {sha('one')}"])
+def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, command: str) -> None:
+    lenient = sha("lenient")
+    policy = f"{POLICY}capabilities: {{override: {{logins: [alice]}}, approve: {{logins: [alice]}}}}\n"
+    app.hub.files[(lenient, POLICY_PATH)] = policy.encode()
+    aside = {"base_branch": "aside", "base_sha": lenient, "path": "src/lora/a.py", "author": "alice"}
+    app.open(**aside, head_repository="alice/bridge")
+    app.hub.roles["alice"] = "read"
+    reconcile(REF, app.rooms)
+    say(app, "alice", f"/verl-e2e {command}")
+    assert len(app.ledger.written) == 1
+    app.clock.pass_s(60)
+    reconcile(REF, app.rooms)
+    shown = app.hub.gate(sha("one"))
+    assert shown is not None
+    assert shown.conclusion != "action_required"
+    app.open(path="src/lora/a.py", author="alice", head_repository="alice/bridge")
+    for _ in range(2):
+        app.clock.pass_s(60)
+        reconcile(REF, app.rooms)
+        app.backend.settle()
+    shown = app.hub.gate(sha("one"))
+    assert shown is not None
+    assert (shown.conclusion, app.backend.live()) == ("action_required", [])
+
+
 def test_an_override_needs_its_capability(app: App) -> None:
     reconcile(REF, app.rooms)
     say(app, "alice", "/verl-e2e override 0 the cluster is down today")
