@@ -20,7 +20,9 @@ _SECONDARY = re.compile(
     r"|[Cc]onnection (?:closed|reset) by peer|worker process .*died|process .* terminated with|cancelled by "
     r"another rank"
     r"|The node .* marked dead|Owner's node has crashed|remote process exited|communicator was aborted"
-    r"|store->get\(|recv(?:Value|Bytes) failed|[Bb]roken pipe"
+    r"|store->get\(|recv(?:Value|Bytes) failed|[Bb]roken pipe|check the stack trace above"
+    # verl's replay buffer, when every sample of the step has failed and was logged as such.
+    r"|no materializable trajectories"
 )
 _SECONDARY_KINDS = re.compile(
     r"(?:ActorDied|ActorUnavailable|RayActor|EngineDead|WorkerCrashed|ChildFailed|ProcessRaised|ProcessExited"

@@ -32,6 +32,8 @@ class Silent(Enum):
     WEIGHTS_UNMAPPED = auto()
     EXPORT_INCOMPLETE = auto()
     METRICS_NOT_FINITE = auto()
+    GRADIENT_ZERO = auto()
+    ROLLOUT_DISAGREES = auto()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that are not finite."""
+"""Faults that raise nothing: an adapter without parameters, weights that were dropped, metrics that show a fault."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,10 @@ from bot.core.stages import Stage
 from bot.core.triage_rules import Rule, Silent
 
 FINITE_METRICS = ("actor/loss", "actor/pg_loss", "actor/grad_norm", "critic/vf_loss", "critic/loss", "critic/grad_norm")
+ACTOR_GRADIENT = "actor/grad_norm"
+AGREEMENT = "training/rollout_actor_probs_pearson_corr"
+# Below any band of healthy runs, of whatever model and precision; what lies above it only a probe's band can judge.
+DISAGREES_BELOW = 0.9
 # What Bridge prints while it writes a checkpoint, in contrast to a parameter that has no mapping.
 _EXPORT = re.compile(r"not written|were yielded but not saved|from generator not found|Missing \d+ tensors for keys")
 
@@ -68,9 +72,30 @@ def _metrics(facts: LogFacts) -> _Found:
     return None
 
 
+def _gradient(facts: LogFacts) -> _Found:
+    """A run that came to its end and never once had a gradient; one step without may be a step without advantage."""
+    steps = [step for step in facts.steps if ACTOR_GRADIENT in step.values]
+    if facts.completed_at is None or not steps or any(step.values[ACTOR_GRADIENT] != 0 for step in steps):
+        return None
+    first = steps[0]
+    at = Excerpt(first.line, f"step:{first.step} - {ACTOR_GRADIENT}:{first.values[ACTOR_GRADIENT]}")
+    return Stage.LEARNING_SIGNAL, at, ""
+
+
+def _agreement(facts: LogFacts) -> _Found:
+    for step in facts.steps:
+        value = step.values.get(AGREEMENT)
+        if value is not None and value < DISAGREES_BELOW:
+            at = Excerpt(step.line, f"step:{step.step} - {AGREEMENT}:{value}")
+            return Stage.EXPORT_WEIGHT_SYNC, at, f"trainer and rollout do not hold the same weights: {value:.5f}"
+    return None
+
+
 _FINDERS: Mapping[Silent, Callable[[LogFacts], _Found]] = {
     Silent.ADAPTER_EMPTY: _adapter_empty,
     Silent.WEIGHTS_UNMAPPED: _unmapped,
     Silent.EXPORT_INCOMPLETE: _not_exported,
     Silent.METRICS_NOT_FINITE: _metrics,
+    Silent.GRADIENT_ZERO: _gradient,
+    Silent.ROLLOUT_DISAGREES: _agreement,
 }

@@ -82,7 +82,7 @@ RULES: tuple[Rule, ...] = (
         id="host-limits",
         fault=Fault.OUTSIDE,
         message=r"Too many open files|can't start new thread|Resource temporarily unavailable"
-        r"|insufficient shared memory|\(shm\)|/dev/shm|pthread_create",
+        r"|insufficient shared memory|out of shared memory|\(shm\)|/dev/shm|pthread_create",
         cause="the host's limits on files, threads or shared memory were reached",
         mend="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
@@ -92,7 +92,8 @@ RULES: tuple[Rule, ...] = (
         id="disk-full",
         fault=Fault.OUTSIDE,
         message=r"No space left on device|Disk quota exceeded|StorageFull|os error 28\b|Errno (?:28|122)\b"
-        r"|Read-only file system|Stale file handle|Input/output error|^NoSpace|^PermissionError",
+        r"|Read-only file system|Stale file handle|Input/output error|^NoSpace|^PermissionError"
+        r"|OutOfDiskError|PytorchStreamWriter failed writing",
         cause="storage failed: no space, no quota or no writable disk",
         mend="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and give "
         "MODEL_PATH a model that lies there already.",
@@ -142,6 +143,18 @@ RULES: tuple[Rule, ...] = (
         "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
         source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
         "megatron/training/models/dist_utils.py:_ddp_wrap",
+    ),
+    Rule(
+        id="gpu-sharing",
+        fault=Fault.OUTSIDE,
+        message=r"pidfd_getfd: Operation not permitted|does not support the pidfd_open",
+        cause="the host does not let processes share GPU memory",
+        mend="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
+        "(PYTORCH_CUDA_ALLOC_CONF).",
+        example='  File "verl/workers/rollout/vllm_rollout/utils.py", line 310, in update_weights_from_ipc\n'
+        '  File "torch/multiprocessing/reductions.py", line 181, in rebuild_cuda_tensor\n'
+        "RuntimeError: pidfd_getfd: Operation not permitted",
+        source="PyTorch, c10/cuda/CUDACachingAllocator.cpp; verl-project/verl issue 3377",
     ),
     Rule(
         id="hub-unreachable",
@@ -210,7 +223,8 @@ RULES: tuple[Rule, ...] = (
         r"|cannot open shared object file|GLIBC\w*_[\d.]+' not found|(?:is|are) not installed"
         r"|[Pp]lease (?:\w+ )?(?:pip3? )?install|must install|pip3? install|wheel is not built"
         r"|compiled without|No module named '?(?:apex|transformer_engine|flash_attn)"
-        r"|No package metadata was found|DistributionNotFound",
+        r"|No package metadata was found|DistributionNotFound|Failed to find C compiler"
+        r"|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
         cause="the image lacks a package or a compiled extension",
         mend="Install it in the image, or switch the feature that needs it off in the site profile.",
         example='  File "megatron/bridge/models/gpt_provider.py", line 294, in provide\n'
@@ -339,7 +353,7 @@ RULES: tuple[Rule, ...] = (
         id="worker-died",
         fault=Fault.OUTSIDE,
         message=r"^WorkerDied|worker (?:process )?(?:has )?died|The actor died unexpectedly before"
-        r"|Worker exit type: SYSTEM_ERROR",
+        r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
         cause="a worker died without saying why",
         mend="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
         example="Started a local Ray instance.\n"
@@ -928,6 +942,39 @@ RULES: tuple[Rule, ...] = (
         example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
+    ),
+    Rule(
+        id="gradient-zero",
+        fault=Fault.CODE,
+        fact=Silent.GRADIENT_ZERO,
+        stage=Stage.LEARNING_SIGNAL,
+        cause="the actor's gradient norm is exactly zero at every step",
+        mend="Check that what should train has requires_grad and is in the optimizer; then that rewards differ.",
+        steps=(
+            "Adapter frozen: compare `Adapter parameters` above with the optimizer's parameter groups.",
+            "Every advantage zero: with a group estimator equal rewards in each group leave no gradient; look at the "
+            "reward and advantage metrics of the same lines.",
+        ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.0 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/workers/engine_workers.py:train_mini_batch",
+    ),
+    Rule(
+        id="rollout-disagrees",
+        fault=Fault.CODE,
+        fact=Silent.ROLLOUT_DISAGREES,
+        stage=Stage.EXPORT_WEIGHT_SYNC,
+        cause="trainer and rollout do not hold the same weights",
+        mend="Export right after the import, without a step, and compare every tensor with the checkpoint's.",
+        steps=(
+            "A low correlation at step 1 is a fault of import, export or sync: a swapped gate and up, a transposed or "
+            "missing tensor, a setting of rope or of the norm that only one side has.",
+            "A correlation that falls later is drift of the rollout's precision, or adapters that are not sent.",
+        ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
+        "training/rollout_actor_probs_pearson_corr:0.44\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
     ),
 )
 

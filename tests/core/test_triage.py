@@ -103,6 +103,25 @@ def test_the_passing_run_with_nan_fails() -> None:
     assert (answer.verdict, answer.stage, answer.rule) == (FAIL, "learning_signal", "metrics-not-finite")
 
 
+@pytest.mark.parametrize(("norms", "rule"), [((0, 0), "gradient-zero"), ((0, 0.2), "completed")])
+def test_a_run_without_any_gradient_fails(norms: tuple[float, ...], rule: str) -> None:
+    steps = [STEP.format(number).replace(":0.25", f":{norm}") for number, norm in enumerate(norms, 1)]
+    assert of(*steps, BAR.format(100, 2, 2)).rule == rule
+    assert of(*steps, BAR.format(60, 2, 3)).rule == "incomplete"
+
+
+@pytest.mark.parametrize(
+    ("correlation", "rule"),
+    [("0.44393", "rollout-disagrees"), ("0.99996", "completed"), ("0.93", "completed"), ("nan", "completed")],
+)
+def test_a_rollout_with_other_weights_fails(correlation: str, rule: str) -> None:
+    step = f"{STEP.format(1)} - training/rollout_actor_probs_pearson_corr:{correlation}"
+    answer = of(step, BAR.format(100, 1, 1))
+    assert answer.rule == rule
+    assert (answer.verdict is PASS) == (rule == "completed")
+    assert rule == "completed" or correlation in answer.cause
+
+
 def test_an_unknown_error_after_completion_is_no_pass() -> None:
     answer = of(*DONE, H, '  File "tracking.py", line 3, in finish', "ValueError: upload failed")
     assert (answer.verdict, answer.stage, answer.rule) == (BLOCKED, "shutdown", "unexplained")
@@ -174,6 +193,81 @@ def test_a_driver_that_only_reports_a_death_points_at_the_first_error() -> None:
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
     )
     assert (answer.verdict, answer.stage, answer.line) == (FAIL, "peft", 3)
+
+
+WAITED = "(W pid=3) [rank0]:[E1120 14:10:32.3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)"
+ABORTED = "(W pid=3) *** SIGABRT received at time=1763667356 on cpu 14 ***"
+DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+DRIVER = ("Error executing job with overrides: []", H, '  File "main_ppo.py", line 3, in main', DIED)
+
+
+@pytest.mark.parametrize(
+    ("texts", "verdict", "rule", "line"),
+    [
+        # The watchdog ends its own process: the wait in vain comes first, abort and death follow from it.
+        ((WAITED, ABORTED, *DRIVER), FAIL, "collective-timeout", 2),
+        ((WAITED, WAITED.replace("=3", "=4"), ABORTED, ABORTED), FAIL, "collective-timeout", 2),
+        # Nobody aborted over it, or the abort came first: a peer may have died.
+        ((WAITED, *DRIVER), BLOCKED, "worker-died", 6),
+        ((ABORTED, WAITED, *DRIVER), BLOCKED, "killed-by-signal", 2),
+        ((ABORTED, *DRIVER), BLOCKED, "killed-by-signal", 2),
+    ],
+)
+def test_an_abort_over_a_collective_that_timed_out(
+    texts: tuple[str, ...], verdict: TriageVerdict, rule: str, line: int
+) -> None:
+    answer = of(BAR.format(5, 1, 20), *texts)
+    assert (answer.verdict, answer.stage, answer.rule, answer.line) == (verdict, "train_step", rule, line)
+
+
+@pytest.mark.parametrize(
+    ("frame", "error", "stage"),
+    [
+        ("verl/experimental/reward_loop/reward_manager/naive.py", "KeyError: 'reward_model'", "reward_model"),
+        ("vllm/v1/worker/gpu_model_runner.py", "AttributeError: 'NoneType' object has no attribute 'x'", "train_step"),
+    ],
+)
+def test_when_every_sample_of_a_step_failed_the_first_error_counts(frame: str, error: str, stage: str) -> None:
+    answer = of(
+        BAR.format(0, 0, 1),
+        "(A pid=3) ERROR:Error in _run_prompt for uid=1",
+        "(A pid=3) " + H,
+        f'(A pid=3)   File "{frame}", line 43, in run_single',
+        "(A pid=3) " + error,
+        "(A pid=3) going on",
+        "Error executing job with overrides: []",
+        H,
+        '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit',
+        '  File "verl/trainer/ppo/v1/replay_buffer.py", line 493, in sample',
+        "RuntimeError: Sync replay buffer selected terminal groups with no materializable trajectories.",
+    )
+    assert (answer.stage, answer.line) == (stage, 5)
+
+
+@pytest.mark.parametrize(
+    ("error", "rule"),
+    [
+        (
+            "RuntimeError: DataLoader worker (pid 48) is killed by signal: Bus error. It is possible that dataloader's "
+            "workers are out of shared memory.",
+            "host-limits",
+        ),
+        ("RuntimeError: DataLoader worker (pid 48) is killed by signal: Killed.", "worker-died"),
+        ("ray.exceptions.OutOfDiskError: Local disk is full", "disk-full"),
+        (
+            "RuntimeError: [enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/7: "
+            "file write failed",
+            "disk-full",
+        ),
+        ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable.", "missing-extension"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "missing-extension"),
+        ("RuntimeError: pidfd_getfd: Operation not permitted", "gpu-sharing"),
+    ],
+)
+def test_the_host_and_the_image_are_at_fault_in_a_step_too(error: str, rule: str) -> None:
+    frame = '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit'
+    answer = of(STEP.format(1), BAR.format(50, 1, 2), "Error executing job with overrides: []", H, frame, error)
+    assert (answer.verdict, answer.rule, answer.line) == (BLOCKED, rule, 6)
 
 
 def test_the_engine_before_and_after_the_first_sync() -> None:
