@@ -130,7 +130,8 @@ def _here(environ: Mapping[str, str], payload: Mapping[str, Any]) -> Iterator[He
 
 
 def _settings(environ: Mapping[str, str], payload: Mapping[str, Any]) -> ActionSettings:
-    branch = payload.get("repository", {}).get("default_branch", "")
+    repository = payload.get("repository")
+    branch = repository.get("default_branch") if isinstance(repository, dict) else ""
     tool = _read(environ, "VERL_E2E_TOOL", read.pinned_tool)
     if tool == ("", ""):
         raise ActionError("VERL_E2E_TOOL: not set; pin the action by its full commit, OWNER/verl-e2e@SHA")
@@ -139,7 +140,7 @@ def _settings(environ: Mapping[str, str], payload: Mapping[str, Any]) -> ActionS
         web_url=_read(environ, "GITHUB_SERVER_URL", read.url),
         token=_needed(environ, "VERL_E2E_TOKEN"),
         app_id=_read(environ, "VERL_E2E_APP_ID", read.number(1, 10**15)),
-        branch=branch or "main",
+        branch=branch if isinstance(branch, str) and branch else "main",
         workflow=_read(environ, "VERL_E2E_WORKFLOW", read.workflow),
         tool=tool,
         image=_text(environ, "VERL_E2E_IMAGE"),
