@@ -20,7 +20,7 @@ from bot.core.record import (
 )
 from bot.ports import ForgeError, Pulls, RunFolders, UnknownPullError
 
-_ORDER_AGAIN = "comment `/verl-e2e run` if the head as it is now shall be tested"
+_ORDER_AGAIN = "comment `/verl-e2e rerun` if the head as it is now shall be tested"
 
 
 @dataclass(frozen=True, slots=True)

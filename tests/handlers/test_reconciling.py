@@ -1,12 +1,16 @@
 """Reconciling, story by story: what GitHub shows, what runs, and what a second look adds (nothing)."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from bot.adapters.dispatch.local_backend import follow_ups
+from bot.adapters.folder import read_record
 from bot.config.policy import POLICY_PATH
+from bot.core.bands import Bands
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
 from bot.core.ledger import Approval, Asked, Override, Run, RunState
@@ -17,8 +21,10 @@ from bot.core.pull_card import MARKER
 from bot.core.record import Event, Record
 from bot.handlers.grouping import remember_end, remember_group
 from bot.handlers.reconciling import due, reconcile, under_way
+from bot.handlers.taking import Taken, leave_blocked
 from bot.handlers.trusting import AUTHOR_KEPT
 from bot.ports import BackendError, ForgeError
+from bot.wiring.folders import run_folders
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, blocks, fails, passes
 from tests.fakes.trees import sha
 
@@ -353,6 +359,24 @@ def test_rerun_runs_again_what_it_names_and_once(
     ask(app, "rerun", *arguments)
     to_the_end(app, how)
     assert [one.attempt for one in app.ledger.kept.values()] == ([1, 2] if again else [1])
+
+
+def test_what_an_order_that_was_not_taken_advises_runs_it_again(app: App, tmp_path: Path) -> None:
+    app.open(path="src/lora/a.py")
+    look(app)
+    (run,) = app.backend.live()
+    assert run.job is not None
+    leave_blocked(Taken(run.job, "the head could not be read again"), tmp_path, run_folders(Bands()))
+    record = read_record(tmp_path)
+    finish(app, SMOKE, lambda _: (record, None))
+    look(app)
+    assert (gate(app)[1], live(app)) == ("action_required", [])
+    assert record.environment is not None
+    advised = re.search("`/verl-e2e ([^`]+)`", record.environment.findings[0].mend)
+    assert advised is not None
+    ask(app, *advised[1].split())
+    look(app)
+    assert live(app) == [SMOKE]
 
 
 def test_a_rerun_that_passes_opens_the_gate(app: App) -> None:
