@@ -173,7 +173,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="network",
         fault=Fault.OUTSIDE,
-        message=r"unhandled system error|ncclSystemError|ncclRemoteError|Connection refused|No route to host"
+        message=r"unhandled system error|ncclSystemError|ncclRemoteError|or there was a network error"
+        r"|Connection refused|No route to host"
         r"|Network is unreachable|EADDRINUSE|[Aa]ddress already in use|Temporary failure in name resolution"
         r"|DistNetworkError|DistStoreError|Could not find a free port",
         cause="processes or hosts could not reach each other",
@@ -199,6 +200,17 @@ RULES: tuple[Rule, ...] = (
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` "
         "when initializing the engine.",
         source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
+    ),
+    Rule(
+        id="rollout-sizes",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ROLLOUT_ENGINE,
+        message=r"is not divisible by infer_\w+",
+        cause="the rollout's parallel sizes do not divide the job's GPUs",
+        mend="Set INFER_TP (and the rollout's data and pipeline sizes) to a divisor of the number of GPUs.",
+        example='  File "verl/workers/engine_workers.py", line 658, in init_model\n'
+        "AssertionError: rollout world_size: 4 is not divisible by infer_world_size: 3",
+        source="verl, verl/workers/engine_workers.py:init_model",
     ),
     Rule(
         id="extension-build",

@@ -197,6 +197,7 @@ def test_a_driver_that_only_reports_a_death_points_at_the_first_error() -> None:
 
 WAITED = "(W pid=3) [rank0]:[E1120 14:10:32.3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4)"
 ABORTED = "(W pid=3) *** SIGABRT received at time=1763667356 on cpu 14 ***"
+THROWN = "terminate called after throwing an instance of 'c10::DistBackendError'"
 DIED = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
 DRIVER = ("Error executing job with overrides: []", H, '  File "main_ppo.py", line 3, in main', DIED)
 
@@ -207,6 +208,7 @@ DRIVER = ("Error executing job with overrides: []", H, '  File "main_ppo.py", li
         # The watchdog ends its own process: the wait in vain comes first, abort and death follow from it.
         ((WAITED, ABORTED, *DRIVER), FAIL, "collective-timeout", 2),
         ((WAITED, WAITED.replace("=3", "=4"), ABORTED, ABORTED), FAIL, "collective-timeout", 2),
+        ((WAITED, f"(W pid=3) {THROWN}", *DRIVER), FAIL, "collective-timeout", 2),
         # Nobody aborted over it, or the abort came first: a peer may have died.
         ((WAITED, *DRIVER), BLOCKED, "worker-died", 6),
         ((ABORTED, WAITED, *DRIVER), BLOCKED, "killed-by-signal", 2),
@@ -262,6 +264,11 @@ def test_when_every_sample_of_a_step_failed_the_first_error_counts(frame: str, e
         ("RuntimeError: Failed to find C compiler. Please specify via CC environment variable.", "missing-extension"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "missing-extension"),
         ("RuntimeError: pidfd_getfd: Operation not permitted", "gpu-sharing"),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or "
+            "there was a network error, NCCL version 2.28.9",
+            "network",
+        ),
     ],
 )
 def test_the_host_and_the_image_are_at_fault_in_a_step_too(error: str, rule: str) -> None:
