@@ -98,7 +98,7 @@ class DerivedLedger:
         written = [one for book in self._books_of(ref) for one in book.entries if one.number == number]
         if not any(one.source.startswith("comment:") for one in written):
             return tuple(written)
-        authors = {one.id: one.author for one in self._read_comments(ref) if not one.edited and not one.author_is_app}
+        authors = {one.id: one.author for one in self._read_comments(ref) if not one.edited and not self._wrote(one)}
         return tuple(one for one in written if _stands(one, authors))
 
     def put_run(self, run: Run) -> Run:
@@ -141,7 +141,7 @@ class DerivedLedger:
         self._keep(posted.repository, head_sha, changed, now=False)
 
     def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
-        """Comments of people, written after we first saw the head as it is now, that nobody has acted on yet.
+        """Comments of others than us, written after we first saw the head as it is now, that nobody has acted on yet.
 
         `since` is when to count from, else when the head's book was opened.
         """
@@ -149,7 +149,7 @@ class DerivedLedger:
         known = {*book.heard, *(_comment_of(one.source) for one in book.entries)}
         # GitHub's times have whole seconds.
         opened = (since or book.opened).replace(microsecond=0)
-        comments = (one for one in self._read_comments(ref) if not one.author_is_app and not one.edited)
+        comments = (one for one in self._read_comments(ref) if not one.edited and not self._wrote(one))
         return tuple(one for one in comments if one.created >= opened and one.id not in known)
 
     def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
@@ -188,6 +188,10 @@ class DerivedLedger:
     def _is_ours(self, check: CheckRun) -> bool:
         wanted = (LEDGER_CHECK, self._app_id, _external_id(check.head_sha))
         return (check.name, check.app_id, check.external_id) == wanted
+
+    def _wrote(self, comment: Comment) -> bool:
+        """Whether our own App wrote a comment; another App may be given capabilities by its login."""
+        return comment.author_is_app and comment.app_id in {None, self._app_id}
 
     def _keep(self, repository: str, head_sha: str, book: Book, *, now: bool) -> None:
         self._books[repository, head_sha] = (self._books[repository, head_sha][0], book)

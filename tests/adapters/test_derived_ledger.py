@@ -206,6 +206,19 @@ def test_a_comment_on_an_earlier_head_is_never_heard_late(
     assert opened(workflow, clock).unheard(ONE) == ()
 
 
+def test_the_command_of_another_app_stands_and_is_found_as_a_persons_is(
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+) -> None:
+    clock.time = at.world.state.now() - timedelta(minutes=1)
+    GithubConversation(workflow).comment(ONE, "/verl-e2e run, says our own card")
+    helper = GithubConversation(at.github).comment(ONE, "/verl-e2e run")
+    (found,) = ledger.unheard(ONE)
+    assert found.id == helper
+    ledger.add(asked(at.world.head(1), f"comment:{helper}:1", actor=found.author))
+    ledger.forget()
+    assert [one.actor for one in ledger.entries(REPOSITORY, 1)] == [found.author]
+
+
 def noise(length: int) -> str:
     chosen = random.Random(length)
     return "".join(chosen.choice(string.printable) for _ in range(length))
