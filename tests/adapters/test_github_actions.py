@@ -263,6 +263,19 @@ def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: Ha
     assert forge.orders == [(1, True)]
 
 
+def test_a_process_that_comes_by_once_an_hour_forces_as_well(forge: FakeWorkflows, clock: Hand) -> None:
+    forge.obeys = False
+    run = submitted(GitHubActionsBackend(forge, SETTINGS, clock))
+    forge.becomes(1, "in_progress")
+    run = run.model_copy(update={"state": RunState.CANCELLING, "updated": clock.now()})
+    clock.time += timedelta(seconds=299)
+    GitHubActionsBackend(forge, SETTINGS, clock).poll(run)
+    assert forge.orders == []
+    clock.time += timedelta(hours=1)
+    GitHubActionsBackend(forge, SETTINGS, clock).poll(run)
+    assert forge.orders == [(1, True)]
+
+
 def test_a_run_that_github_forgot_is_lost(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
     run = submitted(backend)
     forge.runs.clear()

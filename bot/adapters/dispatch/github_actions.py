@@ -59,7 +59,7 @@ class GitHubActionsBackend:
         self._workflows = workflows
         self._settings = settings
         self._clock = clock
-        # When each run was first asked to end; a restart of ours grants it the grace anew.
+        # When each run was first asked to end; where nobody remembers, when that was last put down.
         self._asked: dict[int, datetime] = {}
         self._given_up: set[int] = set()
 
@@ -172,7 +172,7 @@ class GitHubActionsBackend:
         """End a run that waits for a runner past the deadline, and force one that was asked to end and did not."""
         now = self._clock.now()
         if run.state is RunState.CANCELLING:
-            self._asked.setdefault(found.id, now)
+            self._asked.setdefault(found.id, run.updated)
         elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
             self._asked[found.id] = now
             self._given_up.add(found.id)
