@@ -89,11 +89,14 @@ def _wished(
         return
     mark = hashlib.sha256(repr(sorted(wish.options.items())).encode()).hexdigest()[:6]
     narrowed = [one for one in outlines if one.variant.level in wish.levels]
-    renamed = {one.id: f"{one.id}-x{mark}" for one in narrowed}
+    chosen = _with_variant(narrowed, wish.options.get("variant", ""))
+    # What a variant takes the place of need not pass before others any more; the variant must.
+    by_level = {one.variant.level: one for one in chosen}
+    renamed = {one.id: f"{(one if one in chosen else by_level[one.variant.level]).id}-x{mark}" for one in narrowed}
     plain = (one for one in outlines if one.variant.level not in wish.levels)
     for outline in plain:
         yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
-    for outline in _with_variant(narrowed, wish.options.get("variant", "")):
+    for outline in chosen:
         changed = _with_options(outline, wish)
         ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
         made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
@@ -105,9 +108,9 @@ def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
     variant = variant_named(name) if name else None
     if variant is None:
         return outlines
-    others = [one for one in outlines if one.variant.level is not variant.level]
     same = next((one for one in outlines if one.variant.level is variant.level), None)
-    return others if same is None else [*others, replace(same, variant=variant)]
+    left = (one for one in outlines if one is same or one.variant.level is not variant.level)
+    return [replace(one, variant=variant) if one is same else one for one in left]
 
 
 def _with_options(outline: JobOutline, wish: Wish) -> JobOutline:

@@ -403,6 +403,17 @@ def test_an_extra_level_runs_beside_the_plan_and_never_satisfies_the_gate(app: A
     assert gate(app)[1] == "failure"
 
 
+def test_a_variant_of_one_level_stands_for_it_before_the_others_that_were_asked_for(app: App) -> None:
+    app.open(path="docs/a.md")
+    ask(app, "level", "0", "1", variant=RECOMPUTE)
+    look(app)
+    (first,) = live(app)
+    assert first.startswith(f"{RECOMPUTE}-x")
+    finish(app, first, passes)
+    look(app)
+    assert live(app) == [f"1-resume{first.removeprefix(RECOMPUTE)}"]
+
+
 def test_a_level_beyond_the_plan_waits_for_level_0(app: App) -> None:
     app.open(path="docs/a.md")
     ask(app, "level", "2")
