@@ -25,7 +25,7 @@ from bot.core.command_values import (
     variant,
     verl_ref,
 )
-from bot.core.levels import variant_named
+from bot.core.levels import Level, variant_named
 
 PREFIX = "/verl-e2e"
 MAX_COMMANDS = 10
@@ -236,6 +236,8 @@ def _levels(number: int, words: list[_Word]) -> Command:
         named.extend(found)
     options = _options(VERBS[LEVEL], left)
     _check_variant(options.get("variant", ""), named, left)
+    if int(Level.SAVE_RESUME) in named and options.get("steps") == "1":
+        raise _WrongError(_given("steps", left), "level 1 saves before its last step and resumes", "give 2 or more")
     return Command(number, LEVEL, tuple(str(one) for one in sorted(set(named))), options)
 
 
@@ -244,8 +246,13 @@ def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
     variant = variant_named(name) if name else None
     if variant is None or int(variant.level) in levels:
         return
-    word = next(one for one in words if one.text.lower().startswith("variant="))
-    raise _WrongError(word, "no variant of the levels that are asked for", f"ask for level{int(variant.level)} with it")
+    mend = f"ask for level{int(variant.level)} with it"
+    raise _WrongError(_given("variant", words), "no variant of the levels that are asked for", mend)
+
+
+def _given(name: str, words: list[_Word]) -> _Word:
+    """The word that gives an option."""
+    return next(one for one in words if one.text.lower().startswith(f"{name}="))
 
 
 def _arguments(verb: Verb, text: str, words: list[_Word]) -> tuple[tuple[str, ...], list[_Word]]:

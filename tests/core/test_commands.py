@@ -62,6 +62,7 @@ MISTAKEN = (
     ("level0 stepz=3", "stepz=3", "no such option", "'steps'"),
     ("level0 steps=0", "steps=0", "no number of steps", "1 to 1000"),
     ("level0 steps=1001", "steps=1001", "no number of steps", "1 to 1000"),
+    ("level0-2 steps=1", "steps=1", "saves before its last step", "2 or more"),
     ("level0 steps=2 steps=3", "steps=3", "given twice", "leave one out"),
     ("level0 model=Qwen", "model=Qwen", "no model id", "Qwen/Qwen3"),
     ("level0 model=a/b;rm", "model=a/b;rm", "no model id", "Qwen/Qwen3"),
