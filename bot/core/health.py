@@ -12,10 +12,8 @@ from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import StepMetrics
 from bot.core.record import JOB_FILE
 from bot.core.stages import Stage
+from bot.core.triage_silent import AGREEMENT, AGREEMENT_FAIL_BELOW
 
-AGREEMENT_METRIC = "training/rollout_actor_probs_pearson_corr"
-# Until five healthy measurements of a probe exist there is no band; our healthy runs gave 0.99957 to 0.99996.
-AGREEMENT_FAIL_BELOW = 0.995
 AGREEMENT_REMARK_BELOW = 0.999
 # A correlation of two equal vectors may exceed one by rounding, never by more.
 _ROUNDING = 1e-6
@@ -64,8 +62,8 @@ def rollout_agreement(case: Case) -> Evidence:
     if step is None:
         summary = "trainer and rollout agreement is not reported"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.WAIVED, summary, case.log)
-    worst = step.values[AGREEMENT_METRIC]
-    excerpt = f"step:{step.step} {AGREEMENT_METRIC}:{worst}"
+    worst = step.values[AGREEMENT]
+    excerpt = f"step:{step.step} {AGREEMENT}:{worst}"
     if not abs(worst) <= 1 + _ROUNDING:
         summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is no correlation"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, case.log, step.line, excerpt)
@@ -103,7 +101,7 @@ def _worst_agreement(case: Case) -> StepMetrics | None:
 
 
 def _margin(case: Case, step: StepMetrics) -> float:
-    value = step.values[AGREEMENT_METRIC]
+    value = step.values[AGREEMENT]
     return value - _bound(case, step).fail_below if abs(value) <= 1 + _ROUNDING else -math.inf
 
 
@@ -111,7 +109,7 @@ def agreement_remark(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
     if rollout_agreement(case).state is not State.MET:
         return ""
-    found = [(step.values[AGREEMENT_METRIC], _bound(case, step).remark_below) for step in _reporting(case)]
+    found = [(step.values[AGREEMENT], _bound(case, step).remark_below) for step in _reporting(case)]
     weak = min((pair for pair in found if pair[0] < pair[1]), default=None)
     if weak is None:
         return ""
@@ -120,7 +118,7 @@ def agreement_remark(case: Case) -> str:
 
 def _reporting(case: Case) -> tuple[StepMetrics, ...]:
     """The training steps that report the correlation."""
-    return tuple(step for step in case.train_steps() if AGREEMENT_METRIC in step.values)
+    return tuple(step for step in case.train_steps() if AGREEMENT in step.values)
 
 
 def adapter(case: Case) -> Evidence:

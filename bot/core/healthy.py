@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from bot.core.bands import KEPT, Healthy, Pair, PairStep
 from bot.core.comparison import compare_steps
 from bot.core.facts import LogFacts, StepMetrics
-from bot.core.health import AGREEMENT_METRIC
 from bot.core.jobs import Digest, Job
 from bot.core.levels import Level
 from bot.core.outcome import Result, Verdict
 from bot.core.probe import training_digest
 from bot.core.record import Event, Record
+from bot.core.triage_silent import AGREEMENT
 
 _FIRST_STEP = 1
 
@@ -46,9 +46,9 @@ def healthy_run(name: str, record: Record, facts: LogFacts | None, verdict: Verd
 def healthy_of(run: HealthyRun) -> Healthy:
     """What a band keeps of a healthy run: the correlation at step 1."""
     first = next((one for one in run.steps if one.step == _FIRST_STEP), None)
-    found = first.values.get(AGREEMENT_METRIC, math.nan) if first else math.nan
+    found = first.values.get(AGREEMENT, math.nan) if first else math.nan
     if not math.isfinite(found):
-        raise NotHealthyError(f"{run.name}: no {AGREEMENT_METRIC} at step {_FIRST_STEP}; a band needs that number")
+        raise NotHealthyError(f"{run.name}: no {AGREEMENT} at step {_FIRST_STEP}; a band needs that number")
     return Healthy(run=run.run, job=run.job.id, bridge_commit=run.job.bridge.commit, correlation=found)
 
 

@@ -8,13 +8,14 @@ from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
 from bot.core.stages import Stage
 from bot.core.triage_candidates import Candidate, Standing, candidates
 from bot.core.triage_noise import explain
-from bot.core.triage_rules import Fault, Rule
+from bot.core.triage_rules import Fault, Rule, Silent
 from bot.core.triage_silent import SilentFault, silent_fault
 from bot.core.triage_table import RULES
 
 MIN_METRICS = 3
 NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
+_OF_RUN = tuple(rule for rule in RULES if rule.fact is not Silent.ROLLOUT_DISAGREES)
 
 COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
 _MENDS = {
@@ -66,6 +67,11 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
     return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
+
+
+def triage_of_run(facts: LogFacts) -> Triage:
+    """Triage of a log in a run folder, where agreement of trainer and rollout is judged by the probe's own band."""
+    return triage(facts, _OF_RUN)
 
 
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:

@@ -16,7 +16,7 @@ from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, Reposit
 from bot.core.same_failure import signature
 from bot.core.signal import case_figure
 from bot.core.stages import Stage
-from bot.core.triage import Triage, TriageVerdict, triage
+from bot.core.triage import Triage, TriageVerdict, triage_of_run
 
 __all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
 
@@ -40,7 +40,7 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
     """Judge a run folder. `facts` is None when it holds no log."""
     if record.job is None:
         return _without_job(record, facts)
-    case = Case(record.job, record, facts or LogFacts(0), triage(facts) if facts else _NO_LOG)
+    case = Case(record.job, record, facts or LogFacts(0), triage_of_run(facts) if facts else _NO_LOG)
     return judge_case(case, has_log=facts is not None)
 
 
@@ -137,7 +137,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
     """A folder with no job file: whatever the log says, it is Blocked, and each missing item is named."""
     missing = record.missing or (f"{JOB_FILE}: not there",)
     cause = wording.missing_evidence(missing)
-    answer = triage(facts) if facts else None
+    answer = triage_of_run(facts) if facts else None
     return Verdict(
         job_id="unknown",
         result=Result.BLOCKED,

@@ -11,7 +11,7 @@ from bot.core.record import Record
 from bot.core.signal import Run, SignalOptions, SignalReport, signal_report
 from bot.core.signal.figure import SignalFigure, signal_figure
 from bot.core.signal.judging import baselines_of, case_options, figure_title
-from bot.core.triage import triage
+from bot.core.triage import triage_of_run
 from bot.ports import RunFolders, UnreadableLogError
 
 
@@ -86,5 +86,5 @@ def _asked(source: Source) -> tuple[SignalOptions, tuple[Run, ...]]:
     record = source.record
     if record is None or record.job is None:
         return SignalOptions(), ()
-    case = Case(record.job, record, source.facts, triage(source.facts))
+    case = Case(record.job, record, source.facts, triage_of_run(source.facts))
     return case_options(case), baselines_of(case)

@@ -8,7 +8,6 @@ import pytest
 from bot.core.evidence import Criterion, State
 from bot.core.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
 from bot.core.health import (
-    AGREEMENT_FAIL_BELOW,
     AGREEMENT_REMARK_BELOW,
     HEALTH,
     HEALTH_STAGE,
@@ -20,6 +19,7 @@ from bot.core.health import (
     weights_kept,
 )
 from bot.core.jobs import SiteProfile
+from bot.core.triage_silent import AGREEMENT_FAIL_BELOW
 from tests.core.builders import config_with, make_case, make_facts, make_job, make_record, step_line
 
 NO_CRITIC = config_with({"algorithm.adv_estimator": "grpo"})

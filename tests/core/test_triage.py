@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.core.scan import scan
-from bot.core.triage import Triage, TriageVerdict, triage, triage_json
+from bot.core.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
 from tests.core.logs import NAMES, lines, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +112,7 @@ def test_a_run_without_any_gradient_fails(norms: tuple[float, ...], rule: str) -
 
 @pytest.mark.parametrize(
     ("correlation", "rule"),
-    [("0.44393", "rollout-disagrees"), ("0.99996", "completed"), ("0.93", "completed"), ("nan", "completed")],
+    [("0.44393", "rollout-disagrees"), ("0.994", "rollout-disagrees"), ("0.99924", "completed"), ("nan", "completed")],
 )
 def test_a_rollout_with_other_weights_fails(correlation: str, rule: str) -> None:
     step = f"{STEP.format(1)} - training/rollout_actor_probs_pearson_corr:{correlation}"
@@ -120,6 +120,11 @@ def test_a_rollout_with_other_weights_fails(correlation: str, rule: str) -> None
     assert answer.rule == rule
     assert (answer.verdict is PASS) == (rule == "completed")
     assert rule == "completed" or correlation in answer.cause
+
+
+def test_in_a_run_folder_the_band_of_the_probe_judges_agreement() -> None:
+    step = f"{STEP.format(1)} - training/rollout_actor_probs_pearson_corr:0.98"
+    assert triage_of_run(scan(lines(step, BAR.format(100, 1, 1)))).rule == "completed"
 
 
 def test_an_unknown_error_after_completion_is_no_pass() -> None:
