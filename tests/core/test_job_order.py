@@ -1,10 +1,13 @@
 """A job as it travels: whole, portable, bounded, and known again when its run folder comes home redacted."""
 
 import base64
+import re
 import zlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bot.core.job_order import (
     OrderError,
@@ -77,6 +80,9 @@ def test_a_target_that_names_no_head_is_refused(text: str) -> None:
         read_target(text)
 
 
+HIDDEN = re.compile(r"(\$[A-Z][A-Z0-9_]*|<redacted:[a-z-]+>)")
+
+
 def with_places(home: str, **changes: Any) -> Any:
     checkpoint = Checkpoint(model_id="org/tiny", model_path=f"{home}/models/tiny")
     return make_job(checkpoint=checkpoint, process={"DATA": f"{home}/data"}, **changes)
@@ -104,6 +110,23 @@ def test_a_redacted_job_is_known_again() -> None:
 def test_another_job_is_not(changes: dict[str, Any]) -> None:
     sent = with_places("/home/ada")
     assert not same_job(with_places("$HOME").model_copy(update=changes), sent)
+
+
+def test_a_job_full_of_placeholders_is_known_or_not_in_no_time() -> None:
+    job = make_job()
+    hidden = job.model_copy(update={"overrides": (f"{'$A' * 2_000}x",)})
+    sent = job.model_copy(update={"overrides": ("a" * 2_000,)})
+    assert not same_job(hidden, sent)
+    assert same_job(hidden, sent.model_copy(update={"overrides": ("a" * 2_000 + "x",)}))
+
+
+@given(st.lists(st.sampled_from(["$A ", "<redacted:token>", "a", "b", "ab"]), max_size=7), st.text("ab $A", max_size=9))
+def test_a_placeholder_stands_for_any_text_and_for_nothing_else(words: list[str], text: str) -> None:
+    found = "".join(words)
+    pattern = "".join(".*" if index % 2 else re.escape(part) for index, part in enumerate(HIDDEN.split(found)))
+    job = make_job()
+    hidden, sent = (job.model_copy(update={"overrides": (one,)}) for one in (found, text))
+    assert same_job(hidden, sent) == (found == text or re.fullmatch(pattern, text, re.DOTALL) is not None)
 
 
 def test_more_inputs_than_github_takes_are_refused() -> None:
