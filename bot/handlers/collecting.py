@@ -80,7 +80,9 @@ def _judged(run: Run, rooms: AppRooms) -> Run:
     except Exception as error:
         if not getattr(error, "user_mistake", False):
             raise
-        return _blocked(run, rooms, f"what the run left cannot be judged: {error}")
+        # Where we keep it is nobody's business.
+        said = str(error).replace(str(folder), "run folder")
+        return _blocked(run, rooms, f"what the run left cannot be judged: {said}")
     return _with_verdict(run, rooms, verdict, _gpu_minutes(run, record, rooms))
 
 

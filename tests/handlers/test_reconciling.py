@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.adapters.dispatch.local_backend import follow_ups
-from bot.adapters.folder import read_record
+from bot.adapters.folder import FolderError, read_record
 from bot.config.policy import POLICY_PATH
 from bot.core.bands import Bands
 from bot.core.facts import LogFacts
@@ -198,6 +198,21 @@ def test_a_folder_that_is_in_the_way_of_its_own_judgement_is_blocked(app: App, m
     assert gate(app)[1] == "action_required"
     assert "cannot be judged: File exists" in gate(app)[2]
     assert "/srv" not in gate(app)[2]
+
+
+def test_a_folder_that_cannot_be_judged_tells_no_path_of_ours(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(folder: Path, _: object) -> None:
+        raise FolderError(f"{folder / 'verdict.json'}: cannot be written: Is a directory")
+
+    monkeypatch.setattr(app.folders, "write", write)
+    app.open(path="src/lora/a.py")
+    look(app)
+    (run,) = app.backend.live()
+    finish(app, SMOKE, passes)
+    look(app)
+    said = gate(app)[2]
+    assert "cannot be judged: run folder/verdict.json: cannot be written" in said
+    assert run.key not in said
 
 
 def test_the_paths_of_the_machine_that_ran_it_do_not_matter(app: App) -> None:
