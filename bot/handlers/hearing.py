@@ -29,6 +29,7 @@ from bot.core.webhook_events import (
     WorkflowJobEvent,
     WorkflowRunEvent,
 )
+from bot.core.wishes import MAX_WISHES, wishes
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
 from bot.handlers.heads import since
@@ -135,10 +136,19 @@ def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
         return leave.reason
     if command.verb == "approve" and command.arguments[0] != pull.head_sha:
         return f"the head is {pull.head_sha} now, not {command.arguments[0]}; look at it and approve that"
+    if command.verb == LEVEL and _is_one_too_many(said, rooms):
+        return f"{MAX_WISHES} different wishes for one head are served, and these levels would be one more"
     if command.verb == "override" and not _meant(said, rooms):
         return f"the head is {pull.head_sha}, which was not known here when this was written; look and write it again"
     rooms.ledger.add(_entry(command, said, rooms))
     return ""
+
+
+def _is_one_too_many(said: _Said, rooms: AppRooms) -> bool:
+    """Whether so many levels were asked for on this head that another wish would be passed over."""
+    entries = rooms.ledger.entries(said.pull.ref.repository, said.pull.ref.number)
+    known = any(one.source == said.source for one in entries)
+    return not known and len(wishes(entries, said.pull.head_sha)) >= MAX_WISHES
 
 
 def _meant(said: _Said, rooms: AppRooms) -> bool:

@@ -101,6 +101,21 @@ def test_anybody_may_ask_and_the_author_may_cancel(app: App) -> None:
     assert asked(app) == [("stranger", "help", ()), ("alice", "cancel", ())]
 
 
+def test_a_wish_that_will_not_be_served_is_refused_with_the_reason(app: App) -> None:
+    for steps in range(2, 22):
+        say(app, "alice", f"/verl-e2e level0 steps={steps}")
+    assert (len(app.ledger.written), answers(app)) == (20, [])
+    late = app.hub.say(REF, "alice", "/verl-e2e level0 steps=99")
+    for _ in range(2):
+        hear(comment_event(late), app.rooms)
+    assert len(app.ledger.written) == 20
+    (answer,) = answers(app)
+    assert "20 different wishes" in answer
+    app.push("two")
+    say(app, "alice", "/verl-e2e level0 steps=99")
+    assert (len(app.ledger.written), len(answers(app))) == (21, 1)
+
+
 def test_an_approval_names_the_head_as_it_is(app: App) -> None:
     app.open(head_repository="evil/bridge", author="mallory")
     say(app, "mallory", f"/verl-e2e approve {sha('one')}")
