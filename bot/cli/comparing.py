@@ -24,9 +24,9 @@ def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json
 
     Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/trivial_sizes
     """
-    from bot import wiring
     from bot.core.comparison_text import render_report, render_report_markdown, report_json
     from bot.handlers.comparing import compare_folders
+    from bot.wiring import folders as wiring
 
     report = compare_folders(wiring.run_folders(bands), run, reference)
     if as_json:
@@ -49,8 +49,8 @@ def add(folders: tuple[Path, ...], bands: Path) -> int:
 
     Example: verl-e2e bands add out/jobs/0-lora-ddp --bands .github/verl-e2e-bands.yml
     """
-    from bot import wiring
     from bot.handlers.comparing import add_healthy, described
+    from bot.wiring import folders as wiring
 
     found = add_healthy(wiring.run_folders(), wiring.own_bands(bands), folders)
     wiring.keep_bands(found, bands)
@@ -67,8 +67,8 @@ def pair(one: Path, other: Path, bands: Path) -> int:
 
     Example: verl-e2e bands pair first/jobs/2-dense second/jobs/2-dense --bands .github/verl-e2e-bands.yml
     """
-    from bot import wiring
     from bot.handlers.comparing import add_pair, described
+    from bot.wiring import folders as wiring
 
     found = add_pair(wiring.run_folders(), wiring.own_bands(bands), one, other)
     wiring.keep_bands(found, bands)
@@ -84,8 +84,8 @@ def show(bands: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e bands show --bands .github/verl-e2e-bands.yml
     """
-    from bot import wiring
     from bot.handlers.comparing import described
+    from bot.wiring import folders as wiring
 
     found = wiring.run_folders(bands).bands
     click.echo(json_text(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described(found)))

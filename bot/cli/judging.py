@@ -21,9 +21,9 @@ def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e judge out/jobs/0-lora-ddp
     """
-    from bot import wiring
     from bot.handlers import judging
-    from bot.handlers.checking import card_of
+    from bot.handlers.judging import card_of
+    from bot.wiring import folders as wiring
 
     folders = wiring.run_folders(bands)
     verdicts = judging.judge_folders(folders, folder)
@@ -60,9 +60,9 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
 
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
-    from bot import wiring
     from bot.core.documents import triage_line
     from bot.core.triage import triage as triage_facts
+    from bot.wiring import folders as wiring
 
     for name in logs:
         if explain:
@@ -73,9 +73,9 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
 
 
 def _explain(name: str, *, as_json: bool) -> None:
-    from bot import wiring
     from bot.core.documents import explained_line
     from bot.core.triage_explain import explain, explain_text
+    from bot.wiring import folders as wiring
 
     told = explain(*wiring.log_with_times(name))
     click.echo(explained_line(name, told) if as_json else explain_text(name, told) + "\n")
@@ -90,9 +90,9 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
 
     Example: verl-e2e card out --format markdown
     """
-    from bot import wiring
     from bot.core.card import render_markdown
-    from bot.handlers.checking import card_of
+    from bot.handlers.judging import card_of
+    from bot.wiring import folders as wiring
 
     shown = card_of(wiring.run_folders(), folder)
     if form == "markdown" and not as_json:

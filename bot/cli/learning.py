@@ -30,9 +30,9 @@ def signal(
 
     Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
     """
-    from bot import wiring
     from bot.core.signal.texts import render_signal, signal_json
     from bot.handlers.learning import signal_of
+    from bot.wiring import folders as wiring
 
     found = signal_of(
         wiring.signal_source(run),

@@ -11,7 +11,7 @@ from bot.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Ver
 
 if TYPE_CHECKING:
     from bot.handlers.planning import Planned
-    from bot.wiring import PlanOrder
+    from bot.wiring.planning import PlanOrder
 
 _VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
 _VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read, instead of the checkout's HEAD.")
@@ -38,7 +38,7 @@ def _plan_order(
     cache: Path | None,
     megatron_lm: Path | None = None,
 ) -> "PlanOrder":
-    from bot.wiring import PlanOrder
+    from bot.wiring.planning import PlanOrder
 
     return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
 
@@ -72,7 +72,7 @@ def plan(
         return _show(_plan_of_pull(pull, options), as_json=as_json)
     if repo is None or base is None or head is None:
         raise click.UsageError("give a pull request, or all of --repo, --base and --head")
-    from bot import wiring
+    from bot.wiring import planning as wiring
 
     return _show(wiring.plan_change(_plan_order(repo, **options), base, head), as_json=as_json)
 
@@ -118,8 +118,8 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
     """
-    from bot import wiring
     from bot.core.explain import explanation_json, render_explanation
+    from bot.wiring import planning as wiring
 
     found = wiring.explain(_plan_order(repo, **options), head, targets)
     if as_json:
@@ -144,8 +144,8 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
 
     Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
     """
-    from bot import wiring
     from bot.core.backtest import backtest_json, render_backtest, render_usage, usage_json
+    from bot.wiring import planning as wiring
 
     if (labels is None) == (history is None):
         raise click.UsageError("give either a file of labels or --history N")
@@ -189,7 +189,7 @@ def check_policy(repo: Path, head: str, *, as_json: bool, **options: Any) -> int
 
     Example: verl-e2e policy check --repo Megatron-Bridge --policy .github/verl-e2e.yml
     """
-    from bot import wiring
+    from bot.wiring import planning as wiring
 
     findings = wiring.lint_policy(_plan_order(repo, **options), head)
     click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to mend")
@@ -204,7 +204,7 @@ def imports(verl: Path, verl_ref: str | None) -> int:
 
     Example: verl-e2e policy imports --verl verl --verl-ref SHA > bot/policy/verl-imports.json
     """
-    from bot import wiring
+    from bot.wiring import planning as wiring
 
     click.echo(wiring.verl_uses(verl, verl_ref), nl=False)
     return 0

@@ -54,27 +54,28 @@ def run(
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
-    from bot import wiring
     from bot.core.followups import NOTHING, may_follow
     from bot.handlers import judging
+    from bot.wiring import checking
+    from bot.wiring.folders import read_job, read_junit_file, run_folders
     from runners.run import dry_run as commands
     from runners.run import run_job
 
-    job = wiring.read_job(job_file)
+    job = read_job(job_file)
     environ = dict(os.environ)
-    brought = wiring.read_junit_file(junit, job, junit_commit) if junit else None
+    brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
-    allowed = wiring.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
+    allowed = checking.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
     if flags["dry_run"]:
         click.echo(commands(job, out, environ=environ, work=work), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
     interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr, junit=brought)
-    folders = wiring.run_folders()
+    folders = run_folders()
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)
     if allowed and not interrupted:
-        verdicts = (wiring.follow_up_run(job, out, allowed, work, _to_stderr),)
+        verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr),)
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
@@ -106,10 +107,10 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
-    from bot import wiring
+    from bot.wiring import checking
 
-    order = wiring.CheckOrder(bridge=repo, base=base, head=head, **options)
-    shown = wiring.check(order, dict(os.environ), _to_stderr)
+    order = checking.CheckOrder(bridge=repo, base=base, head=head, **options)
+    shown = checking.check(order, dict(os.environ), _to_stderr)
     print_card(shown, as_json=as_json)
     return exit_code(shown)
 
@@ -122,10 +123,10 @@ def demo(out: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e demo
     """
-    from bot import wiring
     from bot.core.plan_text import render_plan_text
+    from bot.wiring.demo import demonstration
 
-    shown = wiring.demonstration(out)
+    shown = demonstration(out)
     click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
     click.echo(render_plan_text(shown.plan), err=True)
     click.echo(f"{shown.card.remarks[0]}\n", err=True)

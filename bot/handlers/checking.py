@@ -19,7 +19,7 @@ from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN
 from bot.core.related import Role
 from bot.core.rules import Policy
 from bot.core.verdict import Result, Verdict
-from bot.handlers.judging import judge_folders, make_card
+from bot.handlers.judging import coverage, make_card
 from bot.handlers.planning import Planner
 from bot.handlers.rerunning import Beside, follow_up
 from bot.ports import Baselines, ChangeSource, Dispatcher, RunFolders
@@ -91,7 +91,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
-            not_run.append(NotRun(outline.id, _coverage(outline.id, outline.variant.level), job))
+            not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job))
             say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
@@ -112,20 +112,6 @@ def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]
     found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
     broken = (one for one in found.contract if one.kind is Kind.BREAK)
     return found.plan, tuple(str(one) for one in broken)
-
-
-def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
-    """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass.
-
-    `verdicts` are those of the folder, where they are known already: a log is large and need not be read twice.
-    """
-    verdicts = judge_folders(folders, folder) if verdicts is None else verdicts
-    ran = {verdict.job_id for verdict in verdicts}
-    missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
-    notes = folders.notes(folder)
-    reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
-    not_run = tuple(NotRun(name, _coverage(name, level), reasons[name]) for name, level in missing)
-    return make_card(verdicts, not_run, notes.remarks, notes.contract)
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
@@ -149,10 +135,6 @@ def _cost(job: JobOutline) -> tuple[bool, int, str]:
 def _planned_sentence(planned: Plan) -> str:
     levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
     return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
-
-
-def _coverage(job_id: str, level: Level) -> str:
-    return f"Level {int(level)}: {level.title} ({job_id.partition('-')[2]})"
 
 
 def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ from bot.core.comparison_text import (
 )
 from bot.core.documents import evidence_json, verdict_json
 from bot.core.facts import LogFacts
+from bot.core.levels import Level
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
 from bot.core.verdict import Verdict, judge
 from bot.ports import RunFolders, UnreadableLogError
@@ -70,3 +71,22 @@ def make_card(
 ) -> Card:
     """One card of all verdicts, in level order."""
     return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, remarks, contract=contract)
+
+
+def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
+    """The card of a run folder or a `check` folder; a planned job without a run folder keeps it from a Pass.
+
+    `verdicts` are those of the folder, where they are known already: a log is large and need not be read twice.
+    """
+    verdicts = judge_folders(folders, folder) if verdicts is None else verdicts
+    ran = {verdict.job_id for verdict in verdicts}
+    missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
+    notes = folders.notes(folder)
+    reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
+    not_run = tuple(NotRun(name, coverage(name, level), reasons[name]) for name, level in missing)
+    return make_card(verdicts, not_run, notes.remarks, notes.contract)
+
+
+def coverage(job_id: str, level: Level) -> str:
+    """What a job of this id covers, as a card says it."""
+    return f"Level {int(level)}: {level.title} ({job_id.partition('-')[2]})"

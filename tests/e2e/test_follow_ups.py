@@ -20,7 +20,7 @@ from backports import zstd
 from bot.adapters.git import UnknownRevisionError
 from bot.core.jobs import Job, Repository
 from bot.core.levels import BASE_WRAPPER
-from bot.wiring import beside_job
+from bot.wiring.checking import beside_job
 from runners.other_runs import LOCK
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world

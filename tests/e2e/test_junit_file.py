@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bot.core.junit import read_junit
-from bot.wiring import UsageError, read_junit_file
+from bot.wiring.errors import UsageError
+from bot.wiring.folders import read_junit_file
 from tests.core.builders import BRIDGE, make_job
 
 OTHER = "9" * 40

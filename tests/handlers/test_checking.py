@@ -24,7 +24,8 @@ from bot.core.related import Role
 from bot.core.rules import Policy
 from bot.core.stages import Stage
 from bot.core.verdict import Result
-from bot.handlers.checking import CheckRequest, Rooms, card_of, check_change, in_order
+from bot.handlers.checking import CheckRequest, Rooms, check_change, in_order
+from bot.handlers.judging import card_of
 from bot.handlers.planning import Planned, Planner
 from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
 from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher

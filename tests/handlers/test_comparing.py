@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bot import wiring
 from bot.adapters.demo_repository import build_demo_repository
 from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
 from bot.config.policy import load_policy
@@ -21,13 +20,15 @@ from bot.core.record import METRICS_FILE
 from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
 from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described
 from bot.handlers.judging import judge_folders, write_judgement
+from bot.wiring import checking, folders
+from bot.wiring.errors import UsageError
 from tests.core.test_bands import healthy
 from tests.runners.world import git
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
 FAILED = ROOT / "tests/fixtures/runs/level0-lora-exception"
-FOLDERS = wiring.run_folders()
+FOLDERS = folders.run_folders()
 
 
 def test_two_real_runs_of_one_job_stand_side_by_side() -> None:
@@ -72,10 +73,10 @@ def test_a_folder_of_several_runs_must_be_narrowed(tmp_path: Path) -> None:
 
 def test_healthy_runs_enter_a_file_that_reads_back_the_same(tmp_path: Path) -> None:
     file = tmp_path / "bands.yml"
-    assert wiring.own_bands(file) == Bands()
+    assert folders.own_bands(file) == Bands()
     found = add_healthy(FOLDERS, Bands(), (FIRST, SECOND, FIRST))
-    wiring.keep_bands(found, file)
-    assert read_bands(file) == wiring.own_bands(file) == found
+    folders.keep_bands(found, file)
+    assert read_bands(file) == folders.own_bands(file) == found
     assert file.read_text() == bands_text(found)
     (sentence,) = described(found)
     assert "2 healthy run(s), 0 pair(s); 3 more make a band" in sentence
@@ -99,10 +100,10 @@ def test_bands_of_ones_own_judge_and_stay_in_the_folder(tmp_path: Path) -> None:
     bands = with_healthy(Bands(), job.model_copy(update={"reward_model": True}), healthy(0, 0.5))
     for number in range(ENOUGH):
         bands = with_healthy(bands, job, healthy(number, 1.0))
-    own = wiring.run_folders(bands)
+    own = folders.run_folders(bands)
     verdicts = judge_folders(own, folder)
     write_judgement(own, folder, verdicts)
-    kept = wiring.run_folders().record(folder).bands
+    kept = folders.run_folders().record(folder).bands
     assert kept == only_of(own.bands, job)
     band = band_of(kept, job)
     assert band is not None
@@ -167,11 +168,11 @@ def policy_text(bands: str) -> str:
     return packaged.replace("\nfamily_jobs:", f"\nbands: {bands}\nfamily_jobs:", 1)
 
 
-def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> wiring.CheckOrder:
+def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.CheckOrder:
     """A check of nothing, from the base to itself."""
     fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
     places: dict[str, Any] = {"bridge": repository, "verl": repository, "out": out, "work": out.parent / "work"}
-    return wiring.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
+    return checking.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
 
 
 def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None:
@@ -181,12 +182,12 @@ def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None
     git(demo.path, "add", ".github")
     git(demo.path, "commit", "-qm", "policy")
     lacking = git(demo.path, "rev-parse", "HEAD").strip()
-    with pytest.raises(wiring.UsageError, match=r"bands: .github/bands.yml is not in the base commit"):
-        wiring.check(order_for(demo.path, lacking, None, tmp_path / "a"), {}, print)
+    with pytest.raises(UsageError, match=r"bands: .github/bands.yml is not in the base commit"):
+        checking.check(order_for(demo.path, lacking, None, tmp_path / "a"), {}, print)
     (demo.path / ".github/bands.yml").write_text(bands_text(Bands()))
     git(demo.path, "add", ".github")
     git(demo.path, "commit", "-qm", "bands")
-    found = wiring.check(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print)
+    found = checking.check(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print)
     assert found.verdicts == ()
 
 
@@ -195,7 +196,7 @@ def test_bands_beside_a_policy_file_are_read_from_disk(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yml"
     policy.write_text(policy_text("none.yml"))
     with pytest.raises(ConfigError, match=r"none.yml: cannot be read"):
-        wiring.check(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print)
+        checking.check(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print)
 
 
 def test_a_bands_file_outside_the_repository_is_refused() -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bot import wiring
 from bot.core.card import NotRun, render_markdown, render_text
 from bot.core.documents import card_json
 from bot.core.evidence import State
 from bot.core.outcome import Result
-from bot.handlers.checking import card_of
-from bot.handlers.judging import judge_folders, make_card, write_judgement
+from bot.handlers.judging import card_of, judge_folders, make_card, write_judgement
+from bot.wiring import folders as wiring
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import FILES as MODULE_FILES
 from tests.core.builders import ended, judged, make_record, passing_tests

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot import wiring
 from bot.adapters.logs import open_log
 from bot.core.beside import summary
 from bot.core.evidence import Criterion, Evidence, State
@@ -17,6 +16,7 @@ from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
 from bot.core.stages import Stage
 from bot.handlers.comparing import add_healthy, add_pair, described
 from bot.handlers.judging import judge_folders
+from bot.wiring import folders as wiring
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")

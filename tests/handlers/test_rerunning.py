@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bot import wiring
 from bot.adapters.baselines import BaselineCache
 from bot.adapters.dispatch.local import RunnerError
 from bot.adapters.folder import find_jobs, read_record
@@ -16,6 +15,7 @@ from bot.core.outcome import Result, Verdict
 from bot.core.related import Role
 from bot.handlers.judging import judge_folders
 from bot.handlers.rerunning import Beside, follow_up
+from bot.wiring import folders as wiring
 from tests.fakes.recorded import (
     MATCHES_NOTHING,
     NO_GRADIENT,
