@@ -206,7 +206,10 @@ VARIABLES: Mapping[str, Variable] = {
         "",
     ),
     "image": Variable(
-        "VERL_E2E_IMAGE", "The image that jobs run in, for `github-actions`; empty: the one of the job's site.", str, ""
+        "VERL_E2E_IMAGE",
+        "The image of jobs, for `github-actions`; empty: the one of the site, or of a command's `image=`.",
+        str,
+        "",
     ),
     "runners": Variable(
         "VERL_E2E_RUNNERS",

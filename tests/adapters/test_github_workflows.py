@@ -221,6 +221,19 @@ def test_links_doubles_and_devices_are_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "into").exists()
 
 
+def test_an_archive_whose_content_is_damaged_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("log.txt", "verl " * 1000)
+    raw = bytearray(archive.read_bytes())
+    start = 30 + len("log.txt")
+    raw[start : start + 8] = b"\xff" * 8
+    archive.write_bytes(raw)
+    with pytest.raises(ForgeError, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "out", limit=1_000_000)
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged.zip"]
+
+
 def test_a_bomb_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
     archive = tmp_path / "bomb.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:

@@ -4,8 +4,10 @@ import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from urllib.parse import urljoin, urlsplit
 
@@ -56,7 +58,7 @@ def unpack(archive: Path, into: Path, *, limit: int) -> None:
             for member in members:
                 left -= _extract(packed, member, part, left)
         part.rename(into)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, LZMAError, RuntimeError, EOFError, OSError, ValueError) as error:
         raise ForgeError(f"The archive cannot be unpacked: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from bot.adapters.ledger.schema import steps, versions
 
@@ -145,15 +147,25 @@ def _engine(url: sa.URL) -> sa.Engine:
     return engine
 
 
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
+    _change_to_wal(connection)
     for pragma in (
-        "journal_mode=WAL",
         f"wal_autocheckpoint={_LOG_PAGES}",
         f"busy_timeout={BUSY_S * 1000}",
         "foreign_keys=ON",
     ):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+@retry(retry=retry_if_exception(_is_busy), wait=wait_fixed(0.05), stop=stop_after_delay(BUSY_S), reraise=True)
+def _change_to_wal(connection: Any) -> None:
+    """A new file is changed by whoever opens it first; SQLite does not wait for another one that changes it too."""
+    connection.execute("PRAGMA journal_mode=WAL").close()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
