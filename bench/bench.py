@@ -43,9 +43,9 @@ sys.path.insert(0, sys.argv[2])
 started = time.perf_counter()
 from bot.adapters.logs import open_log
 from bot.adapters.prefilter import fastest_prefilter
-from bot.core.scan import literal_bytes, scan
-from bot.core.scan_prefilter import FindPrefilter
-from bot.core.triage import triage
+from bot.core.scan.scan import literal_bytes, scan
+from bot.core.scan.prefilter import FindPrefilter
+from bot.core.triage.triage import triage
 make = FindPrefilter if sys.argv[3] == "portable" else fastest_prefilter
 facts = scan(open_log(sys.argv[1]), make(literal_bytes()))
 answer = triage(facts)

@@ -6,10 +6,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bot.core.command_text import render_capabilities, render_reference  # noqa: E402  (the checkout of this file)
-from bot.core.scan_literals import grep_patterns  # noqa: E402  (the checkout that this file lies in)
-from bot.core.triage_docs import noise_table, runbook  # noqa: E402
-from bot.core.triage_table import RULES  # noqa: E402
+from bot.core.pulls.command_text import render_capabilities, render_reference  # noqa: E402  (the checkout of this file)
+from bot.core.scan.literals import grep_patterns  # noqa: E402  (the checkout that this file lies in)
+from bot.core.triage.docs import noise_table, runbook  # noqa: E402
+from bot.core.triage.table import RULES  # noqa: E402
 
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
 

@@ -16,11 +16,11 @@ from typing import Any
 
 from bot.config import settings_values as read
 from bot.core.inert import one_line
-from bot.core.job_order import read_target
-from bot.core.pull import PullRef
-from bot.core.references import Reference
-from bot.core.webhook_events import Event
-from bot.core.webhooks import BadDeliveryError, parse_event
+from bot.core.pulls.job_order import read_target
+from bot.core.pulls.pull import PullRef
+from bot.core.pulls.references import Reference
+from bot.core.pulls.webhook_events import Event
+from bot.core.pulls.webhooks import BadDeliveryError, parse_event
 from bot.handlers.acting import Here, act_on, busy_pulls
 from bot.handlers.grouping import remembered_group
 from bot.handlers.taking import Order

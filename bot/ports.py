@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Protocol
 
 from bot.core.change import Change
-from bot.core.check_runs import Annotation as Annotation
-from bot.core.check_runs import CheckRun as CheckRun
-from bot.core.deliveries import Backlog, Received
 from bot.core.facts import LogFacts
-from bot.core.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.jobs import Job
-from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
 from bot.core.levels import Level
-from bot.core.pull import Pull, PullRef
+from bot.core.pulls.check_runs import Annotation as Annotation
+from bot.core.pulls.check_runs import CheckRun as CheckRun
+from bot.core.pulls.deliveries import Backlog, Received
+from bot.core.pulls.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from bot.core.pulls.pull import Pull, PullRef
 from bot.core.reach.summary import Summary
 from bot.core.record import CheckNotes, Record
 from bot.core.signal.figure import SignalFigure

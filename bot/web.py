@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from bot.core.deliveries import Received
+from bot.core.pulls.deliveries import Received
 
 # GitHub's own cap for a payload.
 BODY_BYTES = 25 * 1024 * 1024

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bot.core.junit_writing import CaseResult
-from bot.core.lacking import lacking, missing_package, skip_reason
+from bot.core.judging.junit_writing import CaseResult
+from bot.core.judging.lacking import lacking, missing_package, skip_reason
 
 _SAME_NAME = "import file mismatch"
 _PASSED = CaseResult("", "passed")

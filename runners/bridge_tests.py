@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bot.core.bridge_proof import without_result
 from bot.core.jobs import Job
-from bot.core.junit import Junit, read_junit
-from bot.core.junit_writing import CaseResult, junit_text
-from bot.core.lacking import SKIP_REASON, missing_package
+from bot.core.judging.bridge_proof import without_result
+from bot.core.judging.junit import Junit, read_junit
+from bot.core.judging.junit_writing import CaseResult, junit_text
+from bot.core.judging.lacking import SKIP_REASON, missing_package
 from bot.core.record import JUNIT_FILE, Check, Finding
 from runners.bridge_events import Session, read_session
 from runners.findings import blocked, good, remark

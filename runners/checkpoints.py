@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from stat import S_ISREG
 
-from bot.core.checkpoint_files import CHECKPOINTS_FILE, TRACKER, CheckpointFile, CheckpointListing, Checkpoints
+from bot.core.judging.checkpoint_files import CHECKPOINTS_FILE, TRACKER, CheckpointFile, CheckpointListing, Checkpoints
 from runners.recorder import Recorder
 
 MAX_FILES = 2000

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-from bot.core.bridge_proof import TESTS_PHASE
 from bot.core.jobs import Job
+from bot.core.judging.bridge_proof import TESTS_PHASE
 from bot.core.phases import BEGIN, END, RUN_PHASE, wants_save
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
 from bot.core.redact import Redactor
 from bot.core.resolved_config import lookup
-from bot.core.scan import Scanner
+from bot.core.scan.scan import Scanner
 from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests, take_bridge_tests
 from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock

@@ -13,7 +13,7 @@ from runners.processes import Survivor
 
 
 class Scanner(Protocol):
-    """What the watch asks of `bot.core.scan`; every property is cheap and may be read after each chunk."""
+    """What the watch asks of `bot.core.scan.scan`; every property is cheap and may be read after each chunk."""
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""

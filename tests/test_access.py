@@ -4,7 +4,7 @@ import pytest
 
 from bot.config.policy import load_policy
 from bot.config.problems import ConfigError
-from bot.core.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
+from bot.core.pulls.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
 
 POLICY = """
 schema: 1

@@ -14,11 +14,11 @@ import yaml
 from bot.adapters.github.tokens import PERMISSIONS
 from bot.cli import cli
 from bot.config.settings import VARIABLES
-from bot.core.capabilities import DEFAULT_GATE
-from bot.core.command_text import render_capabilities, render_reference
-from bot.core.commands import CommandLine, Mistake, parse
 from bot.core.levels import Level
-from bot.core.webhook_events import MODELS
+from bot.core.pulls.capabilities import DEFAULT_GATE
+from bot.core.pulls.command_text import render_capabilities, render_reference
+from bot.core.pulls.commands import CommandLine, Mistake, parse
+from bot.core.pulls.webhook_events import MODELS
 from bot.handlers.hearing import LABEL
 from tests.fakes.shown_pull import PASSED, shown_card
 

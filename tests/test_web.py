@@ -16,7 +16,7 @@ import pytest
 import uvicorn
 
 from bot.adapters.ledger import SqlDeliveries, Store, open_store
-from bot.core.deliveries import Received
+from bot.core.pulls.deliveries import Received
 from bot.web import BODY_BYTES, Door, create_app
 
 SECRET = "It's a Secret to Everybody"

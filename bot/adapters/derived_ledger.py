@@ -15,10 +15,10 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from bot.core.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
 from bot.core.jobs import Document, Sha
-from bot.core.ledger import Approval, Asked, Override, Posted, Run
-from bot.core.pull import PullRef
+from bot.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run
+from bot.core.pulls.pull import PullRef
 from bot.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
 
 LEDGER_CHECK = "verl-e2e / ledger"

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bot.core.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from bot.core.jobs import Job
-from bot.core.junit import Junit, JunitError, read_junit
+from bot.core.judging.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from bot.core.judging.junit import Junit, JunitError, read_junit
 from bot.core.levels import Level
 from bot.core.record import (
     CHECK_FILE,

@@ -6,7 +6,7 @@ from functools import cache
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bot.core.commands import PREFIX, CommandLine
+from bot.core.pulls.commands import PREFIX, CommandLine
 
 MAX_COMMENT = 65_536
 _QUOTES = {"blockquote_open": 1, "blockquote_close": -1}

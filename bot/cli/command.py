@@ -19,7 +19,7 @@ import click
 from bot import __version__
 
 if TYPE_CHECKING:
-    from bot.core.card import Card
+    from bot.core.judging.card import Card
 
 EXIT_FAIL = 1
 EXIT_USAGE = 2
@@ -145,16 +145,16 @@ def _fault(error: Exception) -> int:
 
 def exit_code(card: "Card") -> int:
     """The exit code of a judgement."""
-    from bot.core.card import result_of
-    from bot.core.verdict import Result
+    from bot.core.judging.card import result_of
+    from bot.core.judging.verdict import Result
 
     return {Result.PASS: 0, Result.FAIL: EXIT_FAIL, Result.BLOCKED: EXIT_BLOCKED}[result_of(card)]
 
 
 def print_card(card: "Card", *, as_json: bool) -> None:
     """The card on standard output, as text or as one document."""
-    from bot.core.card import render_text
-    from bot.core.documents import card_json
+    from bot.core.judging.card import render_text
+    from bot.core.judging.documents import card_json
 
     click.echo(card_json(card) if as_json else render_text(card), nl=False)
 

@@ -24,7 +24,7 @@ def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json
 
     Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/trivial_sizes
     """
-    from bot.core.comparison_text import render_report, render_report_markdown, report_json
+    from bot.core.parity.comparison_text import render_report, render_report_markdown, report_json
     from bot.handlers.comparing import compare_folders
     from bot.wiring import folders as wiring
 

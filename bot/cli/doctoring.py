@@ -11,7 +11,7 @@ import click
 from bot.cli.command import JSON_OPTION, json_text
 
 if TYPE_CHECKING:
-    from bot.core.checkup import Finding
+    from bot.core.pulls.checkup import Finding
 
 EXIT_FINDINGS = 1
 _MARKS = {"well": "ok", "note": "note", "ill": "MEND"}
@@ -31,7 +31,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
     from bot.config.settings import load_settings
-    from bot.core.checkup import State
+    from bot.core.pulls.checkup import State
     from bot.wiring.doctor import check_up
 
     settings = load_settings(os.environ)

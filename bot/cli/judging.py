@@ -8,8 +8,8 @@ import click
 from bot.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card
 
 if TYPE_CHECKING:
-    from bot.core.card import NotRun
-    from bot.core.verdict import Verdict
+    from bot.core.judging.card import NotRun
+    from bot.core.judging.verdict import Verdict
 
 
 @click.command()
@@ -60,8 +60,8 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
 
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
-    from bot.core.documents import triage_line
-    from bot.core.triage import triage as triage_facts
+    from bot.core.judging.documents import triage_line
+    from bot.core.triage.triage import triage as triage_facts
     from bot.wiring import folders as wiring
 
     for name in logs:
@@ -73,8 +73,8 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
 
 
 def _explain(name: str, *, as_json: bool) -> None:
-    from bot.core.documents import explained_line
-    from bot.core.triage_explain import explain, explain_text
+    from bot.core.judging.documents import explained_line
+    from bot.core.triage.explain import explain, explain_text
     from bot.wiring import folders as wiring
 
     told = explain(*wiring.log_with_times(name))
@@ -90,7 +90,7 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
 
     Example: verl-e2e card out --format markdown
     """
-    from bot.core.card import render_markdown
+    from bot.core.judging.card import render_markdown
     from bot.handlers.judging import card_of
     from bot.wiring import folders as wiring
 

@@ -93,7 +93,7 @@ def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
 
 
 def _show(planned: "Planned", *, as_json: bool) -> int:
-    from bot.core.plan_text import render_contract, render_plan_text
+    from bot.core.planning.plan_text import render_contract, render_plan_text
 
     contract = render_contract(planned.contract)
     if as_json:
@@ -118,7 +118,7 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
     """
-    from bot.core.explain import explanation_json, render_explanation
+    from bot.core.planning.explain import explanation_json, render_explanation
     from bot.wiring import planning as wiring
 
     found = wiring.explain(_plan_order(repo, **options), head, targets)
@@ -144,7 +144,7 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
 
     Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
     """
-    from bot.core.backtest import backtest_json, render_backtest, render_usage, usage_json
+    from bot.core.planning.backtest import backtest_json, render_backtest, render_usage, usage_json
     from bot.wiring import planning as wiring
 
     if (labels is None) == (history is None):

@@ -54,7 +54,7 @@ def run(
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
-    from bot.core.followups import NOTHING, may_follow
+    from bot.core.judging.followups import NOTHING, may_follow
     from bot.handlers import judging
     from bot.wiring import checking
     from bot.wiring.folders import read_job, read_junit_file, run_folders
@@ -123,7 +123,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e demo
     """
-    from bot.core.plan_text import render_plan_text
+    from bot.core.planning.plan_text import render_plan_text
     from bot.wiring.demo import demonstration
 
     shown = demonstration(out)

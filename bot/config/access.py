@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from bot.core.capabilities import DEFAULT_GRANTS, Access, Capability, GateSettings, Grant, Start
 from bot.core.jobs import Document
+from bot.core.pulls.capabilities import DEFAULT_GRANTS, Access, Capability, GateSettings, Grant, Start
 
 _WIDE_ROLES = {"none", "read"}
 # What reaches a GPU or sets evidence aside is never for everybody; and nobody vouches for a head by having written it.

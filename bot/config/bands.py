@@ -8,7 +8,7 @@ import yaml
 from bot.config.problems import ConfigError, Problem
 from bot.config.validation import validate
 from bot.config.yaml_text import MOST_BYTES, load_yaml
-from bot.core.bands import Bands
+from bot.core.parity.bands import Bands
 
 _PACKAGED = "policy/bands.yml"
 _HEAD = (

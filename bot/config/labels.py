@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bot.config.problems import ConfigError, Problem
-from bot.core.backtest import Case
 from bot.core.jobs import Sha
 from bot.core.levels import Level
+from bot.core.planning.backtest import Case
 
 
 def _level(number: int) -> int:

@@ -1,6 +1,6 @@
 """What a console log says, as frozen facts; nothing here judges.
 
-`bot.core.scan` fills these from a stream of log bytes, `bot.core.triage` and `bot.core.verdict`
+`bot.core.scan.scan` fills these from a stream of log bytes, `bot.core.triage.triage` and `bot.core.judging.verdict`
 read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
 """
 

@@ -1,6 +1,6 @@
 """What a run leaves behind beside its log: the documents of a run folder that the judge reads.
 
-The runner writes them, `bot.core.verdict` reads them, `docs/run-folder.md` describes every file. All text
+The runner writes them, `bot.core.judging.verdict` reads them, `docs/run-folder.md` describes every file. All text
 in them is redacted before it is written (`bot.core.redact`).
 """
 
@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bot.core.bands import Bands
-from bot.core.checkpoint_files import Checkpoints
 from bot.core.jobs import Document, Job
+from bot.core.judging.checkpoint_files import Checkpoints
+from bot.core.parity.bands import Bands
 from bot.core.related import RelatedRun, Role
 from bot.core.stages import Stage
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from bot.core.jobs import Digest, Document, Sha
-from bot.core.outcome import Result
+from bot.core.judging.outcome import Result
 from bot.core.stages import Stage
 
 RELATED_FILE = "related.json"
@@ -60,7 +60,7 @@ class RelatedRun(Document):
     `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
     baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
     Pass). `cached` is true when it was not run anew. `signature` are the marks of its failure, by which
-    `bot.core.same_failure` tells whether another run failed the same way.
+    `bot.core.judging.same_failure` tells whether another run failed the same way.
     """
 
     role: Role

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bot.core.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Access, GateSettings
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Patch
 from bot.core.levels import Level
+from bot.core.pulls.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Access, GateSettings
 from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from bot.core.pull import PullRef
-from bot.core.references import Reference
-from bot.core.webhook_events import CommentEvent, Event
+from bot.core.pulls.pull import PullRef
+from bot.core.pulls.references import Reference
+from bot.core.pulls.webhook_events import CommentEvent, Event
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile

@@ -1,11 +1,11 @@
 """Answer the commands that ask for words: `help` and `explain`, each with one comment."""
 
-from bot.core.command_text import render_help
-from bot.core.explain import render_explanation
 from bot.core.inert import fence_for, fenced_row
-from bot.core.ledger import Asked
-from bot.core.pull import Pull
-from bot.core.situation import Situation
+from bot.core.planning.explain import render_explanation
+from bot.core.pulls.command_text import render_help
+from bot.core.pulls.ledger import Asked
+from bot.core.pulls.pull import Pull
+from bot.core.pulls.situation import Situation
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.planning import Planner
 from bot.handlers.posting import reply

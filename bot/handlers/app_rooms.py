@@ -7,14 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from bot.core.build import Sources
-from bot.core.commands import CommandLine
-from bot.core.job_order import BRIDGE_FOLDER, VERL_FOLDER
 from bot.core.jobs import Repository, SiteProfile
-from bot.core.pull import Target
+from bot.core.planning.build import Sources
+from bot.core.pulls.commands import CommandLine
+from bot.core.pulls.job_order import BRIDGE_FOLDER, VERL_FOLDER
+from bot.core.pulls.pull import Target
+from bot.core.pulls.trust import Actor
 from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
-from bot.core.trust import Actor
 from bot.handlers.planning import Planned
 from bot.ports import (
     Backend,

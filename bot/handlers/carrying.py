@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bot.core.job_order import portable
 from bot.core.jobs import Job
-from bot.core.ledger import Run, RunState, run_key
-from bot.core.outcome import Result
-from bot.core.pull import MergeGroup, Target
+from bot.core.judging.outcome import Result
+from bot.core.pulls.job_order import portable
+from bot.core.pulls.ledger import Run, RunState, run_key
+from bot.core.pulls.pull import MergeGroup, Target
+from bot.core.pulls.wanted import WantedJob, runs_of
 from bot.core.reach.program import module_name
 from bot.core.rules import Policy
-from bot.core.wanted import WantedJob, runs_of
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.planning import Planner
 from bot.ports import SourceTrees

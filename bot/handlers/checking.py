@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bot.core.build import BuildError, Sources, build_job, select_patches
-from bot.core.card import Card, NotRun, render_markdown, render_text
-from bot.core.contract import Kind
-from bot.core.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
 from bot.core.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from bot.core.judging.card import Card, NotRun, render_markdown, render_text
+from bot.core.judging.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
+from bot.core.judging.verdict import Result, Verdict
 from bot.core.levels import Level
-from bot.core.parity_jobs import for_parity, with_data_parallel
-from bot.core.plan import JobOutline, Plan, plan
-from bot.core.plan_text import render_plan_text
+from bot.core.parity.jobs import for_parity, with_data_parallel
+from bot.core.planning.build import BuildError, Sources, build_job, select_patches
+from bot.core.planning.contract import Kind
+from bot.core.planning.plan import JobOutline, Plan, plan
+from bot.core.planning.plan_text import render_plan_text
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
 from bot.core.related import Role
 from bot.core.rules import Policy
-from bot.core.verdict import Result, Verdict
 from bot.handlers.judging import coverage, make_card
 from bot.handlers.planning import Planner
 from bot.handlers.rerunning import Beside, follow_up

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from bot.core.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from bot.core.change import Change
-from bot.core.pytest_marks import Marks, read_marks
+from bot.core.planning.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
+from bot.core.planning.pytest_marks import Marks, read_marks
 from bot.core.reach.effects import Effects
 from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize

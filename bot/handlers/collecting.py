@@ -2,11 +2,11 @@
 
 import math
 
-from bot.core.documents import verdict_json
-from bot.core.job_order import same_job
 from bot.core.jobs import Job
-from bot.core.ledger import Run, RunState
-from bot.core.outcome import Result, Verdict
+from bot.core.judging.documents import verdict_json
+from bot.core.judging.outcome import Result, Verdict
+from bot.core.pulls.job_order import same_job
+from bot.core.pulls.ledger import Run, RunState
 from bot.core.record import Record
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.judging import judge_run, write_judgement

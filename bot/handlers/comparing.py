@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from bot.core.bands import ENOUGH, Bands, Probe, band_from, tolerances_of, with_healthy, with_pair
-from bot.core.comparison import compare_steps
-from bot.core.comparison_text import Report
 from bot.core.facts import StepMetrics
-from bot.core.healthy import HealthyRun, NotHealthyError, healthy_of, healthy_run, pair_of
 from bot.core.jobs import Job
-from bot.core.parity_jobs import differences
-from bot.core.verdict import judge
+from bot.core.judging.healthy import HealthyRun, NotHealthyError, healthy_of, healthy_run, pair_of
+from bot.core.judging.verdict import judge
+from bot.core.parity.bands import ENOUGH, Bands, Probe, band_from, tolerances_of, with_healthy, with_pair
+from bot.core.parity.comparison import compare_steps
+from bot.core.parity.comparison_text import Report
+from bot.core.parity.jobs import differences
 from bot.ports import RunFolders, UnreadableLogError
 
 

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.core.card import Card
-from bot.core.plan import Plan, plan
+from bot.core.judging.card import Card
+from bot.core.planning.plan import Plan, plan
 from bot.core.record import PLAN_FILE, Record
 from bot.core.rules import Policy
 from bot.handlers.judging import judge_folders, make_card, write_judgement

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from bot.core.ledger import Run, RunState
-from bot.core.pull import Pull, PullState, Target
+from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.pull import Pull, PullState, Target
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import BackendError
 

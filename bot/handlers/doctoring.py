@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
-from bot.core.capabilities import DEFAULT_GATE
-from bot.core.checkup import (
+from bot.core.pulls.capabilities import DEFAULT_GATE
+from bot.core.pulls.checkup import (
     Finding,
     State,
     failed_deliveries,

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from bot.core.ledger import Posted, Run
-from bot.core.pull import MergeGroup, PullRef
-from bot.core.references import Reference, read_reference, reference_text
+from bot.core.pulls.ledger import Posted, Run
+from bot.core.pulls.pull import MergeGroup, PullRef
+from bot.core.pulls.references import Reference, read_reference, reference_text
 from bot.handlers.app_rooms import AppRooms
 
 # In these two the ledger's `digest` holds the group itself, as text; `at` is when the queue asked, or gave it up.

@@ -7,11 +7,11 @@ import json
 from dataclasses import replace
 from datetime import datetime
 
-from bot.core.conduct import Steps, conduct
-from bot.core.gate import GateState
-from bot.core.ledger import Posted
-from bot.core.pull import Pull, PullRef, PullState
-from bot.core.situation import Situation
+from bot.core.pulls.conduct import Steps, conduct
+from bot.core.pulls.gate import GateState
+from bot.core.pulls.ledger import Posted
+from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.core.pulls.situation import Situation
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import UnknownPullError
 

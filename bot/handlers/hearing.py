@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.config.problems import ConfigError
-from bot.core.capabilities import Access, Capability
-from bot.core.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
-from bot.core.command_text import render_mistakes
-from bot.core.commands import LEVEL, VERBS, Command, Mistake, parse
 from bot.core.inert import markdown
-from bot.core.ledger import Approval, Asked, Override
 from bot.core.levels import Level
-from bot.core.pull import MergeGroup, Pull, PullRef
-from bot.core.references import Reference
-from bot.core.trust import Denied
-from bot.core.webhook_events import (
+from bot.core.pulls.capabilities import Access, Capability
+from bot.core.pulls.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
+from bot.core.pulls.command_text import render_mistakes
+from bot.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
+from bot.core.pulls.ledger import Approval, Asked, Override
+from bot.core.pulls.pull import MergeGroup, Pull, PullRef
+from bot.core.pulls.references import Reference
+from bot.core.pulls.trust import Denied
+from bot.core.pulls.webhook_events import (
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,
@@ -29,7 +29,7 @@ from bot.core.webhook_events import (
     WorkflowJobEvent,
     WorkflowRunEvent,
 )
-from bot.core.wishes import MAX_WISHES, wishes
+from bot.core.pulls.wishes import MAX_WISHES, wishes
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
 from bot.handlers.heads import since

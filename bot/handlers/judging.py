@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from bot.core.card import Card, NotRun, render_markdown, render_text
-from bot.core.comparison_text import (
+from bot.core.facts import LogFacts
+from bot.core.judging.card import Card, NotRun, render_markdown, render_text
+from bot.core.judging.documents import evidence_json, verdict_json
+from bot.core.judging.verdict import Verdict, judge
+from bot.core.levels import Level
+from bot.core.parity.comparison_text import (
     PARITY_JSON_FILE,
     PARITY_MARKDOWN_FILE,
     render_report_markdown,
     report_json,
 )
-from bot.core.documents import evidence_json, verdict_json
-from bot.core.facts import LogFacts
-from bot.core.levels import Level
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
-from bot.core.verdict import Verdict, judge
 from bot.ports import RunFolders, UnreadableLogError
 
 

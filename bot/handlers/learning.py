@@ -11,7 +11,7 @@ from bot.core.record import Record
 from bot.core.signal import Run, SignalOptions, SignalReport, signal_report
 from bot.core.signal.figure import SignalFigure, signal_figure
 from bot.core.signal.judging import baselines_of, case_options, figure_title
-from bot.core.triage import triage_of_run
+from bot.core.triage.triage import triage_of_run
 from bot.ports import RunFolders, UnreadableLogError
 
 

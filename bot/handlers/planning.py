@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from bot.core.change import Change, ChangedPath, SubmoduleBump, on_one_line
-from bot.core.contract import Finding, check_contract
-from bot.core.explain import Explanation, explanations
 from bot.core.levels import Level
-from bot.core.plan import Plan, plan, with_tests
-from bot.core.policy_lint import lint_jobs, lint_policy
+from bot.core.planning.contract import Finding, check_contract
+from bot.core.planning.explain import Explanation, explanations
+from bot.core.planning.plan import Plan, plan, with_tests
+from bot.core.planning.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements
 from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of

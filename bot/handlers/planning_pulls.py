@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
 from bot.core.change import Change
 from bot.core.levels import Level
-from bot.core.plan import plan
-from bot.core.pull import Pull, PullRef, Target
+from bot.core.planning.plan import plan
+from bot.core.pulls.pull import Pull, PullRef, Target
 from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
 from bot.handlers.planning import Planned, Planner

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
 
-from bot.core.check_runs import CheckRun
-from bot.core.ledger import Posted
-from bot.core.pull import PullRef
-from bot.core.pull_card import MARKER
+from bot.core.pulls.check_runs import CheckRun
+from bot.core.pulls.ledger import Posted
+from bot.core.pulls.pull import PullRef
+from bot.core.pulls.pull_card import MARKER
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import Comment
 

@@ -4,17 +4,17 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bot.core.build import BuildError, build_job, select_patches
-from bot.core.contract import Kind
 from bot.core.jobs import Checkpoint, Job, Patch, SiteProfile
-from bot.core.ledger import Run, RunState
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level, Variant, variant_named
-from bot.core.outcome import Result
-from bot.core.plan import JobOutline, Plan, plan, with_tests
-from bot.core.pull import Target, repository_of
+from bot.core.planning.build import BuildError, build_job, select_patches
+from bot.core.planning.contract import Kind
+from bot.core.planning.plan import JobOutline, Plan, plan, with_tests
+from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.pull import Target, repository_of
+from bot.core.pulls.wanted import WantedJob
+from bot.core.pulls.wishes import Entry, Wish, baseline_wish, wishes
 from bot.core.rules import Policy
-from bot.core.wanted import WantedJob
-from bot.core.wishes import Entry, Wish, baseline_wish, wishes
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.checking import in_order
 from bot.handlers.planning import Planned, Planner

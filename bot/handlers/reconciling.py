@@ -9,17 +9,17 @@ from dataclasses import replace
 
 from bot.config.policy import packaged_policy
 from bot.config.problems import ConfigError
-from bot.core.card_of_pull import card_of
-from bot.core.conduct import Steps, conduct
-from bot.core.gate import JobState, Standing, standings
-from bot.core.ledger import Run, RunState
-from bot.core.pull import MergeGroup, Pull, PullState, Target
-from bot.core.pull_card import render
-from bot.core.references import Reference
+from bot.core.pulls.card_of_pull import card_of
+from bot.core.pulls.conduct import Steps, conduct
+from bot.core.pulls.gate import JobState, Standing, standings
+from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.pull import MergeGroup, Pull, PullState, Target
+from bot.core.pulls.pull_card import render
+from bot.core.pulls.references import Reference
+from bot.core.pulls.situation import Situation
+from bot.core.pulls.trust import NeedsApproval, Trusted
+from bot.core.pulls.wishes import Entry
 from bot.core.rules import Policy
-from bot.core.situation import Situation
-from bot.core.trust import NeedsApproval, Trusted
-from bot.core.wishes import Entry
 from bot.handlers.answering import answer
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.carrying import carry_forward

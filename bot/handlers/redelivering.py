@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import datetime, timedelta
 
-from bot.core.checkup import failed_deliveries
+from bot.core.pulls.checkup import failed_deliveries
 from bot.ports import Administration, Clock
 
 # As long as GitHub can deliver again.

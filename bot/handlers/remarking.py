@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from bot.core.annotations import Source, annotate, paths_to_read
-from bot.core.check_runs import CheckRun
-from bot.core.checks_wanted import check_name
-from bot.core.gate import JobState, Standing
-from bot.core.plan import Plan
-from bot.core.situation import Situation
-from bot.core.verdict_parts import VerdictDocument, parsed
+from bot.core.planning.plan import Plan
+from bot.core.pulls.annotations import Source, annotate, paths_to_read
+from bot.core.pulls.check_runs import CheckRun
+from bot.core.pulls.checks_wanted import check_name
+from bot.core.pulls.gate import JobState, Standing
+from bot.core.pulls.situation import Situation
+from bot.core.pulls.verdict_parts import VerdictDocument, parsed
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import SourceTrees
 

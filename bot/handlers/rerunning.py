@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bot.core import beside
-from bot.core.blame import ended
 from bot.core.facts import LogFacts
-from bot.core.followups import Allowed, Followup, followups, gpu_minutes
 from bot.core.jobs import Job
-from bot.core.outcome import Result, Verdict
+from bot.core.judging import beside
+from bot.core.judging.blame import ended
+from bot.core.judging.followups import Allowed, Followup, followups, gpu_minutes
+from bot.core.judging.outcome import Result, Verdict
 from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
 from bot.handlers.judging import judge_run, write_judgement
 from bot.ports import Baselines, Dispatcher, DispatchError, RunFolders

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.core.inert import one_line
-from bot.core.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, unpack
 from bot.core.jobs import Job
-from bot.core.pull import PullRef, PullState
+from bot.core.pulls.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, unpack
+from bot.core.pulls.pull import PullRef, PullState
 from bot.core.record import (
     ENVIRONMENT_FILE,
     EVENTS_FILE,

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
-from bot.core.capabilities import Access, Capability, Grant
-from bot.core.ledger import Approval
-from bot.core.pull import MergeGroup, Pull, Target, repository_of
+from bot.core.pulls.capabilities import Access, Capability, Grant
+from bot.core.pulls.ledger import Approval
+from bot.core.pulls.pull import MergeGroup, Pull, Target, repository_of
+from bot.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from bot.core.pulls.wishes import Entry
 from bot.core.rules import Policy
-from bot.core.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
-from bot.core.wishes import Entry
 from bot.handlers.app_rooms import AppRooms
 
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.

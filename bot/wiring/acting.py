@@ -21,7 +21,7 @@ from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
-from bot.core.bands import Bands
+from bot.core.parity.bands import Bands
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import Clock, Revisions
 from bot.wiring.folders import run_folders

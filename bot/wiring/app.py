@@ -7,7 +7,7 @@ from datetime import datetime
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, open_store
 from bot.config.settings import Settings
-from bot.core.deliveries import Received
+from bot.core.pulls.deliveries import Received
 from bot.wiring.errors import UsageError
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, Callable[[], datetime]], Work]

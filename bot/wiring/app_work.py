@@ -25,14 +25,14 @@ from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
 from bot.config.settings import Settings
-from bot.core.bands import Bands
-from bot.core.build import Sources
-from bot.core.deliveries import Received
 from bot.core.jobs import Repository
-from bot.core.pull import PullRef
-from bot.core.pull_address import web_of
-from bot.core.references import read_reference, reference_text
-from bot.core.webhooks import BadDeliveryError, parse_event
+from bot.core.parity.bands import Bands
+from bot.core.planning.build import Sources
+from bot.core.pulls.deliveries import Received
+from bot.core.pulls.pull import PullRef
+from bot.core.pulls.pull_address import web_of
+from bot.core.pulls.references import read_reference, reference_text
+from bot.core.pulls.webhooks import BadDeliveryError, parse_event
 from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear

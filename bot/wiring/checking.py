@@ -9,15 +9,15 @@ from bot.adapters.dispatch.local import LocalDispatcher
 from bot.adapters.git import GitRepository, UnknownRevisionError
 from bot.config.bands import load_bands, read_bands
 from bot.config.profiles import load_profile
-from bot.core.bands import Bands
-from bot.core.build import select_patches
-from bot.core.card import Card
-from bot.core.followups import AS_ASKED, Allowed, MergeBase, without_base
 from bot.core.jobs import Job, Patch, Repository
+from bot.core.judging.card import Card
+from bot.core.judging.followups import AS_ASKED, Allowed, MergeBase, without_base
+from bot.core.judging.verdict import Verdict
 from bot.core.levels import Level
+from bot.core.parity.bands import Bands
+from bot.core.planning.build import select_patches
 from bot.core.related import Role
 from bot.core.rules import Policy
-from bot.core.verdict import Verdict
 from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.rerunning import Beside, follow_up
 from bot.wiring.errors import UsageError

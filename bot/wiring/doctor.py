@@ -12,9 +12,9 @@ from bot.adapters.github.tokens import PERMISSIONS
 from bot.adapters.ledger import open_store
 from bot.config.settings import Settings
 from bot.config.workflow_file import workflow_text
-from bot.core.checkup import Finding
-from bot.core.pull_address import api_of
-from bot.core.webhook_events import MODELS
+from bot.core.pulls.checkup import Finding
+from bot.core.pulls.pull_address import api_of
+from bot.core.pulls.webhook_events import MODELS
 from bot.handlers.doctoring import DoctorRooms, Setup, examine
 from bot.ports import ForgeError
 

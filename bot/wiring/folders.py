@@ -12,14 +12,14 @@ from bot.adapters.logs import LogError, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.config.bands import bands_text, packaged_bands, read_bands
 from bot.config.problems import ConfigError
-from bot.core.bands import BANDS_FILE, Bands, merged, only_of
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
-from bot.core.junit import JunitError, read_junit, stating_commit
-from bot.core.junit_writing import COMMIT_PROPERTY
+from bot.core.judging.junit import JunitError, read_junit, stating_commit
+from bot.core.judging.junit_writing import COMMIT_PROPERTY
 from bot.core.levels import Level
+from bot.core.parity.bands import BANDS_FILE, Bands, merged, only_of
 from bot.core.record import VERDICT_FILE, CheckNotes, Record
-from bot.core.scan import literal_bytes, scan
+from bot.core.scan.scan import literal_bytes, scan
 from bot.core.signal.figure import PLOTS_FOLDER, SignalFigure
 from bot.core.stages import Stage
 from bot.handlers.learning import Source, source_of

@@ -9,9 +9,9 @@ from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses, uses_json
 from bot.config.labels import load_labels
 from bot.config.policy import load_policy, packaged_policy, policy_at
-from bot.core.backtest import Case, Outcome, Usage, usage
-from bot.core.explain import Explanation
-from bot.core.policy_lint import lint_features
+from bot.core.planning.backtest import Case, Outcome, Usage, usage
+from bot.core.planning.explain import Explanation
+from bot.core.planning.policy_lint import lint_features
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.rules import Policy, ReachPolicy
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps, with_verl_files

@@ -12,7 +12,7 @@ from bot.adapters.github.retry import Patience
 from bot.adapters.github.session import GitHub, anonymously, with_token
 from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
-from bot.core.pull_address import PUBLIC_API, api_of, read_address, web_of
+from bot.core.pulls.pull_address import PUBLIC_API, api_of, read_address, web_of
 from bot.handlers.planning import Planned
 from bot.handlers.planning_pulls import Readers, plan_pull
 from bot.ports import ForgeError, UnknownPullError

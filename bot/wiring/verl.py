@@ -7,7 +7,7 @@ from bot.adapters.git import GitRepository
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import GitHub, anonymously
 from bot.core.change import Change
-from bot.core.pull_address import api_of
+from bot.core.pulls.pull_address import api_of
 from bot.ports import ForgeError, Revisions
 
 _CONTENTS = 64

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bot.adapters.github.retry import Patience
 from bot.adapters.github.session import GitHub, anonymously, as_app
-from bot.core.pull import PullRef
+from bot.core.pulls.pull import PullRef
 from tests.fakes.github_standin.world import APP_ID, World, living
 
 REPOSITORY = "octo/bridge"

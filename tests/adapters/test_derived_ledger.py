@@ -15,9 +15,9 @@ from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.conversation import GithubConversation
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import GitHub, with_token
-from bot.core.check_runs import MAX_OUTPUT
-from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from bot.core.levels import Level
+from bot.core.pulls.check_runs import MAX_OUTPUT
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from bot.ports import ForgeError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room

@@ -17,7 +17,7 @@ import pytest
 
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlWorklist, Store, open_store
-from bot.core.deliveries import Received
+from bot.core.pulls.deliveries import Received
 from bot.ports import UnreadableDeliveryError
 from tests.adapters.databases import database, server, store
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.adapters import folder as disk
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.outcome import Result
 from bot.core.record import Record
 from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
 from bot.core.stages import Stage

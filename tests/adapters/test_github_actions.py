@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
-from bot.core.forge import WorkflowJob
-from bot.core.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from bot.core.jobs import Job, Repository
-from bot.core.ledger import Run, RunState, run_key
+from bot.core.pulls.forge import WorkflowJob
+from bot.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
+from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.ports import BackendError, ForgeError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.core.builders import make_job

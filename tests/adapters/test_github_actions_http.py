@@ -8,9 +8,9 @@ import pytest
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.job_order import portable, unpack
 from bot.core.jobs import Repository
-from bot.core.ledger import Run, RunState, run_key
+from bot.core.pulls.job_order import portable, unpack
+from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.ports import BackendError
 from tests.adapters.clocks import Hand
 from tests.adapters.github_rooms import REPOSITORY, Room, room

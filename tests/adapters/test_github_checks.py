@@ -8,7 +8,7 @@ import pytest
 
 from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.session import anonymously
-from bot.core.check_runs import Annotation, CheckRun
+from bot.core.pulls.check_runs import Annotation, CheckRun
 from bot.ports import ForgeError
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down

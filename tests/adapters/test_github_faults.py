@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.conversation import GithubConversation
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.check_runs import Annotation, CheckRun
+from bot.core.pulls.check_runs import Annotation, CheckRun
 from bot.ports import ForgeError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down

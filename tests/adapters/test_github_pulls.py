@@ -10,7 +10,7 @@ from bot.adapters.github.answers import FileAnswer
 from bot.adapters.github.pulls import GithubPulls, as_changed_path
 from bot.adapters.github.session import anonymously
 from bot.core.change import PathStatus, SubmoduleBump
-from bot.core.pull import PullRef, PullState
+from bot.core.pulls.pull import PullRef, PullState
 from bot.ports import ForgeError, UnknownPullError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, nobody, room
 from tests.fakes.github_standin.repository import Moved

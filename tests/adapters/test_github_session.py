@@ -20,7 +20,7 @@ from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import as_app, checked_api_url, with_token
 from bot.adapters.github.tokens import Tokens, narrowed
-from bot.core.pull import PullRef
+from bot.core.pulls.pull import PullRef
 from bot.ports import ForgeError, UnknownPullError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.fakes.github_standin.world import APP_ID

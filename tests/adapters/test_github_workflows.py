@@ -10,7 +10,7 @@ import pytest
 from bot.adapters.github.downloads import safe_member, unpack
 from bot.adapters.github.session import with_token
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.forge import Artifact, WorkflowRun
+from bot.core.pulls.forge import Artifact, WorkflowRun
 from bot.ports import ForgeError
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down

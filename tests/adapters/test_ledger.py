@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
 from bot.adapters.ledger.schema import entries, metadata, versions
-from bot.core.deliveries import Received
-from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from bot.core.levels import Level
+from bot.core.pulls.deliveries import Received
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from tests.adapters.databases import database, server, store
 
 __all__ = ["database", "server", "store"]

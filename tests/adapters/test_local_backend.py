@@ -19,11 +19,11 @@ from bot.adapters.dispatch.copying import Caps
 from bot.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
 from bot.adapters.folder import read_record
 from bot.adapters.logs import open_log
-from bot.core.job_order import same_job
 from bot.core.jobs import Job
-from bot.core.ledger import Run, RunState, run_key
+from bot.core.judging.verdict import Result, judge
+from bot.core.pulls.job_order import same_job
+from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.core.record import EndReason
-from bot.core.verdict import Result, judge
 from bot.ports import BackendError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.runners.world import World, make_world
@@ -139,7 +139,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 from tests.adapters.clocks import Hand
 from tests.adapters.test_local_backend import make_backend
-from bot.core.ledger import Run
+from bot.core.pulls.ledger import Run
 backend = make_backend(Path(sys.argv[1]), Hand())
 run = Run.model_validate_json(sys.stdin.read())
 print("ready", flush=True)

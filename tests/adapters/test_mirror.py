@@ -16,7 +16,7 @@ import pytest
 from bot.adapters.git import GitError, GitRepository
 from bot.adapters.mirror import Bounds, Mirrors
 from bot.core.change import PathStatus
-from bot.core.pull import MergeGroup, Pull, PullRef, PullState
+from bot.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
 from bot.ports import ForgeError, SourceTrees
 from tests.fakes.smart_http import GitServer, serving
 
@@ -285,7 +285,7 @@ import os, sys
 from pathlib import Path
 from bot.adapters.git import GitError, GitRepository
 from bot.adapters.mirror import Mirrors
-from bot.core.pull import Pull, PullRef, PullState
+from bot.core.pulls.pull import Pull, PullRef, PullState
 folder, url, base, head = sys.argv[1:]
 pull = Pull(PullRef("Owner/Bridge", 7), "main", base, head, "", "a", "MEMBER", draft=False, state=PullState.OPEN)
 trees = Mirrors(Path(folder), url, (GitRepository, GitError), surroundings=os.environ).changes(pull)

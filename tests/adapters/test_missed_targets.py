@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bot.core.change import Change
-from bot.core.pull import Pull, PullRef
+from bot.core.pulls.pull import Pull, PullRef
 from bot.ports import ForgeError
 from bot.wiring.app_work import missed_targets
 

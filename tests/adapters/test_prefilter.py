@@ -5,9 +5,9 @@ import random
 import pytest
 
 from bot.adapters.prefilter import HyperscanPrefilter, fastest_prefilter
-from bot.core.scan import literal_bytes, scan
-from bot.core.scan_prefilter import FindPrefilter, Prefilter
-from bot.core.triage import triage
+from bot.core.scan.prefilter import FindPrefilter, Prefilter
+from bot.core.scan.scan import literal_bytes, scan
+from bot.core.triage.triage import triage
 from tests.core.logs import NAMES, recorded
 
 

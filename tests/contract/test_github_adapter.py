@@ -12,7 +12,7 @@ from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import anonymously
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.check_runs import Annotation, CheckRun
+from bot.core.pulls.check_runs import Annotation, CheckRun
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.contract.openapi import all_violations, contract
 from tests.fakes.github_standin.faults import server_error

@@ -20,6 +20,7 @@ from bot.core.facts import (
     Worker,
 )
 from bot.core.jobs import Checkpoint, Data, Job, Repository, SiteProfile
+from bot.core.judging.verdict import Verdict, judge
 from bot.core.levels import BASE_WRAPPER, Level
 from bot.core.record import (
     Check,
@@ -34,8 +35,7 @@ from bot.core.record import (
     TestCase,
 )
 from bot.core.stages import Stage
-from bot.core.triage import triage
-from bot.core.verdict import Verdict, judge
+from bot.core.triage.triage import triage
 
 RESOLVED = Path(__file__).parent.parent / "fixtures" / "build" / "level0-config.json"
 BRIDGE, VERL, CORE = "a" * 40, "b" * 40, "c" * 40

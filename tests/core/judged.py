@@ -3,8 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from bot.core.documents import verdict_json
-from bot.core.outcome import Verdict
+from bot.core.judging.documents import verdict_json
+from bot.core.judging.outcome import Verdict
 from bot.handlers.judging import judge_run
 from bot.wiring.folders import run_folders
 

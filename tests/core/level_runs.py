@@ -6,16 +6,16 @@ from functools import cache
 from typing import Any
 
 from bot.core.case import Case
-from bot.core.checkpoint_files import CheckpointFile, CheckpointListing, Checkpoints
-from bot.core.config_proof import requested
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
+from bot.core.judging.checkpoint_files import CheckpointFile, CheckpointListing, Checkpoints
+from bot.core.judging.config_proof import requested
+from bot.core.judging.verdict import Verdict, judge
 from bot.core.levels import Level, variant_named
 from bot.core.phases import PlannedPhase, planned_phases
 from bot.core.record import Event, Record
-from bot.core.scan import scan
-from bot.core.triage import triage
-from bot.core.verdict import Verdict, judge
+from bot.core.scan.scan import scan
+from bot.core.triage.triage import triage
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
 

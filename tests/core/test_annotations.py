@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.annotations import MAX_PATHS, Source, annotate, paths_to_read
-from bot.core.check_runs import MAX_ANNOTATIONS
 from bot.core.levels import Level
-from bot.core.plan import Plan, Reason
+from bot.core.planning.plan import Plan, Reason
+from bot.core.pulls.annotations import MAX_PATHS, Source, annotate, paths_to_read
+from bot.core.pulls.check_runs import MAX_ANNOTATIONS
 from tests.core.judged import judged_text
 
 FAILED = json.loads(judged_text("level0-lora-exception"))

@@ -3,10 +3,19 @@
 from dataclasses import replace
 
 from bot.config import packaged_policy
-from bot.core.backtest import Case, Outcome, backtest_json, figures, render_backtest, render_usage, tag_figures, usage
 from bot.core.change import Change, ChangedPath, PathStatus
 from bot.core.levels import Level
-from bot.core.plan import plan
+from bot.core.planning.backtest import (
+    Case,
+    Outcome,
+    backtest_json,
+    figures,
+    render_backtest,
+    render_usage,
+    tag_figures,
+    usage,
+)
+from bot.core.planning.plan import plan
 
 POLICY = packaged_policy()
 

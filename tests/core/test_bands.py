@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from bot.core.bands import (
+from bot.core.evidence import State
+from bot.core.facts import StepMetrics
+from bot.core.jobs import Checkpoint, Job
+from bot.core.judging.health import agreement_remark, rollout_agreement
+from bot.core.judging.healthy import NotHealthyError, healthy_of, healthy_run, pair_of
+from bot.core.judging.verdict import judge
+from bot.core.levels import Level
+from bot.core.parity.bands import (
     ENOUGH,
     LEAST_MARGIN,
     Bands,
@@ -20,16 +27,9 @@ from bot.core.bands import (
     with_healthy,
     with_pair,
 )
-from bot.core.compared import COMPARED, DEFAULTS
-from bot.core.evidence import State
-from bot.core.facts import StepMetrics
-from bot.core.health import agreement_remark, rollout_agreement
-from bot.core.healthy import NotHealthyError, healthy_of, healthy_run, pair_of
-from bot.core.jobs import Checkpoint, Job
-from bot.core.levels import Level
-from bot.core.probe import probe_digest, training_digest
+from bot.core.parity.compared import COMPARED, DEFAULTS
+from bot.core.parity.probe import probe_digest, training_digest
 from bot.core.record import Event
-from bot.core.verdict import judge
 from tests.core.builders import ended, make_case, make_facts, make_job, make_record, step_line
 
 CORRELATIONS = (0.99975, 0.99977, 0.99983, 0.99984, 0.99971)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bot.core import blame, wording
-from bot.core.card import Card, render_text
 from bot.core.facts import LoggedError
-from bot.core.outcome import Outcome, Result, Verdict
+from bot.core.judging import blame, wording
+from bot.core.judging.card import Card, render_text
+from bot.core.judging.outcome import Outcome, Result, Verdict
 from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.stages import Stage
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts, make_job, make_record

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from bot.core.bridge_proof import bridge_tests, failed_tests, without_result
 from bot.core.evidence import State
 from bot.core.jobs import ChosenTest, WhyChosen
+from bot.core.judging.bridge_proof import bridge_tests, failed_tests, without_result
 from bot.core.record import Event, TestCase
 from tests.core.builders import BRIDGE, TESTS, ended, make_case, make_job, make_record, passing_tests
 

@@ -5,15 +5,15 @@ import json
 import pytest
 
 from bot.config import load_profile, packaged_policy
-from bot.core import wording
-from bot.core.bridge_tests import Choice, is_test_file, runnable
-from bot.core.build import Sources, build_job
 from bot.core.change import Change, ChangedPath, PathStatus
 from bot.core.jobs import ChosenTest, Job, Repository, WhyChosen
+from bot.core.judging import wording
 from bot.core.levels import variant_named
-from bot.core.outline import JobOutline
-from bot.core.plan import plan, with_tests
-from bot.core.plan_text import render_plan_text
+from bot.core.planning.bridge_tests import Choice, is_test_file, runnable
+from bot.core.planning.build import Sources, build_job
+from bot.core.planning.outline import JobOutline
+from bot.core.planning.plan import plan, with_tests
+from bot.core.planning.plan_text import render_plan_text
 
 POLICY = packaged_policy()
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bot.config import load_profile, packaged_policy
-from bot.core.build import BuildError, Sources, build_job, select_patches
-from bot.core.config_proof import requested
 from bot.core.expected import expected_config, parsed
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
+from bot.core.judging.config_proof import requested
 from bot.core.levels import VARIANTS, Level, Variant, variant_named
-from bot.core.outline import JobOutline
+from bot.core.planning.build import BuildError, Sources, build_job, select_patches
+from bot.core.planning.outline import JobOutline
 from bot.core.rules import Feature
 
 POLICY = packaged_policy()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.card import MAX_MARKDOWN, Card, NotRun, render_markdown, render_text, result_of, sentence_of
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import Excerpt, LogFacts
 from bot.core.inert import BREAK
 from bot.core.jobs import Checkpoint
-from bot.core.outcome import Deliverable, Outcome, Result, Verdict
+from bot.core.judging.card import MAX_MARKDOWN, Card, NotRun, render_markdown, render_text, result_of, sentence_of
+from bot.core.judging.outcome import Deliverable, Outcome, Result, Verdict
+from bot.core.judging.verdict import judge
 from bot.core.record import Check, EndReason, Finding, Record
 from bot.core.stages import Stage
-from bot.core.verdict import judge
 from tests.core.builders import (
     bridge_error,
     cut_facts,

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.core.check_runs import MAX_OUTPUT
-from bot.core.check_text import MAX_TITLE, CheckText, gate_text, job_text
-from bot.core.gate import JobState, Standing, gate
-from bot.core.ledger import Override, Run, RunState, run_key
 from bot.core.levels import Level
-from bot.core.wanted import WantedJob
+from bot.core.pulls.check_runs import MAX_OUTPUT
+from bot.core.pulls.check_text import MAX_TITLE, CheckText, gate_text, job_text
+from bot.core.pulls.gate import JobState, Standing, gate
+from bot.core.pulls.ledger import Override, Run, RunState, run_key
+from bot.core.pulls.wanted import WantedJob
 from tests.core.judged import judged, judged_text
 
 HEAD = "a" * 40

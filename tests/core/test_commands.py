@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.capabilities import Capability
-from bot.core.command_text import render_help, render_mistakes, render_reference
-from bot.core.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+from bot.core.pulls.capabilities import Capability
+from bot.core.pulls.command_text import render_help, render_mistakes, render_reference
+from bot.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.compared import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
-from bot.core.comparison import Agreement, Comparison, compare_steps
-from bot.core.comparison_text import Report, render_report, render_report_markdown, report_json
 from bot.core.facts import StepMetrics
-from bot.core.scan import scan
+from bot.core.parity.compared import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
+from bot.core.parity.comparison import Agreement, Comparison, compare_steps
+from bot.core.parity.comparison_text import Report, render_report, render_report_markdown, report_json
+from bot.core.scan.scan import scan
 from tests.core.logs import recorded
 
 ACTOR, CRITIC, KL = "actor/grad_norm", "critic/grad_norm", "actor/kl_loss"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bot.core.contract import Finding, Kind, check_contract
+from bot.core.planning.contract import Finding, Kind, check_contract
 from bot.core.reach.effects import Sides
 from bot.core.reach.entries import uses_of
 from bot.core.reach.program import Program, module_name

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from bot.core.bridge_proof import bridge_tests
-from bot.core.config_proof import requested, resolved_config, same_value
-from bot.core.criteria import exit_zero, no_exception, steps_completed
 from bot.core.evidence import State
 from bot.core.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
-from bot.core.import_proof import MODULES, is_below, local_import, run_imported_checkout
 from bot.core.jobs import DeselectedTest, Repository, SiteProfile
+from bot.core.judging.bridge_proof import bridge_tests
+from bot.core.judging.config_proof import requested, resolved_config, same_value
+from bot.core.judging.criteria import exit_zero, no_exception, steps_completed
+from bot.core.judging.import_proof import MODULES, is_below, local_import, run_imported_checkout
 from bot.core.levels import FULL_RECOMPUTE, PROBE_LEARNING_RATE, Level
 from bot.core.phases import planned_phases
 from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase

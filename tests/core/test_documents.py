@@ -2,11 +2,11 @@
 
 import json
 
-from bot.core.card import Card, NotRun
-from bot.core.documents import card_json, evidence_json, triage_line, verdict_json
 from bot.core.facts import Excerpt, Noise
+from bot.core.judging.card import Card, NotRun
+from bot.core.judging.documents import card_json, evidence_json, triage_line, verdict_json
 from bot.core.stages import Stage
-from bot.core.triage import triage
+from bot.core.triage.triage import triage
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts
 
 FAILED = judged(cut_facts(Stage.PEFT, errors=(bridge_error(),)), events=ended(exit_code=1))

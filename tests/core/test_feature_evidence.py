@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from bot.config.policy import packaged_policy
-from bot.core.config_proof import requested
 from bot.core.evidence import State
 from bot.core.expected import Value
-from bot.core.feature_evidence import TRACES, feature_active, judge_feature, leaves_trace
 from bot.core.jobs import Job, JobFeature
+from bot.core.judging.config_proof import requested
+from bot.core.judging.feature_evidence import TRACES, feature_active, judge_feature, leaves_trace
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.outcome import Result
-from bot.core.scan import scan
+from bot.core.scan.scan import scan
 from tests.core.builders import config_with, make_case, make_record
 from tests.core.level_runs import Run, job_of, run_of, said
 from tests.core.logs import recorded

@@ -9,10 +9,10 @@ from bot.config.problems import ConfigError
 from bot.core.change import Change, ChangedPath, PathStatus
 from bot.core.jobs import WRAPPER_SCRIPT
 from bot.core.levels import Level
-from bot.core.outline import JobOutline
-from bot.core.plan import plan
-from bot.core.plan_text import render_plan_text
-from bot.core.policy_lint import lint_features, lint_jobs
+from bot.core.planning.outline import JobOutline
+from bot.core.planning.plan import plan
+from bot.core.planning.plan_text import render_plan_text
+from bot.core.planning.policy_lint import lint_features, lint_jobs
 
 PACKAGED = packaged_policy()
 POLICY = """

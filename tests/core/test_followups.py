@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from bot.core.config_proof import requested
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.expected import expected_config
-from bot.core.followups import (
+from bot.core.jobs import Job, Patch, Repository, Substitution
+from bot.core.judging.config_proof import requested
+from bot.core.judging.followups import (
     AS_ASKED,
     NOTHING,
     TWINS,
@@ -23,9 +24,8 @@ from bot.core.followups import (
     without_base,
     without_saving,
 )
-from bot.core.jobs import Job, Patch, Repository, Substitution
+from bot.core.judging.outcome import Result, Verdict
 from bot.core.levels import VARIANTS, Level
-from bot.core.outcome import Result, Verdict
 from bot.core.phases import planned_phases
 from bot.core.related import RelatedRun, Role
 from bot.core.stages import Stage

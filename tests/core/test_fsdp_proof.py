@@ -1,9 +1,9 @@
 """Level 3: Megatron-FSDP around every model, by the configuration and by the class in the log."""
 
 from bot.core.evidence import State
-from bot.core.fsdp_proof import fsdp_active
+from bot.core.judging.fsdp_proof import fsdp_active
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.outcome import Result
 from bot.core.stages import Stage
 from tests.core.level_runs import Run, job_of, run_of
 from tests.core.logs import recorded

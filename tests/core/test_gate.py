@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.gate import Gate, GateState, JobState, gate, standings
-from bot.core.job_order import portable
 from bot.core.jobs import Job
-from bot.core.ledger import Override, Run, RunState, run_key
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.outcome import Result
-from bot.core.wanted import WantedJob
+from bot.core.pulls.gate import Gate, GateState, JobState, gate, standings
+from bot.core.pulls.job_order import portable
+from bot.core.pulls.ledger import Override, Run, RunState, run_key
+from bot.core.pulls.wanted import WantedJob
 from tests.core.builders import make_job
 
 HEAD, OTHER = "a" * 40, "d" * 40

@@ -7,7 +7,8 @@ import pytest
 
 from bot.core.evidence import Criterion, State
 from bot.core.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
-from bot.core.health import (
+from bot.core.jobs import SiteProfile
+from bot.core.judging.health import (
     AGREEMENT_REMARK_BELOW,
     HEALTH,
     HEALTH_STAGE,
@@ -18,8 +19,7 @@ from bot.core.health import (
     wants_adapter,
     weights_kept,
 )
-from bot.core.jobs import SiteProfile
-from bot.core.triage_silent import AGREEMENT_FAIL_BELOW
+from bot.core.triage.silent import AGREEMENT_FAIL_BELOW
 from tests.core.builders import config_with, make_case, make_facts, make_job, make_record, step_line
 
 NO_CRITIC = config_with({"algorithm.adv_estimator": "grpo"})

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.job_order import (
+from bot.core.jobs import Checkpoint, Repository
+from bot.core.levels import VARIANTS
+from bot.core.pulls.job_order import (
     OrderError,
     OrderTarget,
     check_inputs,
@@ -21,8 +23,6 @@ from bot.core.job_order import (
     same_job,
     unpack,
 )
-from bot.core.jobs import Checkpoint, Repository
-from bot.core.levels import VARIANTS
 from tests.core.builders import make_job
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
-from bot.core.junit_writing import CaseResult, junit_text
+from bot.core.judging.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
+from bot.core.judging.junit_writing import CaseResult, junit_text
 from bot.core.record import TestCase
 
 REAL = b"""<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="0"

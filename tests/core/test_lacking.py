@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.core.lacking import lacking, missing_package
+from bot.core.judging.lacking import lacking, missing_package
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from bot.core import limitations
 from bot.core.facts import Excerpt, LogFacts, Noise
 from bot.core.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile
+from bot.core.judging import limitations
+from bot.core.judging.verdict import judge_criteria
 from bot.core.levels import Level
 from bot.core.record import Check, EndReason, Event, Finding, RepositoryState
-from bot.core.verdict import judge_criteria
 from tests.core.builders import (
     config_with,
     ended,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from bot.core.config_proof import requested
 from bot.core.evidence import State
 from bot.core.facts import Worker
+from bot.core.judging.config_proof import requested
+from bot.core.judging.outcome import Outcome, Result
+from bot.core.judging.parallel_proof import parallel_sizes
 from bot.core.levels import Level, variants_of
-from bot.core.outcome import Outcome, Result
-from bot.core.parallel_proof import parallel_sizes
 from tests.core.builders import config_with
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 

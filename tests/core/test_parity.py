@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from bot.core.bands import Bands
-from bot.core.card import Card, render_markdown
 from bot.core.case import Case
-from bot.core.config_proof import requested
 from bot.core.evidence import Criterion, State
 from bot.core.facts import StepMetrics
+from bot.core.judging.card import Card, render_markdown
+from bot.core.judging.config_proof import requested
+from bot.core.judging.outcome import Result
+from bot.core.judging.verdict import judge_case
 from bot.core.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
-from bot.core.outcome import Result
-from bot.core.outline import JobOutline
-from bot.core.parity import parity, reports, resumed_step
-from bot.core.parity_jobs import differences, for_parity, trivial_sizes, with_data_parallel
-from bot.core.plan import Plan
+from bot.core.parity.bands import Bands
+from bot.core.parity.jobs import differences, for_parity, trivial_sizes, with_data_parallel
+from bot.core.parity.parity import parity, reports, resumed_step
+from bot.core.planning.outline import JobOutline
+from bot.core.planning.plan import Plan
 from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.stages import Stage
-from bot.core.verdict import judge_case
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
 
 DENSE = {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2", "NUM_GPUS": "4"}

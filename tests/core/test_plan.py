@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from bot.config import load_policy, packaged_policy
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from bot.core.levels import VARIANTS, Level
-from bot.core.plan import Plan, plan
-from bot.core.plan_text import render_plan_text
+from bot.core.planning.plan import Plan, plan
+from bot.core.planning.plan_text import render_plan_text
 
 BASE, HEAD = "a" * 40, "b" * 40
 MODELS = "src/megatron/bridge/models"

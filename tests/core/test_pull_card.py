@@ -10,12 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.core.ledger import Override, Run, RunState, run_key
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level, variants_of
-from bot.core.outcome import Result
-from bot.core.outline import JobOutline
-from bot.core.plan import NotRequired, Plan, Reason
-from bot.core.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, Standing, render, row_of, standing_of
+from bot.core.planning.outline import JobOutline
+from bot.core.planning.plan import NotRequired, Plan, Reason
+from bot.core.pulls.ledger import Override, Run, RunState, run_key
+from bot.core.pulls.pull_card import (
+    MARKER,
+    MAX_CARD,
+    EarlierHead,
+    JobRow,
+    PullCard,
+    Standing,
+    render,
+    row_of,
+    standing_of,
+)
 from tests.core.judged import judged_text
 
 HEAD = "a" * 40

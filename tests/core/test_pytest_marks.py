@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.core.pytest_marks import Marks, read_marks
+from bot.core.planning.pytest_marks import Marks, read_marks
 
 MARKS = ("gpu", "run_only_on")
 

@@ -10,11 +10,11 @@ import pytest
 from bot.adapters.folder import read_record
 from bot.adapters.logs import open_log
 from bot.core.evidence import Criterion, State
+from bot.core.judging.outcome import Result, Verdict
+from bot.core.judging.verdict import judge
 from bot.core.levels import Level
-from bot.core.outcome import Result, Verdict
 from bot.core.record import Record
-from bot.core.scan import scan
-from bot.core.verdict import judge
+from bot.core.scan.scan import scan
 from tests.core.level_runs import job_of
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level2-dense"

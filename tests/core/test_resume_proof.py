@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from bot.core.checkpoint_files import CheckpointListing, Checkpoints
-from bot.core.criteria import exit_zero
 from bot.core.evidence import Criterion, State
+from bot.core.judging.checkpoint_files import CheckpointListing, Checkpoints
+from bot.core.judging.criteria import exit_zero
+from bot.core.judging.outcome import Outcome, Result
+from bot.core.judging.resume_proof import resume_stage, resumed
 from bot.core.levels import Level
-from bot.core.outcome import Outcome, Result
 from bot.core.phases import planned_phases, started_phases
-from bot.core.resume_proof import resume_stage, resumed
 from bot.core.stages import Stage
 from tests.core.builders import make_case
 from tests.core.level_runs import (

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from bot.core.case import Case
-from bot.core.decide import decide
 from bot.core.facts import Excerpt, LogFacts, LoggedError
-from bot.core.outcome import Decision, Result
+from bot.core.judging.decide import decide
+from bot.core.judging.outcome import Decision, Result
+from bot.core.judging.same_failure import normal, same_failure, signature
+from bot.core.judging.verdict import judge_criteria
 from bot.core.record import TestCase as Test
 from bot.core.related import RelatedRun, Role
-from bot.core.same_failure import normal, same_failure, signature
 from bot.core.stages import Stage
-from bot.core.verdict import judge_criteria
 from tests.core.builders import (
     bridge_error,
     cut_facts,

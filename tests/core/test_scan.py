@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from bot.core.facts import LogFacts, LoggedError
-from bot.core.scan import Scanner, literal_bytes, scan
-from bot.core.scan_literals import LITERALS, grep_patterns
-from bot.core.scan_prefilter import FindPrefilter
-from bot.core.scan_progress import MAX_STEPS
+from bot.core.scan.literals import LITERALS, grep_patterns
+from bot.core.scan.prefilter import FindPrefilter
+from bot.core.scan.progress import MAX_STEPS
+from bot.core.scan.scan import Scanner, literal_bytes, scan
 from bot.core.stages import Stage
 from tests.core.logs import NAMES, lines, recorded
 

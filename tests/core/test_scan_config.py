@@ -6,8 +6,8 @@ import pytest
 
 from bot.core.facts import ResolvedConfig
 from bot.core.resolved_config import lookup, lora_rank, read_dict
-from bot.core.scan import scan
-from bot.core.scan_facts import MAX_CONFIGS
+from bot.core.scan.facts import MAX_CONFIGS
+from bot.core.scan.scan import scan
 from tests.core.logs import lines, recorded
 
 P = "(TaskRunner pid=5) "

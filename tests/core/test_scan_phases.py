@@ -2,8 +2,8 @@
 
 import pytest
 
-from bot.core.scan import scan
-from bot.core.scan_phases import Move, move
+from bot.core.scan.phases import Move, move
+from bot.core.scan.scan import scan
 from bot.core.stages import Stage
 from tests.core.logs import lines
 

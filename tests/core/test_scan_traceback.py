@@ -3,7 +3,7 @@
 import pytest
 
 from bot.core.facts import LoggedError
-from bot.core.scan import scan
+from bot.core.scan.scan import scan
 from tests.core.logs import lines
 
 H = "Traceback (most recent call last):"

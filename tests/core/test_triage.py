@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.scan import scan
-from bot.core.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
+from bot.core.scan.scan import scan
+from bot.core.triage.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
 from tests.core.logs import NAMES, lines, recorded
 
 ROOT = Path(__file__).resolve().parents[2]

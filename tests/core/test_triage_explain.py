@@ -5,11 +5,11 @@ import json
 import pytest
 
 from bot.core.facts import LogFacts
-from bot.core.scan import scan
+from bot.core.scan.scan import scan
 from bot.core.stages import Stage
-from bot.core.triage import triage_json
-from bot.core.triage_explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text
-from bot.core.triage_timeline import timeline
+from bot.core.triage.explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text
+from bot.core.triage.timeline import timeline
+from bot.core.triage.triage import triage_json
 from tests.core.logs import NAMES, lines, recorded
 
 H = "Traceback (most recent call last):"

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from bot.core.facts import LoggedError
-from bot.core.scan import scan
-from bot.core.scan_literals import grep_patterns
+from bot.core.scan.literals import grep_patterns
+from bot.core.scan.scan import scan
 from bot.core.stages import Stage
-from bot.core.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, mend_of, stage_of, triage
-from bot.core.triage_docs import noise_table, runbook
-from bot.core.triage_noise import noise_name
-from bot.core.triage_rules import NoiseRule, Rule, Silent
-from bot.core.triage_table import NOISE, RULES
+from bot.core.triage.docs import noise_table, runbook
+from bot.core.triage.noise import noise_name
+from bot.core.triage.rules import NoiseRule, Rule, Silent
+from bot.core.triage.table import NOISE, RULES
+from bot.core.triage.triage import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage, mend_of, stage_of, triage
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "bot" / "core" / "triage_table.py"
+TABLE = ROOT / "bot" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]
 
 

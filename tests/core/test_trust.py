@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from bot.config.policy import packaged_policy
-from bot.core.capabilities import DEFAULT_ACCESS, ROLES, Access, Capability, Grant
-from bot.core.ledger import Approval
-from bot.core.pull import Pull, PullRef, PullState
-from bot.core.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from bot.core.pulls.capabilities import DEFAULT_ACCESS, ROLES, Access, Capability, Grant
+from bot.core.pulls.ledger import Approval
+from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
 
 HEAD, OTHER = "a" * 40, "b" * 40
 REF = PullRef("octo/bridge", 7)

@@ -5,15 +5,15 @@ from functools import cache
 from pathlib import Path
 
 from bot.core.case import Case
-from bot.core.config_proof import requested
 from bot.core.evidence import Evidence, State
 from bot.core.facts import StepMetrics
+from bot.core.judging.config_proof import requested
+from bot.core.judging.outcome import Result
+from bot.core.judging.verdict import judge_case
 from bot.core.levels import Level
-from bot.core.outcome import Result
-from bot.core.parity import parity
+from bot.core.parity.parity import parity
 from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.stages import Stage
-from bot.core.verdict import judge_case
 from tests.core.builders import bar, config_with, make_case, make_facts, make_record
 from tests.core.level_runs import job_of
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core import wording
 from bot.core.evidence import Criterion, State
 from bot.core.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
+from bot.core.judging import wording
+from bot.core.judging.outcome import Outcome, Result, Verdict
+from bot.core.judging.verdict import judge
 from bot.core.levels import VARIANTS, Level, Variant
-from bot.core.outcome import Outcome, Result, Verdict
 from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
 from bot.core.stages import Stage
-from bot.core.verdict import judge
 from tests.core.builders import (
     PREFLIGHT,
     TRAINER,

@@ -1,8 +1,8 @@
 """What the evidence of a card says of the host, what was installed by hand included."""
 
-from bot.core import wording
-from bot.core.card import Card, render_text
-from bot.core.verdict import judge
+from bot.core.judging import wording
+from bot.core.judging.card import Card, render_text
+from bot.core.judging.verdict import judge
 from tests.core.builders import make_environment, make_facts, make_record
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bot.adapters.folder import read_record
-from bot.core.job_order import OrderTarget, pack, same_job
 from bot.core.jobs import Job, Repository
-from bot.core.verdict import Result, judge
+from bot.core.judging.verdict import Result, judge
+from bot.core.pulls.job_order import OrderTarget, pack, same_job
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
 

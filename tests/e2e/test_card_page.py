@@ -5,7 +5,7 @@ from struct import unpack
 
 import pytest
 
-from bot.core.pull_card import JobRow, PullCard, Standing, render
+from bot.core.pulls.pull_card import JobRow, PullCard, Standing, render
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.junit import read_junit
+from bot.core.judging.junit import read_junit
 from bot.wiring.errors import UsageError
 from bot.wiring.folders import read_junit_file
 from tests.core.builders import BRIDGE, make_job

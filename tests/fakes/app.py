@@ -12,11 +12,11 @@ from pathlib import Path
 from bot.adapters.markdown import command_lines
 from bot.config.policy import POLICY_PATH
 from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.check_runs import CheckRun
 from bot.core.facts import LogFacts
 from bot.core.jobs import Checkpoint, Data, Job, SiteProfile
-from bot.core.ledger import Approval, Asked, Override, Posted, Run, RunState
-from bot.core.pull import Pull, PullRef, PullState, Target
+from bot.core.pulls.check_runs import CheckRun
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from bot.core.pulls.pull import Pull, PullRef, PullState, Target
 from bot.core.reach.entries import Uses
 from bot.core.record import Record
 from bot.handlers.app_rooms import AppRooms

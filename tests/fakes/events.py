@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from bot.core.webhook_events import (
+from bot.core.pulls.webhook_events import (
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,

@@ -9,19 +9,19 @@ from functools import cache
 from pathlib import Path
 
 from bot.config.policy import packaged_policy
-from bot.core.card_of_pull import card_of
 from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.check_text import CheckText, gate_text, job_text
-from bot.core.conduct import Steps, conduct
 from bot.core.jobs import Job
-from bot.core.ledger import Run, RunState, run_key
-from bot.core.plan import Plan, plan
-from bot.core.pull import Pull, PullRef, PullState
-from bot.core.pull_card import render
+from bot.core.planning.plan import Plan, plan
+from bot.core.pulls.card_of_pull import card_of
+from bot.core.pulls.check_text import CheckText, gate_text, job_text
+from bot.core.pulls.conduct import Steps, conduct
+from bot.core.pulls.ledger import Run, RunState, run_key
+from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.core.pulls.pull_card import render
+from bot.core.pulls.situation import Situation
+from bot.core.pulls.trust import Trusted
+from bot.core.pulls.wanted import WantedJob
 from bot.core.reach.effects import Effect, Effects, Inside
-from bot.core.situation import Situation
-from bot.core.trust import Trusted
-from bot.core.wanted import WantedJob
 from tests.core.judged import RUNS, judged, judged_text
 
 REF = PullRef("octo/bridge", 7)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from bot.core.forge import Artifact, WorkflowJob, WorkflowRun
+from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from bot.ports import ForgeError
 
 

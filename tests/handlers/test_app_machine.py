@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bot.config.policy import POLICY_PATH
-from bot.core.ledger import RunState
-from bot.core.outcome import Result
-from bot.core.pull import PullRef, PullState
-from bot.core.webhook_events import Event
+from bot.core.judging.outcome import Result
+from bot.core.pulls.ledger import RunState
+from bot.core.pulls.pull import PullRef, PullState
+from bot.core.pulls.webhook_events import Event
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile, under_way
 from bot.ports import BackendError, ForgeError

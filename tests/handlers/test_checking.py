@@ -10,20 +10,20 @@ import pytest
 
 from bot.config.policy import packaged_policy
 from bot.config.profiles import load_profile
-from bot.core.card import Card, render_text, result_of, sentence_of
 from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.contract import Finding, Kind
 from bot.core.facts import LogFacts
-from bot.core.followups import AS_ASKED, Allowed, MergeBase
 from bot.core.jobs import Job
+from bot.core.judging.card import Card, render_text, result_of, sentence_of
+from bot.core.judging.followups import AS_ASKED, Allowed, MergeBase
+from bot.core.judging.verdict import Result
 from bot.core.levels import Level, Variant
-from bot.core.plan import plan
+from bot.core.planning.contract import Finding, Kind
+from bot.core.planning.plan import plan
 from bot.core.record import PLAN_FILE, Check, Environment, Record
 from bot.core.record import Finding as PreflightFinding
 from bot.core.related import Role
 from bot.core.rules import Policy
 from bot.core.stages import Stage
-from bot.core.verdict import Result
 from bot.handlers.checking import CheckRequest, Rooms, check_change, in_order
 from bot.handlers.judging import card_of
 from bot.handlers.planning import Planned, Planner

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from bot.config import load_policy
-from bot.core.bridge_tests import Choice
 from bot.core.jobs import WhyChosen
+from bot.core.planning.bridge_tests import Choice
 from bot.core.rules import Policy
 from bot.handlers.planning import Planner, uses_at
 from tests.fakes.trees import FakeSummaries, FakeTrees

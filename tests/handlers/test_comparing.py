@@ -11,11 +11,11 @@ from bot.adapters.demo_repository import build_demo_repository
 from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
 from bot.config.policy import load_policy
 from bot.config.problems import ConfigError
-from bot.core.bands import ENOUGH, Bands, band_of, only_of, with_healthy
-from bot.core.comparison_text import render_report, render_report_markdown, report_json
-from bot.core.healthy import NotHealthyError
-from bot.core.outcome import Result
-from bot.core.probe import probe_digest
+from bot.core.judging.healthy import NotHealthyError
+from bot.core.judging.outcome import Result
+from bot.core.parity.bands import ENOUGH, Bands, band_of, only_of, with_healthy
+from bot.core.parity.comparison_text import render_report, render_report_markdown, report_json
+from bot.core.parity.probe import probe_digest
 from bot.core.record import METRICS_FILE
 from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
 from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from bot.config.policy import POLICY_PATH
-from bot.core.checks_wanted import CheckId
-from bot.core.ledger import Approval, Asked, Override
-from bot.core.pull import MergeGroup
+from bot.core.pulls.checks_wanted import CheckId
+from bot.core.pulls.ledger import Approval, Asked, Override
+from bot.core.pulls.pull import MergeGroup
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, App, fails

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.card import NotRun, render_markdown, render_text
-from bot.core.documents import card_json
 from bot.core.evidence import State
-from bot.core.outcome import Result
+from bot.core.judging.card import NotRun, render_markdown, render_text
+from bot.core.judging.documents import card_json
+from bot.core.judging.outcome import Result
 from bot.handlers.judging import card_of, judge_folders, make_card, write_judgement
 from bot.wiring import folders as wiring
 from tests.adapters.run_folders import write_run_folder

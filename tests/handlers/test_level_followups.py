@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.config_proof import requested
 from bot.core.evidence import Criterion, State
 from bot.core.facts import StepMetrics
-from bot.core.followups import Allowed, MergeBase
 from bot.core.jobs import Job
+from bot.core.judging.config_proof import requested
+from bot.core.judging.followups import Allowed, MergeBase
+from bot.core.judging.outcome import Result, Verdict
 from bot.core.levels import Level
-from bot.core.outcome import Result, Verdict
 from bot.core.related import Role
 from bot.core.stages import Stage
 from bot.handlers.rerunning import Beside, follow_up

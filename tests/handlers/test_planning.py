@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bot.config import load_policy
 from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
-from bot.core.contract import Kind
+from bot.core.planning.contract import Kind
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files
 

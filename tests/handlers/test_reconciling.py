@@ -10,14 +10,14 @@ import pytest
 from bot.adapters.dispatch.local_backend import follow_ups
 from bot.adapters.folder import FolderError, read_record
 from bot.config.policy import POLICY_PATH
-from bot.core.bands import Bands
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
-from bot.core.ledger import Approval, Asked, Override, Run, RunState
+from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.outcome import Result
-from bot.core.pull import MergeGroup, PullState
-from bot.core.pull_card import MARKER
+from bot.core.parity.bands import Bands
+from bot.core.pulls.ledger import Approval, Asked, Override, Run, RunState
+from bot.core.pulls.pull import MergeGroup, PullState
+from bot.core.pulls.pull_card import MARKER
 from bot.core.record import Event, Record
 from bot.handlers.grouping import remember_end, remember_group
 from bot.handlers.reconciling import due, reconcile, under_way

@@ -8,9 +8,9 @@ import pytest
 from backports import zstd
 
 from bot.adapters.logs import open_log
-from bot.core.beside import summary
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.outcome import Result, Verdict
+from bot.core.judging.beside import summary
+from bot.core.judging.outcome import Result, Verdict
 from bot.core.record import LOG_FILE
 from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
 from bot.core.stages import Stage

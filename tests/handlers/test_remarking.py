@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from bot.adapters.github.check_limits import checked
-from bot.core.check_runs import Annotation
-from bot.core.conduct import conduct
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
-from bot.core.pull import Target
+from bot.core.pulls.check_runs import Annotation
+from bot.core.pulls.conduct import conduct
+from bot.core.pulls.pull import Target
 from bot.core.record import Record
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.reconciling import reconcile

@@ -10,8 +10,8 @@ import pytest
 from bot.adapters.baselines import BaselineCache
 from bot.adapters.dispatch.local import RunnerError
 from bot.adapters.folder import find_jobs, read_record
-from bot.core.followups import AS_ASKED, Allowed, MergeBase, without_base
-from bot.core.outcome import Result, Verdict
+from bot.core.judging.followups import AS_ASKED, Allowed, MergeBase, without_base
+from bot.core.judging.outcome import Result, Verdict
 from bot.core.related import Role
 from bot.handlers.judging import judge_folders
 from bot.handlers.rerunning import Beside, follow_up

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bot.config.policy import POLICY_PATH
-from bot.core.pull import Pull, PullRef, PullState
+from bot.core.pulls.pull import Pull, PullRef, PullState
 from bot.handlers.reconciling import reconcile
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.trees import sha

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bot.core.jobs import DeselectedTest
-from bot.core.junit import read_junit
+from bot.core.judging.junit import read_junit
 from bot.core.record import JUNIT_FILE
 from runners.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
 from runners.worktrees import Trees, prepare_trees

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from bot.core.judging.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from bot.core.redact import redactor
 from runners.checkpoints import HASHED_BYTES, MAX_FILES, CheckpointLister, listing
 from runners.recorder import Recorder, open_recorder

@@ -10,7 +10,7 @@ import pytest
 
 from bot.core.record import EndReason
 from bot.core.redact import redactor
-from bot.core.scan import Scanner
+from bot.core.scan.scan import Scanner
 from runners.clock import SystemClock
 from runners.gpu import GpuSampler
 from runners.processes import start

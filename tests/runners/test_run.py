@@ -23,16 +23,16 @@ import pytest
 from bot.adapters.folder import read_record
 from bot.adapters.logs import open_log
 from bot.core.case import Case
-from bot.core.criteria import steps_completed
 from bot.core.evidence import State
 from bot.core.jobs import Job, Repository
+from bot.core.judging.criteria import steps_completed
+from bot.core.judging.resume_proof import resumed
+from bot.core.judging.verdict import Result, judge
 from bot.core.levels import Level
 from bot.core.phases import started_phases
 from bot.core.record import Check, EndReason, Finding, Gpu
-from bot.core.resume_proof import resumed
-from bot.core.scan import scan
-from bot.core.triage import triage
-from bot.core.verdict import Result, judge
+from bot.core.scan.scan import scan
+from bot.core.triage.triage import triage
 from runners.preflight_host import Device, Devices
 from runners.recorder import FolderInUseError
 from runners.run import dry_run, run_job

@@ -16,8 +16,8 @@ import pytest
 from bot.core.facts import Excerpt, LoggedError
 from bot.core.record import EVENTS_FILE, LOG_FILE, EndReason, Event
 from bot.core.redact import redactor
-from bot.core.scan import Scanner as LogScanner
-from bot.core.scan import scan
+from bot.core.scan.scan import Scanner as LogScanner
+from bot.core.scan.scan import scan
 from bot.core.stages import Stage
 from runners.clock import Clock, SystemClock
 from runners.gpu import GpuReading, GpuSampler, NoReadingError

@@ -11,8 +11,8 @@ from typing import Any
 
 from backports import zstd
 
-from bot.core.job_order import unpack
 from bot.core.jobs import Job
+from bot.core.pulls.job_order import unpack
 from tests.fakes.github_standin.state import WorkflowRun
 
 ROOT = Path(__file__).parents[2]

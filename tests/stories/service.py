@@ -30,10 +30,10 @@ from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
 from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
-from bot.core.bands import Bands
-from bot.core.deliveries import Received
-from bot.core.references import read_reference, reference_text
-from bot.core.webhooks import parse_event
+from bot.core.parity.bands import Bands
+from bot.core.pulls.deliveries import Received
+from bot.core.pulls.references import read_reference, reference_text
+from bot.core.pulls.webhooks import parse_event
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import due, reconcile

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
-from bot.core.forge import WorkflowJob, WorkflowRun
-from bot.core.job_order import OrderError, check_inputs, pack
 from bot.core.jobs import Job
-from bot.core.ledger import Run, RunState
+from bot.core.pulls.forge import WorkflowJob, WorkflowRun
+from bot.core.pulls.job_order import OrderError, check_inputs, pack
+from bot.core.pulls.ledger import Run, RunState
 from bot.ports import BackendError, Clock, ForgeError, Progress, Workflows
 
 WORKFLOW = "verl-e2e.yml"

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from bot.adapters.dispatch.copying import CAPS, Caps, copy_folder
-from bot.core.ledger import Run, RunState
+from bot.core.pulls.ledger import Run, RunState
 from bot.core.record import EVENTS_FILE, LOG_FILE
 from bot.core.secret_patterns import is_secret_name
 from bot.ports import BackendError, Clock, Progress

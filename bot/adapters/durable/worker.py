@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bot.adapters.durable.queue import TargetQueue
-from bot.core.deliveries import Received
+from bot.core.pulls.deliveries import Received
 from bot.ports import BackendError, Deliveries, UnreadableDeliveryError, Worklist
 
 # Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.

@@ -14,7 +14,7 @@ from bot.adapters.github.answers import (
 from bot.adapters.github.courier import next_page
 from bot.adapters.github.retry import RefusedError
 from bot.adapters.github.session import GitHub
-from bot.core.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
+from bot.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 from bot.ports import ForgeError
 
 _MOST_PAGES = 100

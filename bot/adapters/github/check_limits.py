@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bot.core.check_runs import (
+from bot.core.pulls.check_runs import (
     MAX_ACTIONS,
     MAX_ANNOTATIONS,
     MAX_DESCRIPTION,

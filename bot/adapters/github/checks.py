@@ -6,7 +6,7 @@ from bot.adapters.github.answers import CheckAnswer, IdAnswer, read
 from bot.adapters.github.check_limits import actions, batches, checked, output
 from bot.adapters.github.retry import once
 from bot.adapters.github.session import GitHub
-from bot.core.check_runs import MAX_ANNOTATIONS, CheckRun
+from bot.core.pulls.check_runs import MAX_ANNOTATIONS, CheckRun
 
 
 class GithubChecks:

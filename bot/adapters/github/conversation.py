@@ -5,7 +5,7 @@ from urllib.parse import quote
 from bot.adapters.github.answers import CommentAnswer, IdAnswer, User, read
 from bot.adapters.github.retry import RefusedError, once
 from bot.adapters.github.session import GitHub
-from bot.core.pull import PullRef
+from bot.core.pulls.pull import PullRef
 from bot.ports import Comment, ForgeError
 
 # GitHub takes more, but says 65,536 when it refuses.

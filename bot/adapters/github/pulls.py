@@ -17,7 +17,7 @@ from bot.adapters.github.answers import (
 from bot.adapters.github.retry import RefusedError
 from bot.adapters.github.session import GitHub
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from bot.core.pull import Pull, PullRef, PullState
+from bot.core.pulls.pull import Pull, PullRef, PullState
 from bot.ports import ForgeError, UnknownPullError
 
 # GitHub's words; one that we do not know is taken for the plainest: something changed.

@@ -16,7 +16,7 @@ from bot.adapters.github.answers import (
 from bot.adapters.github.downloads import download, stream, unpack
 from bot.adapters.github.retry import RefusedError, once
 from bot.adapters.github.session import GitHub
-from bot.core.forge import Artifact, WorkflowJob, WorkflowRun
+from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from bot.ports import ForgeError
 
 MAX_INPUTS = 25

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from bot.adapters.ledger.schema import deliveries, runs, targets
 from bot.adapters.ledger.store import Store, instant, read_instant
 from bot.adapters.ledger.worklist import ask
-from bot.core.deliveries import Backlog, Received
+from bot.core.pulls.deliveries import Backlog, Received
 
 _WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
 _NEW = {"state": _WAITING, "attempts": 0, "problem": ""}

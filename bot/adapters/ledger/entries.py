@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from bot.adapters.ledger.schema import entries, posted, runs
 from bot.adapters.ledger.store import Store, instant
-from bot.core.ledger import Approval, Asked, Override, Posted, Run
+from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run
 
 _KINDS: dict[str, type[Asked] | type[Approval] | type[Override]] = {
     "asked": Asked,

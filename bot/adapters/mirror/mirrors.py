@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from bot.adapters.mirror.clone import Clone, Wanted
 from bot.adapters.mirror.gate import Bounds, Origin
 from bot.adapters.mirror.trees import MirrorTrees, Opener
-from bot.core.pull import MergeGroup, Pull, Target, repository_of
+from bot.core.pulls.pull import MergeGroup, Pull, Target, repository_of
 from bot.ports import ForgeError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")

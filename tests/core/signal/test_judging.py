@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from bot.core.card import Card, render_markdown, render_text
 from bot.core.evidence import Criterion, State
 from bot.core.facts import StepMetrics
 from bot.core.jobs import Checkpoint, Job
+from bot.core.judging.card import Card, render_markdown, render_text
+from bot.core.judging.outcome import Result, Verdict
+from bot.core.judging.verdict import judge
 from bot.core.levels import Level, variants_of
-from bot.core.outcome import Result, Verdict
 from bot.core.related import RelatedRun, RelatedStep, Role
 from bot.core.signal import learning_signal
 from bot.core.stages import Stage
-from bot.core.verdict import judge
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
 

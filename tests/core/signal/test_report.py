@@ -7,7 +7,7 @@ import pytest
 
 from bot.adapters.logs import open_log
 from bot.core.facts import StepMetrics
-from bot.core.scan import scan
+from bot.core.scan.scan import scan
 from bot.core.signal import Run, SignalOptions, SignalOutcome, SignalReport, signal_report
 from bot.core.signal.compare import Standing
 from bot.core.signal.curves import watched

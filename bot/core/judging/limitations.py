@@ -1,0 +1,121 @@
+"""What a verdict does not prove, derived from the job, the resolved configuration and the evidence."""
+
+from collections.abc import Iterable
+
+from bot.core.case import Case
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.judging.config_proof import ACTOR
+from bot.core.judging.health import agreement_remark
+from bot.core.levels import Level
+from bot.core.signal import signal_limitations
+
+SIZES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
+_SHOWN_FILES = 20
+
+
+def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+    """All limitations of a verdict, the missing Bridge checks first, each once."""
+    rows = [
+        *_waived(case, evidence),
+        *_tests(case),
+        *_trees(case),
+        *_checkpoint(case),
+        *_shape(case),
+        *_host(case),
+        *_remarks(case),
+        *_end(case),
+        *_noise(case),
+    ]
+    return tuple(dict.fromkeys(row for row in rows if row))
+
+
+def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[str]:
+    """What was not demanded; metrics are only missed where a step was trained."""
+    waived = [item for item in evidence if item.state is State.WAIVED]
+    seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
+    for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
+        yield _sentence(f"{item.summary[:1].upper()}{item.summary[1:]}")
+
+
+def _tests(case: Case) -> Iterable[str]:
+    for one in case.job.site.deselected_tests:
+        yield _sentence(f"Focused Bridge test {one.test} is left out on site {case.job.site.name}: {one.reason}")
+
+
+def _trees(case: Case) -> Iterable[str]:
+    environment = case.record.environment
+    for state in environment.repositories if environment else ():
+        if state.dirty:
+            files = ", ".join(state.dirty[:_SHOWN_FILES])
+            more = f" and {len(state.dirty) - _SHOWN_FILES} more" if len(state.dirty) > _SHOWN_FILES else ""
+            yield f"{state.name} was tested with uncommitted changes: {files}{more}."
+
+
+def _checkpoint(case: Case) -> Iterable[str]:
+    chosen = case.job.checkpoint
+    if chosen.dummy_config or chosen.random_weights:
+        yield "Random weights: construction and training mechanics only, no compatibility of pretrained weights."
+    if not case.job.reward_model:
+        yield "Reward model disabled: reward-model serving is not exercised."
+
+
+def _shape(case: Case) -> Iterable[str]:
+    if not case.facts.configs:
+        return
+    if case.config_value("actor_rollout_ref.rollout.enforce_eager") is True:
+        yield "enforce_eager is on: vLLM's CUDA graph capture is not exercised."
+    if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in SIZES):
+        yield "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
+    if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
+        yield "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+    if case.job.level is Level.MEGATRON_FSDP and case.job.gpu_count == 1:
+        yield "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded."
+    if case.job.level is not Level.LEARNING_SIGNAL:
+        steps = "One training step" if case.job.steps == 1 else f"{case.job.steps} training steps"
+        yield f"{steps}: no learning signal and no convergence is claimed."
+    if case.job.level is not Level.SAVE_RESUME:
+        yield "Save and resume are not exercised."
+
+
+def _host(case: Case) -> Iterable[str]:
+    yield from case.job.site.limitations
+    for patch in case.job.patches:
+        yield _sentence(f"Declared patch {patch.name} in {patch.repository} ({patch.file}): {patch.reason}")
+    environment = case.record.environment
+    if environment and environment.hand_installed:
+        yield f"Installed by hand: {', '.join(environment.hand_installed)}."
+
+
+def _remarks(case: Case) -> Iterable[str]:
+    environment = case.record.environment
+    for finding in environment.findings if environment else ():
+        if not finding.ok and not finding.blocking:
+            yield _sentence(finding.summary)
+    yield agreement_remark(case)
+    if case.job.level is Level.LEARNING_SIGNAL:
+        yield from map(_sentence, signal_limitations(case))
+
+
+def _end(case: Case) -> Iterable[str]:
+    for event in case.events("left_running"):
+        processes = event.data.get("processes")
+        if processes:
+            count = len(processes) if isinstance(processes, list) else 1
+            yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
+    if case.started:
+        yield from (f"Missing from the folder: {item}." for item in case.record.missing)
+
+
+def _sentence(text: str) -> str:
+    return f"{text.rstrip(' .')}."
+
+
+def _noise(case: Case) -> Iterable[str]:
+    for noise in case.triage.residual_noise:
+        times = f", {noise.count} times" if noise.count > 1 else ""
+        yield f"Residual log noise: {noise.name} (line {noise.at.line}{times})."

@@ -1,0 +1,161 @@
+"""The verdict of one job: Pass, Fail or Blocked, from the record, the log's facts and the criteria."""
+
+from bot.core.case import Case
+from bot.core.evidence import Criterion, Evidence, State
+from bot.core.facts import LogFacts
+from bot.core.judging import limitations, wording
+from bot.core.judging.blame import asks_for_base, related_rows, weigh
+from bot.core.judging.criteria import BASIC
+from bot.core.judging.decide import blocking, decide, decide_run
+from bot.core.judging.deliverables import deliverables, of_unknown_job
+from bot.core.judging.health import HEALTH
+from bot.core.judging.level_criteria import OF_LEVEL
+from bot.core.judging.outcome import Decision, Deliverable, Outcome, Result, Verdict
+from bot.core.judging.same_failure import signature
+from bot.core.parity.parity import reports
+from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
+from bot.core.signal import case_figure
+from bot.core.stages import Stage
+from bot.core.triage.triage import Triage, TriageVerdict, triage_of_run
+
+__all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
+
+_NO_LOG = Triage(TriageVerdict.BLOCKED, Stage.ENVIRONMENT, wording.NO_LOG, 0, "", (), "", "")
+_KEY = (
+    Criterion.RESOLVED_CONFIG,
+    Criterion.STEPS_COMPLETED,
+    Criterion.GRADIENTS,
+    Criterion.ROLLOUT_AGREEMENT,
+    Criterion.RESUMED,
+    Criterion.RESUMED_STEP,
+    Criterion.PARALLEL_SIZES,
+    Criterion.PARITY,
+    Criterion.FSDP_ACTIVE,
+    Criterion.FEATURE_ACTIVE,
+    Criterion.LEARNING_SIGNAL,
+)
+
+
+def judge(record: Record, facts: LogFacts | None) -> Verdict:
+    """Judge a run folder. `facts` is None when it holds no log."""
+    if record.job is None:
+        return _without_job(record, facts)
+    case = Case(record.job, record, facts or LogFacts(0), triage_of_run(facts) if facts else _NO_LOG)
+    return judge_case(case, has_log=facts is not None)
+
+
+def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
+    """The verdict on a case whose log is already triaged."""
+    evidence = judge_criteria(case)
+    alone = decide(case, evidence)
+    decision = weigh(case, alone)
+    return Verdict(
+        job_id=case.job.id,
+        result=decision.result,
+        stage=decision.stage,
+        cause=decision.cause,
+        sentence=_sentence(case, decision),
+        coverage=wording.coverage(case.job),
+        checkpoint=wording.checkpoint(case.job),
+        deliverables=deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
+        evidence=evidence,
+        repositories=wording.repositories(case.record) + wording.host(case.record),
+        command=wording.command(case.record, started=case.started),
+        key_lines=_key_lines(case, evidence, decision),
+        limitations=limitations.of(case, evidence),
+        followups=_followups(case, evidence, decision),
+        related=related_rows(case),
+        alone=alone.result,
+        signature=signature(case, alone),
+        reports=reports(case),
+        figure=case_figure(case),
+        calls=_calls(case, alone),
+    )
+
+
+def judge_criteria(case: Case) -> tuple[Evidence, ...]:
+    """Every criterion that the job's level asks for, judged, in a fixed order."""
+    rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
+    return (*rows, *(judge_one(case) for judge_one in OF_LEVEL.get(case.job.level, ())))
+
+
+def _sentence(case: Case, decision: Decision) -> str:
+    stage = decision.stage or Stage.ENVIRONMENT
+    if decision.result is Result.PASS:
+        return wording.passed(case.job, _bridge(case.record))
+    if decision.result is Result.FAIL:
+        tests = decision.at is not None and decision.at.criterion is Criterion.BRIDGE_TESTS
+        return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
+    return wording.blocked(case.job, stage, decision.cause, _construction(case.facts))
+
+
+def _calls(case: Case, decision: Decision) -> tuple[str, ...]:
+    """The frames of the logged error that decided; none where something else did."""
+    at = decision.at
+    return next((one.calls for one in case.facts.errors if at is not None and one.at.line == at.line), ())
+
+
+def _bridge(record: Record) -> RepositoryState:
+    """The Bridge tree of a proven run."""
+    assert record.environment is not None
+    return next(state for state in record.environment.repositories if state.name == "bridge")
+
+
+def _construction(facts: LogFacts) -> Stage | None:
+    """How far Bridge-managed construction and training got, None when they never began."""
+    first, last = Stage.BRIDGE_PROVIDER.order, Stage.TRAIN_STEP.order
+    stages = [mark.stage for mark in facts.stages if first <= mark.stage.order <= last]
+    return max(stages, key=lambda stage: stage.order, default=None)
+
+
+def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
+    met = [item for item in evidence if item.criterion in _KEY and item.state is State.MET and item.excerpt]
+    if decision.result is Result.PASS:
+        return tuple(met)
+    config = [item for item in met if item.criterion is Criterion.RESOLVED_CONFIG]
+    at = [decision.at] if decision.at and decision.at.excerpt else []
+    curves = [item for item in evidence if item.criterion is Criterion.LEARNING_SIGNAL and item.excerpt]
+    at += [item for item in curves if item is not decision.at]
+    return (*config, *at, *(_finding(one) for one in blocking(case.record)))
+
+
+def _finding(finding: Finding) -> Evidence:
+    return Evidence(Criterion.EXIT_ZERO, State.MISSING, finding.summary, ENVIRONMENT_FILE, 0, finding.summary)
+
+
+def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
+    rows = [decision.mend, *(wording.mend(one.summary, one.mend) for one in blocking(case.record))]
+    if asks_for_base(case, decision):
+        rows.append(wording.RUN_MERGE_BASE)
+    waived = any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
+    if waived and case.started:
+        rows.append(wording.run_bridge_tests(case.job))
+    return tuple(dict.fromkeys(row for row in rows if row))
+
+
+def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
+    """A folder with no job file: whatever the log says, it is Blocked, and each missing item is named."""
+    missing = record.missing or (f"{JOB_FILE}: not there",)
+    cause = wording.missing_evidence(missing)
+    answer = triage_of_run(facts) if facts else None
+    return Verdict(
+        job_id="unknown",
+        result=Result.BLOCKED,
+        stage=answer.stage if answer else Stage.ENVIRONMENT,
+        cause=cause,
+        sentence=wording.log_only(cause, answer),
+        coverage=wording.UNKNOWN_JOB,
+        checkpoint=wording.UNKNOWN_JOB,
+        deliverables=of_unknown_job(wording.UNPROVEN, record.log, facts.line_count if facts else None),
+        evidence=(),
+        repositories=wording.repositories(record) + wording.host(record),
+        command=wording.command(record, started=bool(facts and facts.line_count)),
+        key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
+        limitations=tuple(f"Missing from the folder: {item}." for item in missing),
+        followups=(wording.MEND_EVIDENCE,),
+    )
+
+
+def _triage_evidence(answer: Triage, log: str) -> Evidence:
+    state = State.MET if answer.verdict is TriageVerdict.PASS else State.BROKEN
+    return Evidence(Criterion.NO_EXCEPTION, state, answer.cause, log, answer.line, answer.excerpt)

@@ -1,0 +1,1 @@
+"""Runs held against other runs of the same training: comparisons, tolerances and the bands of healthy runs."""

@@ -1,0 +1,1 @@
+"""Pull requests and merge groups: who may ask for what, what to do next, the gate, the card and the checks."""

@@ -1,0 +1,208 @@
+"""The words of check runs: of a job's and of the gate's, within GitHub's limits, every foreign text inert.
+
+A title is one line of plain text; summary and text are Markdown. GitHub shows the summary under the title and the
+text below it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bot.core.blocks import Block, fit, folded, folded_text, open_text
+from bot.core.inert import markdown, one_line
+from bot.core.pulls.check_runs import MAX_OUTPUT
+from bot.core.pulls.commands import PREFIX
+from bot.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
+from bot.core.pulls.ledger import RunState
+from bot.core.pulls.verdict_parts import (
+    VerdictDocument,
+    curves,
+    deliverables,
+    key_lines,
+    links,
+    parsed,
+    sentence_of,
+    texts,
+)
+
+MAX_TITLE = 255
+NOT_BEGUN = "waiting: the job has not begun"
+_ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
+_SHOWN_LINES = 6
+_CUT = "_Cut to fit; the card and the run folder have the rest._"
+_ICONS = {
+    JobState.PASSED: "✅",
+    JobState.OVERRIDDEN: "⚠️",
+    JobState.FAILED: "❌",
+    JobState.BLOCKED: "⛔",
+    JobState.RUNNING: "🔄",
+    JobState.WAITING: "⏳",
+    JobState.SKIPPED: "⏭️",
+    JobState.HELD: "⏸️",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckText:
+    """Title, summary and text of a check run; the text may be empty."""
+
+    title: str
+    summary: str
+    text: str = ""
+
+
+def title(words: str) -> str:
+    """Words as a title: one line, the first letter large, at most 255 characters."""
+    line = one_line(words, MAX_TITLE)
+    return line[:1].upper() + line[1:]
+
+
+def job_text(standing: Standing) -> CheckText:
+    """What a job's check says: the verdict, the deliverables and the lines to look at first; the rest as text."""
+    run = standing.run
+    verdict = parsed(run.verdict) if run is not None else {}
+    blocks = (_job_head(standing, verdict), *_table(verdict), *_first_lines(verdict))
+    return CheckText(
+        title=title(_said(standing)),
+        summary=fit(blocks, MAX_OUTPUT, _CUT),
+        text=fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
+    )
+
+
+def waits(standing: Standing) -> bool:
+    """Whether nothing of the job has begun: it waits for another job, or for a machine."""
+    run = standing.run
+    ordered = standing.state is JobState.RUNNING and run is not None and run.state in _ORDERED
+    return ordered or (standing.state is JobState.WAITING and (run is None or run.state.final))
+
+
+def _said(standing: Standing) -> str:
+    # For what it waits is told by the gate and the card: here it would be one more write for each job.
+    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.because}"
+
+
+def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
+    wanted, run = standing.wanted, standing.run
+    kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
+    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}"]
+    if run is not None and not waits(standing):
+        rows.append(_how_it_ran(standing))
+    if standing.override is not None:
+        rows.append(f"⚠️ {markdown(standing.because, 600)}")
+    said = sentence_of(verdict) or _said(standing)
+    return Block(f"**{markdown(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
+
+
+def _how_it_ran(standing: Standing) -> str:
+    run = standing.run
+    assert run is not None
+    parts = [f"Attempt {run.attempt}"]
+    if run.gpu_minutes or standing.wanted.gpu_minutes:
+        parts.append(f"{run.gpu_minutes:.1f} GPU minutes used, about {standing.wanted.gpu_minutes} planned")
+    if run.carried_from:
+        parts.append(f"carried forward from `{markdown(run.carried_from[:12])}`")
+    return f"{', '.join(parts)}.{links(run.url)}"
+
+
+def _table(verdict: VerdictDocument) -> Iterator[Block]:
+    rows = deliverables(verdict)
+    if rows:
+        yield Block("", rows, "", 20_000)
+
+
+def _first_lines(verdict: VerdictDocument) -> Iterator[Block]:
+    """The lines that decided, open: for what did not pass they are where to begin."""
+    rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
+    if rows:
+        yield open_text("First relevant lines", rows, 12_000)
+    mends = texts(verdict, "followups")
+    if mends:
+        yield Block("**What to do**\n", tuple(f"- {markdown(one, 600)}" for one in mends), "", 8_000)
+
+
+def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
+    limitations = texts(verdict, "limitations")
+    if limitations:
+        rows = tuple(f"- {markdown(one, 600)}" for one in limitations)
+        yield Block("### What this does not show\n", rows, "", 24_000)
+    evidence = (*texts(verdict, "repositories"), *key_lines(verdict))
+    if evidence:
+        yield folded_text("Evidence", evidence, 16_000)
+    beside = texts(verdict, "related")
+    if beside:
+        yield folded_text("Runs beside this run", beside, 8_000)
+    command = verdict.get("command")
+    if isinstance(command, str) and command:
+        yield folded_text("Command", (one_line(command, 12_000),), 14_000)
+
+
+def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
+    """What the gate says: the required jobs with their state, and what would make it green."""
+    rows = tuple(found)
+    required = tuple(one for one in rows if one.wanted.required)
+    extras = tuple(one for one in rows if not one.wanted.required)
+    blocks = (
+        Block("", (_count_of(required),), "", 200),
+        *_jobs("| required job | state | why |", required),
+        *_to_green(required, told),
+        *_because(required, told),
+    )
+    beside = _jobs("| asked for beside the plan | state | why |", extras)
+    note = Block("", ("These never satisfy the gate.",), "", 200)
+    return CheckText(
+        title=title(told.title),
+        summary=fit(blocks, MAX_OUTPUT, _CUT),
+        text=fit((*beside, note), MAX_OUTPUT, _CUT) if extras else "",
+    )
+
+
+def _count_of(required: tuple[Standing, ...]) -> str:
+    done = sum(one.state in SATISFIED for one in required)
+    return f"**{done} of {len(required)} required jobs satisfied.**" if required else "**No job is required.**"
+
+
+def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
+    if standings:
+        yield Block(f"{heading}\n|---|---|---|", tuple(_job_row(one) for one in standings), "", 24_000)
+
+
+def _job_row(one: Standing) -> str:
+    # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
+    running = one.state is JobState.RUNNING
+    url = one.run.url if one.run is not None and one.run.state.final else ""
+    why = "its own check tells how far it is" if running else markdown(one.because, 500) + links(url)
+    return f"| {markdown(one.wanted.id, 80)} | {_ICONS[one.state]} {one.state} | {why} |"
+
+
+def _because(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+    """The reasons that no row of the table tells: obstacles, broken uses, why nothing is required."""
+    ids = tuple(f"{one.wanted.id}: " for one in required)
+    rest = tuple(one for one in told.reasons if not one.startswith(ids)) if ids else told.reasons
+    if rest:
+        yield folded(f"Reasons ({len(rest)})", tuple(f"- {markdown(one, 800)}" for one in rest), 16_000)
+
+
+def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+    if told.state is GateState.SUCCESS:
+        return
+    steps = tuple(dict.fromkeys(_step(one) for one in required if one.state not in SATISFIED))
+    if steps:
+        yield Block("**What makes it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
+
+
+def _step(one: Standing) -> str:
+    """What has to happen for one job; the commands are ours and stand in code."""
+    name, level = markdown(one.wanted.id, 80), int(one.wanted.level)
+    override = f"`{PREFIX} override {level} REASON`"
+    match one.state:
+        case JobState.FAILED:
+            return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
+        case JobState.BLOCKED if one.run is None:
+            return f"{name}: mend what is lacking ({markdown(one.because, 300)}), or {override}."
+        case JobState.BLOCKED:
+            return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
+        case JobState.SKIPPED:
+            return f"{name}: runs by itself once {markdown(', '.join(one.wanted.requires), 200)} passed."
+        case JobState.HELD:
+            return f"All held jobs: {markdown(one.because, 500)}."
+        case _:
+            return f"{name}: nothing to do but to wait."

@@ -1,0 +1,163 @@
+"""The check runs to show: the gate, one for each job, and an end for those of heads that were superseded."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from bot.core.judging.outcome import Result
+from bot.core.levels import Level
+from bot.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion
+from bot.core.pulls.check_text import gate_text, job_text, waits
+from bot.core.pulls.gate import Gate, GateState, JobState, Standing
+from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.situation import Situation
+
+RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
+_SHOWN_EARLIER = 2
+_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
+_CONCLUSIONS = {
+    JobState.PASSED: Conclusion.SUCCESS,
+    JobState.OVERRIDDEN: Conclusion.SUCCESS,
+    JobState.FAILED: Conclusion.FAILURE,
+    JobState.BLOCKED: Conclusion.ACTION_REQUIRED,
+    JobState.SKIPPED: Conclusion.ACTION_REQUIRED,
+    JobState.HELD: Conclusion.ACTION_REQUIRED,
+}
+_OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
+_ENDED_EARLY = frozenset({RunState.CANCELLED, RunState.CANCELLING, RunState.LOST})
+
+
+def checks_wanted(
+    situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]
+) -> tuple[CheckRun, ...]:
+    """Every check run that should stand, the gate first; the same values for the same situation."""
+    own = (_gate_check(situation, found, told), *_job_checks(situation, found))
+    earlier = (one for one in runs if one.head_sha != situation.head_sha)
+    return (*own, *_left_over(situation, found, runs), *_superseded(situation, tuple(earlier)))
+
+
+def check_name(gate_name: str, job_id: str) -> str:
+    """The name of a job's check run."""
+    return f"{gate_name} / {job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckId:
+    """Our own id of a check run, the same for every attempt; `job_id` is empty for the gate, `number` 0 for a group."""
+
+    number: int
+    head_sha: str
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
+
+
+def read_check_id(text: str) -> CheckId | None:
+    """The id in a check run's `external_id`, None when it is none of ours."""
+    found = _CHECK_ID.fullmatch(text)
+    return CheckId(int(found[1]), found[2], found[3]) if found else None
+
+
+def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
+    busy = told.state is GateState.IN_PROGRESS
+    words = gate_text(found, told)
+    return CheckRun(
+        name=situation.policy.gate.name,
+        head_sha=situation.head_sha,
+        status=CheckStatus.IN_PROGRESS if busy else CheckStatus.COMPLETED,
+        conclusion="" if busy else Conclusion(told.state.value),
+        title=words.title,
+        summary=words.summary,
+        text=words.text,
+        external_id=str(CheckId(situation.number or 0, situation.head_sha)),
+        actions=_actions(found),
+    )
+
+
+def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
+    actions = []
+    if any(one.state in {JobState.FAILED, JobState.BLOCKED} and one.run is not None for one in found):
+        actions.append(("Rerun failed", "Run again what did not pass", RERUN))
+    if any(one.state is JobState.RUNNING for one in found):
+        actions.append(("Cancel", "End what runs for this head", CANCEL))
+    wanted = {one.wanted.level for one in found}
+    following = next((level for level in Level if level not in wanted), None)
+    if following is not None:
+        actions.append((f"Run level {int(following)}", f"Beside the plan: {following.title}", _button(following)))
+    return tuple(actions)
+
+
+def _button(level: Level) -> str:
+    return f"{LEVEL_BUTTON}{int(level)}"
+
+
+def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[CheckRun]:
+    for one in found:
+        # What is held as a whole is told by the gate alone.
+        if one.state is JobState.HELD:
+            continue
+        status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
+        run, words = one.run, job_text(one)
+        yield CheckRun(
+            name=check_name(situation.policy.gate.name, one.wanted.id),
+            head_sha=situation.head_sha,
+            status=status,
+            conclusion=_CONCLUSIONS[one.state] if status is CheckStatus.COMPLETED else "",
+            title=words.title,
+            summary=words.summary,
+            text=words.text,
+            details_url=run.url if run is not None else "",
+            external_id=str(CheckId(situation.number or 0, situation.head_sha, one.wanted.id)),
+        )
+
+
+def _left_over(situation: Situation, found: Iterable[Standing], runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    """The checks of jobs that ran on this head and that nobody asks for any more, as after a change of the base."""
+    wanted = {one.wanted.id for one in found}
+    here = sorted((one for one in runs if one.head_sha == situation.head_sha), key=lambda one: one.attempt)
+    last = {one.job_id: one for one in here if one.job_id not in wanted and situation.plan is not None}
+    why = "This job is not asked for any more; it counts for nothing."
+    return (_of_earlier(situation, one, why) for one in last.values())
+
+
+def _superseded(situation: Situation, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    """The checks of earlier heads whose runs were ended: they must not look as if somebody still worked on them."""
+    heads = list(dict.fromkeys(one.head_sha for one in sorted(runs, key=lambda one: one.created, reverse=True)))
+    why = f"The head is {situation.head_sha} now; this one counts no more."
+    for head in heads[:_SHOWN_EARLIER]:
+        of_head = [one for one in runs if one.head_sha == head]
+        last = {one.job_id: one for one in sorted(of_head, key=lambda one: one.attempt)}
+        if any(one.state in _ENDED_EARLY for one in last.values()):
+            yield from (_of_earlier(situation, one, why) for one in last.values())
+            yield _gate_of_earlier(situation, head, why)
+
+
+def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
+    conclusion = Conclusion.CANCELLED
+    if run.state is RunState.FINISHED:
+        conclusion = {Result.PASS: Conclusion.SUCCESS, Result.FAIL: Conclusion.FAILURE}.get(
+            run.result or Result.BLOCKED, Conclusion.ACTION_REQUIRED
+        )
+    return CheckRun(
+        name=check_name(situation.policy.gate.name, run.job_id),
+        head_sha=run.head_sha,
+        status=CheckStatus.COMPLETED if run.state.final else CheckStatus.IN_PROGRESS,
+        conclusion=conclusion if run.state.final else "",
+        title=(run.sentence or run.reason or f"The run is {run.state}")[:200],
+        summary=why,
+        details_url=run.url,
+        external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),
+    )
+
+
+def _gate_of_earlier(situation: Situation, head: str, why: str) -> CheckRun:
+    return CheckRun(
+        name=situation.policy.gate.name,
+        head_sha=head,
+        status=CheckStatus.COMPLETED,
+        conclusion=Conclusion.CANCELLED,
+        title=f"Superseded by {situation.head_sha[:12]}",
+        summary=why,
+        external_id=str(CheckId(situation.number or 0, head)),
+    )

@@ -1,0 +1,80 @@
+"""The commands as people read them: the help comment, the document, and the answer to a mistake."""
+
+from collections.abc import Iterable
+
+from bot.core.inert import BREAK, fence_for, markdown, one_line
+from bot.core.pulls.capabilities import DEFAULT_GRANTS, Capability, Grant
+from bot.core.pulls.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
+
+SHOWN_BEFORE, SHOWN_AFTER = 60, 40
+
+
+def render_help() -> str:
+    """The answer to `help`: every command in one table, for a comment."""
+    rows = ["| command | what it does | needs |", "|---|---|---|", *map(_row, TABLE)]
+    options = ["| option | what it does |", "|---|---|", *_option_rows()]
+    return "\n".join([*rows, "", *options]) + "\n"
+
+
+def render_reference() -> str:
+    """The table of `docs/commands.md`: every command with an example, and the options."""
+    blocks = [_block(one) for one in TABLE]
+    options = ["## Options", "", "| option | what it does |", "|---|---|", *_option_rows()]
+    return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
+
+
+def render_capabilities() -> str:
+    """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
+    rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
+    for capability in Capability:
+        verbs = ", ".join(f"`{one.shown.partition(' ')[0] or one.name}`" for one in TABLE if one.needs is capability)
+        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
+    return "\n".join(rows) + "\n"
+
+
+def _who(grant: Grant) -> str:
+    ways = [f"the role {one} or a higher one" for one in grant.roles]
+    ways += ["whoever opened the pull request"] * grant.author
+    return "anybody" if grant.anyone else ", ".join(ways)
+
+
+def _row(verb: Verb) -> str:
+    return f"| `{PREFIX} {_cell(verb.usage)}` | {verb.help} | {verb.needs} |"
+
+
+def _option_rows() -> Iterable[str]:
+    return (f"| `{one.name}={_cell(one.shown)}` | {one.help} |" for one in OPTIONS)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _block(verb: Verb) -> str:
+    return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
+
+
+def render_mistakes(mistakes: Iterable[Mistake]) -> str:
+    """Each line that was not understood, with a caret under the wrong word, what is wrong and the mend."""
+    return "\n".join(_mistake(one) for one in mistakes)
+
+
+def _mistake(one: Mistake) -> str:
+    first = max(0, one.start - SHOWN_BEFORE)
+    last = min(len(one.text), max(one.end, one.start + 1) + SHOWN_AFTER)
+    last = min(last, first + SHOWN_BEFORE * 3)
+    line = "".join(_plain(char) for char in one.text[first:last])
+    caret = " " * (one.start - first) + "^" * max(1, min(one.end, last) - one.start)
+    fence = fence_for((line,))
+    said = markdown(one.what[:1].upper() + one.what[1:])
+    mend = f": {markdown(one_line(one.mend))}" if one.mend else ""
+    return f"{said}{mend}\n{fence}text\n{line}\n{caret}\n{fence}\n"
+
+
+def _plain(char: str) -> str:
+    """One character for one, so that the caret stays below its word; nobody is called by what was mistyped."""
+    if char == "@":
+        return "＠"
+    if char == "<":
+        return "‹"
+    return char if char.isprintable() and char != BREAK else "·"

@@ -1,0 +1,238 @@
+"""What to do next for a target: which runs to start, which to end, and what to show.
+
+A function of what is known now and of nothing that happened on the way, so a lost, repeated or late delivery changes
+nothing. Level 0 runs first and alone, the rest after it passed; a new head ends the runs of the one before.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from bot.core.pulls.capabilities import Start
+from bot.core.pulls.check_runs import CheckRun
+from bot.core.pulls.checks_wanted import checks_wanted
+from bot.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, standings
+from bot.core.pulls.ledger import Run, RunState, run_key
+from bot.core.pulls.pull import MergeGroup
+from bot.core.pulls.situation import CLOSED, Situation
+from bot.core.pulls.trust import NeedsApproval
+from bot.core.pulls.wanted import WantedJob, runs_of
+from bot.core.pulls.wishes import asked_again, cancelled_by, was_begun
+
+BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
+DRAFT = "drafts are planned, not run; mark it ready for review"
+ASK_TO_START = "the policy starts nothing by itself; comment `/verl-e2e run`"
+SUPERSEDED = "a new head was pushed"
+NOT_WANTED = "the job is not asked for any more"
+CHANGED = "the job that is asked for changed"
+NOT_TRUSTED = "the head may not run without an approval any more"
+# An order to end may be lost like anything else; it is given again after this long.
+CANCEL_AGAIN = timedelta(seconds=60)
+# Why we end runs by ourselves; where the reason has gone, nobody needs to ask for the run again.
+_GONE_AGAIN = frozenset({SUPERSEDED, DRAFT, CLOSED, NOT_WANTED, CHANGED, NOT_TRUSTED})
+_QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What to do: runs to put down and submit, runs to end (as they shall then be kept), checks to show.
+
+    `standings` and `gate` are what the card tells, as they are once the steps are taken.
+    """
+
+    dispatch: tuple[Run, ...]
+    cancel: tuple[Run, ...]
+    checks: tuple[CheckRun, ...]
+    standings: tuple[Standing, ...]
+    gate: Gate
+
+
+def conduct(situation: Situation) -> Steps:
+    """Decide the next steps; taken twice they change nothing more."""
+    ending = tuple(_to_end(situation))
+    starting = () if _others_live(situation) else tuple(_to_start(situation))
+    changed = {one.key: one for one in (*ending, *starting)}
+    runs = (*(changed.pop(one.key, one) for one in situation.runs), *changed.values())
+    found = _standings(situation, (*situation.shared, *runs))
+    told = gate(
+        found,
+        nothing_because=_nothing_because(situation),
+        obstacle=_obstacle(situation),
+        broken=situation.broken,
+    )
+    return Steps(starting, ending, checks_wanted(situation, found, told, runs), found, told)
+
+
+def hold(situation: Situation) -> str:
+    """Why nothing may start for this head, empty when jobs may."""
+    if situation.over or situation.problem:
+        return situation.over or situation.problem
+    if situation.broken:
+        return BROKEN_CONTRACT
+    if situation.draft:
+        return DRAFT
+    if isinstance(situation.trust, NeedsApproval):
+        sha = situation.head_sha
+        return f"awaiting approval, for {situation.trust.reason}; `/verl-e2e approve {sha}` lets this head run"
+    cancelled = cancelled_by(situation.entries, situation.head_sha)
+    if cancelled is not None:
+        return f"cancelled by {cancelled.actor}; `/verl-e2e run` starts again"
+    return ""
+
+
+def _hold_of_plan(situation: Situation) -> str:
+    """Why the required jobs may not start: as for all, and that nobody asked where the policy wants it."""
+    held = hold(situation)
+    asked = isinstance(situation.target, MergeGroup) or was_begun(situation.entries, situation.head_sha)
+    waits = situation.policy.gate.start is Start.ASKED and not asked
+    return held or (ASK_TO_START if waits else "")
+
+
+def _standings(situation: Situation, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
+    held, held_plan = hold(situation), _hold_of_plan(situation)
+    if held == held_plan:
+        return standings(situation.wanted, runs, situation.overrides, situation.head_sha, held)
+    # Extras may start where the plan waits to be asked for.
+    of_plan = standings(situation.wanted, runs, situation.overrides, situation.head_sha, held_plan)
+    of_extras = standings(situation.wanted, runs, situation.overrides, situation.head_sha, held)
+    return tuple(one if one.wanted.required else extra for one, extra in zip(of_plan, of_extras, strict=True))
+
+
+def _others_live(situation: Situation) -> bool:
+    """Whether a run of an earlier head still lives: its end is waited for before anything starts."""
+    return any(not one.state.final for one in situation.earlier)
+
+
+def _to_end(situation: Situation) -> Iterator[Run]:
+    for run in situation.runs:
+        reason = "" if run.state.final else _why_end(run, situation)
+        if not reason:
+            continue
+        if run.state is not RunState.CANCELLING:
+            yield _with(run, situation, state=RunState.CANCELLING, reason=reason)
+        elif situation.now - run.updated >= CANCEL_AGAIN:
+            yield _with(run, situation, reason=run.reason or reason)
+
+
+def _with(run: Run, situation: Situation, **changes: object) -> Run:
+    return run.model_copy(update={"updated": situation.now, **changes})
+
+
+def _why_end(run: Run, situation: Situation) -> str:
+    """Why a live run shall end, empty when it shall not."""
+    if run.state is RunState.CANCELLING:
+        return run.reason or "it was cancelled"
+    if run.head_sha != situation.head_sha:
+        return SUPERSEDED
+    if situation.over or situation.draft:
+        return situation.over or DRAFT
+    cancelled = cancelled_by(situation.entries, situation.head_sha)
+    if cancelled is not None:
+        return f"cancelled by {cancelled.actor}"
+    if isinstance(situation.trust, NeedsApproval):
+        return NOT_TRUSTED
+    waited = situation.now - run.created
+    limit = timedelta(seconds=situation.policy.gate.queue_deadline_s)
+    if run.state in _QUEUED and waited > limit:
+        return f"no machine took it within {situation.policy.gate.queue_deadline_s // 60} minutes"
+    if _too_late(situation):
+        return _too_late(situation)
+    return _why_not_wanted(run, situation)
+
+
+def _why_not_wanted(run: Run, situation: Situation) -> str:
+    """Why nobody asks for this very job any more, empty while somebody does or nobody can say."""
+    if situation.plan is None:
+        return ""
+    wanted = next((one for one in situation.wanted if one.id == run.job_id), None)
+    if wanted is None:
+        return NOT_WANTED
+    return CHANGED if wanted.digest and wanted.digest != run.job_digest else ""
+
+
+def _to_start(situation: Situation) -> Iterator[Run]:
+    """New runs: of jobs that nothing keeps from starting, and of ended ones that somebody wants again."""
+    found = _standings(situation, (*situation.shared, *situation.runs))
+    states = {one.wanted.id: one.state for one in found}
+    for one in found:
+        if (
+            _held(one, situation)
+            or _lives(one.wanted, (*situation.here, *situation.elsewhere))
+            or one.wanted.job is None
+        ):
+            continue
+        if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
+            continue
+        if one.state is JobState.WAITING or (one.run is not None and _ended_by_us(one.run)):
+            yield _run(one.wanted, situation, one.wanted.asked_by)
+        elif one.run is not None and one.state in {JobState.FAILED, JobState.BLOCKED}:
+            source = asked_again(one.run, situation.here, situation.entries)
+            if source:
+                yield _run(one.wanted, situation, source)
+
+
+def _ended_by_us(run: Run) -> bool:
+    return run.state is RunState.CANCELLED and run.reason in _GONE_AGAIN
+
+
+def _held(standing: Standing, situation: Situation) -> bool:
+    held = _hold_of_plan(situation) if standing.wanted.required else hold(situation)
+    return bool(held or _too_late(situation))
+
+
+def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
+    """At most one live run for a job of a head, whatever asked for it."""
+    return any(not one.state.final for one in runs if one.job_id == wanted.id)
+
+
+def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
+    known = (*situation.here, *situation.elsewhere)
+    made = [one for one in known if one.job_id == wanted.id and one.job_digest == wanted.digest]
+    attempt = 1 + max((one.attempt for one in made), default=0)
+    return Run(
+        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt),
+        repository=situation.repository,
+        number=situation.number,
+        head_sha=situation.head_sha,
+        job_id=wanted.id,
+        job_digest=wanted.digest,
+        attempt=attempt,
+        required=wanted.required,
+        asked_by=source,
+        merge_base=situation.merge_base,
+        created=situation.now,
+        updated=situation.now,
+        job=wanted.job,
+    )
+
+
+def _too_late(situation: Situation) -> str:
+    """Why a merge group is answered though its jobs are not done, empty while there is time."""
+    target, limit_s = situation.target, situation.policy.gate.merge_queue_deadline_s
+    if not isinstance(target, MergeGroup) or target.since is None:
+        return ""
+    late = situation.now - target.since > timedelta(seconds=limit_s)
+    return f"no verdict within {limit_s // 60} minutes of the merge queue's question" if late else ""
+
+
+def _obstacle(situation: Situation) -> str:
+    """What keeps the gate from success whatever the jobs say, empty for nothing."""
+    if situation.plan is None:
+        return situation.problem or "there is no plan"
+    if situation.beside:
+        return situation.beside
+    late = _too_late(situation)
+    done = all(_is_done(one, situation) for one in situation.wanted if one.required)
+    return "" if done else late
+
+
+def _is_done(wanted: WantedJob, situation: Situation) -> bool:
+    runs = runs_of(wanted, situation.head_sha, (*situation.shared, *situation.runs))
+    overridden = any(one.level is wanted.level for one in situation.overrides)
+    return overridden or (bool(runs) and runs[-1].state.final)
+
+
+def _nothing_because(situation: Situation) -> tuple[str, ...]:
+    if situation.plan is None:
+        return ()
+    return tuple(dict.fromkeys(one.because for one in situation.plan.not_required))

@@ -1,0 +1,1 @@
+"""A console log read once, in bounded memory, into facts."""

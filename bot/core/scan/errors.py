@@ -1,0 +1,136 @@
+"""The errors of a log, folded: the same exception from many workers or many times is one error with a count."""
+
+import re
+from dataclasses import replace
+
+from bot.core.facts import LoggedError
+from bot.core.log import FOLDED, Line
+from bot.core.scan.literals import Literal
+from bot.core.scan.traceback import MAX_FRAMES, Chain
+from bot.core.stages import Stage
+
+MAX_ERRORS = 200
+MAX_CALLS = 80
+
+# Messages of a process that only noticed that another one died: never the root.
+_SECONDARY = re.compile(
+    r"[Ss]ee (?:root cause|stack trace)|initialization failed due to an exception in a background process"
+    r"|[Ee]ngine ?[Cc]ore .*(?:died|issue|initialization failed)|died unexpectedly|The actor (?:died|is dead|is "
+    r"unavailable)"
+    r"|[Cc]onnection (?:closed|reset) by peer|worker process .*died|process .* terminated with|cancelled by "
+    r"another rank"
+    r"|The node .* marked dead|Owner's node has crashed|remote process exited|communicator was aborted"
+    r"|store->get\(|recv(?:Value|Bytes) failed|[Bb]roken pipe|check the stack trace above"
+    # verl's replay buffer, when every sample of the step has failed and was logged as such.
+    r"|no materializable trajectories"
+)
+_SECONDARY_KINDS = re.compile(
+    r"(?:ActorDied|ActorUnavailable|RayActor|EngineDead|WorkerCrashed|ChildFailed|ProcessRaised|ProcessExited"
+    r"|Cancelled|ConnectionReset|BrokenPipe|OwnerDied|TaskUnschedulable|LocalRayletDied|NodeDied|CollectiveTimeout)\w*$"
+    r"|RayTaskError\("
+)
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']{0,200}'")
+
+
+class ErrorBook:
+    """Collects errors in the order of their first lines; bounded."""
+
+    def __init__(self) -> None:
+        self._errors: list[LoggedError] = []
+        self._index: dict[tuple[str, str, str], int] = {}
+        self.driver: LoggedError | None = None
+
+    def copy(self) -> "ErrorBook":
+        """A book with the same errors that may be added to."""
+        other = ErrorBook()
+        other._errors, other._index, other.driver = list(self._errors), dict(self._index), self.driver
+        return other
+
+    def all(self) -> tuple[LoggedError, ...]:
+        """Every error kept, by line."""
+        return tuple(sorted(self._errors, key=lambda error: error.at.line))
+
+    def add_chain(self, chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> None:
+        """A finished traceback, read from the source of `line`."""
+        error = error_of(chain, line, stood, completed=completed, driver=driver)
+        if error is not None:
+            self._add(error)
+
+    def add_lone(self, literal: Literal, line: Line, stood: Stage, *, completed: bool) -> None:
+        """An error line without a traceback."""
+        excerpt = line.excerpt()
+        self._add(
+            LoggedError(
+                at=excerpt,
+                kind=literal.name,
+                message=line.text.strip()[: MAX_FRAMES * 25],
+                frames=(),
+                actor=line.actor,
+                pid=line.pid,
+                stage=stood,
+                after_completion=completed,
+                secondary=_is_secondary(literal.name, line.text),
+                soft=literal.soft,
+            )
+        )
+
+    def _add(self, error: LoggedError) -> None:
+        phase = "after" if error.after_completion else "before"
+        key = (error.kind, _VARYING.sub("#", error.message[:200]), phase)
+        known = self._index.get(key)
+        if known is not None:
+            error = fold(self._errors[known], error)
+            self._errors[known] = error
+        elif len(self._errors) < MAX_ERRORS:
+            self._index[key] = len(self._errors)
+            self._errors.append(error)
+        if error.driver:
+            self.driver = error
+
+
+def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> LoggedError | None:
+    """The chain as one error, or None when it holds nothing but blank frames."""
+    root = chain.root()
+    if root is None:
+        return None
+    calls = chain.calls()[:MAX_CALLS]
+    others = chain.others()
+    remote = any("RayTaskError" in other for other in others) or "RayTaskError" in root.kind
+    return LoggedError(
+        at=root.at,
+        kind=root.kind,
+        message=root.message,
+        frames=_files(calls),
+        actor=line.actor,
+        pid=line.pid,
+        stage=stood,
+        after_completion=completed,
+        calls=calls,
+        chain=others[:MAX_FRAMES],
+        driver=driver or (not line.source and (remote or any("main_ppo.py" in call for call in calls))),
+        secondary=_is_secondary(root.kind, root.message),
+        repeated=line.source.endswith(FOLDED),
+    )
+
+
+def _files(calls: tuple[str, ...]) -> tuple[str, ...]:
+    files = (call.rsplit(":", 1)[0] for call in calls if not call.startswith("ray::"))
+    return tuple(dict.fromkeys(files))[:MAX_FRAMES]
+
+
+def fold(known: LoggedError, again: LoggedError) -> LoggedError:
+    """The one that was printed first, with what the other adds: a count, the driver's frames, a longer chain."""
+    first = min(known, again, key=lambda error: (error.repeated, error.at.line))
+    longer = again if len(again.calls) > len(known.calls) else known
+    return replace(
+        first,
+        count=known.count + 1,
+        driver=known.driver or again.driver,
+        calls=longer.calls,
+        frames=longer.frames,
+        chain=longer.chain or known.chain,
+    )
+
+
+def _is_secondary(kind: str, message: str) -> bool:
+    return bool(_SECONDARY.search(message) or _SECONDARY_KINDS.search(kind))

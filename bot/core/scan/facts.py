@@ -1,0 +1,378 @@
+"""What the scan has learned so far: one place that turns marked lines into facts, all of it bounded."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bot.core.facts import (
+    AdapterReport,
+    CheckpointEvent,
+    Excerpt,
+    LogFacts,
+    LoggedError,
+    Noise,
+    ResolvedConfig,
+    Worker,
+)
+from bot.core.log import FOLDED, Line
+from bot.core.resolved_config import START, ConfigCollector, lora_rank
+from bot.core.scan.builds import BuildBook
+from bot.core.scan.errors import ErrorBook
+from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
+from bot.core.scan.progress import RunBook
+from bot.core.scan.traceback import TracebackReader, starts
+from bot.core.stages import Stage
+
+MAX_CONFIGS = 4
+MAX_SMALL = 256
+MAX_WORKERS = 2048
+MAX_OPEN = 512
+OPEN_WINDOW = 256
+EXPIRE_EVERY = 32
+# Lone lines after which a run cannot go on, whatever its driver waits for.
+DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
+
+_GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A traceback in the making, with what the run was doing when it began."""
+
+    reader: TracebackReader
+    first: Line
+    stood: Stage
+    completed: bool
+
+
+class FactBook:
+    """Facts in the making. `take` is called with every line that the scan decodes, in order."""
+
+    def __init__(self) -> None:
+        self.run = RunBook()
+        self._builds = BuildBook()
+        self._configs: list[ResolvedConfig] = []
+        self._collector: ConfigCollector | None = None
+        self._adapters: list[AdapterReport] = []
+        self._totals: dict[str, int] = {}
+        self._lora: Excerpt | None = None
+        self._workers: dict[int, Worker] = {}
+        self._noise: dict[str, Noise] = {}
+        self._lost: dict[str, Excerpt] = {}
+        self._checkpoints: list[CheckpointEvent] = []
+        self._errors = ErrorBook()
+        self._open: dict[str, _Opened] = {}
+        self._driver_next = False
+        self._ignored: set[str] = set()
+        self._dead: LoggedError | None = None
+        self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
+            Mark.STAGE: self._stage,
+            Mark.DRIVER: self._driver,
+            Mark.STEP: self._step,
+            Mark.PROGRESS: self._bar,
+            Mark.FINAL: self._final_metrics,
+            Mark.ADAPTER: self._adapter,
+            Mark.TOTAL: self._total,
+            Mark.LORA: self._lora_asked,
+            Mark.CONFIG: self._config,
+            Mark.CHECKPOINT: self._checkpoint,
+            Mark.LOST: self._lost_weight,
+            Mark.NOISE: self._noisy,
+            Mark.LONE: self._lone,
+            Mark.RANK: self._rank,
+            Mark.WRAPPED: self._wrapped,
+            Mark.CHUNKS: self._chunks,
+            Mark.BRIDGE: self._bridge,
+            Mark.SIGN: self._sign,
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every next line must be decoded: a traceback or a configuration is not finished."""
+        return bool(self._open) or self._collector is not None
+
+    def take(self, line: Line, literals: Sequence[Literal]) -> None:
+        """Learn from one line and the literals that it holds."""
+        if self._collector is not None:
+            self._collect(line)
+        if (self._open or literals) and self._traceback(line, literals):
+            return
+        for literal in literals:
+            handler = self._handlers.get(literal.mark)
+            if handler is not None and _applies(literal, line.text):
+                handler(literal, line)
+
+    def close_all(self) -> None:
+        """The log has ended: whatever is open ends here."""
+        for source in list(self._open):
+            self._close(source)
+        self._end_config()
+
+    def fatal(self) -> LoggedError | None:
+        """The driver's error, the death of an engine or a collective that timed out, unless the run had completed."""
+        if self.run.completed is not None:
+            return None
+        return self._errors_so_far().driver or self._dead
+
+    def hopeless(self) -> Excerpt | None:
+        """The adapter table that shows no parameters although LoRA was asked for."""
+        empty = next((report for report in self._adapters if report.adapter == 0), None)
+        if empty is None or not self._lora_wanted():
+            return None
+        return Excerpt(empty.line, "Adapter parameters: 0")
+
+    def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
+        """Everything known so far, frozen."""
+        return LogFacts(
+            line_count=line_count,
+            stages=tuple(self.run.stages.values()),
+            configs=tuple(self._configs),
+            steps=tuple(self.run.steps),
+            progress=self.run.progress,
+            completed_at=self.run.completed,
+            adapters=tuple(self._adapters),
+            workers=tuple(self._workers.values()),
+            errors=self._errors_so_far().all(),
+            noise=tuple(self._noise.values()),
+            lost_weights=tuple(self._lost.values()),
+            checkpoints=tuple(self._checkpoints),
+            last=last,
+            stood=self.run.stood,
+            lora_at=self._lora,
+            final_metrics=self.run.final,
+            last_step=self.run.last_step,
+            timeline=tuple(self.run.phases.timeline.values()),
+            runs=self.run.phases.runs,
+            first=first,
+            earlier=tuple(self.run.earlier),
+            ranks=tuple(self._builds.ranks),
+            wrapped=tuple(self._builds.wrapped),
+            chunks=tuple(self._builds.chunks),
+            bridges=self._builds.bridges,
+            signs=self._builds.signs,
+        )
+
+    def _lora_wanted(self) -> bool:
+        return self._lora is not None or any(lora_rank(config) > 0 for config in self._configs)
+
+    def _enter(self, stage: Stage, line: Line) -> None:
+        self.run.enter(stage, line)
+
+    def _stage(self, literal: Literal, line: Line) -> None:
+        assert literal.stage is not None
+        self._enter(literal.stage, line)
+        self._worker(line, builds=literal.builds)
+
+    def _step(self, _literal: Literal, line: Line) -> None:
+        self.run.step(line)
+
+    def _bar(self, _literal: Literal, line: Line) -> None:
+        self.run.bar(line)
+
+    def _final_metrics(self, _literal: Literal, line: Line) -> None:
+        self.run.final_metrics(line)
+
+    # Construction
+
+    def _total(self, literal: Literal, line: Line) -> None:
+        if len(self._totals) < MAX_SMALL:
+            self._totals[line.source] = _number(literal, line)
+
+    def _adapter(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        if literal.name == "asked" and self._lora is None:
+            self._lora = line.excerpt()
+        if len(self._adapters) < MAX_SMALL:
+            total = self._totals.pop(line.source, 0)
+            report = AdapterReport(line.number, line.pid, total, _number(literal, line))
+            if not any(_same(report, other) for other in self._adapters):
+                self._adapters.append(report)
+
+    def _lora_asked(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        if self._lora is None and _number(literal, line) > 0:
+            self._lora = line.excerpt()
+
+    def _rank(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.rank(line)
+
+    def _wrapped(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.wrap(line)
+
+    def _chunks(self, literal: Literal, line: Line) -> None:
+        self._worker(line, builds=literal.builds)
+        self._builds.chunk(line)
+
+    def _bridge(self, literal: Literal, line: Line) -> None:
+        self._stage(literal, line)
+        self._builds.bridge(line)
+
+    def _sign(self, literal: Literal, line: Line) -> None:
+        self._builds.sign(literal.name, line)
+
+    def _worker(self, line: Line, *, builds: bool) -> None:
+        pid = line.pid
+        if pid is None:
+            return
+        known = self._workers.get(pid)
+        if known is None and len(self._workers) < MAX_WORKERS:
+            self._workers[pid] = Worker(pid, line.actor, line.number, builds)
+        elif known is not None and builds and not known.built_model:
+            self._workers[pid] = Worker(pid, known.actor, known.line, built_model=True)
+
+    def _config(self, literal: Literal, line: Line) -> None:
+        if not line.text.startswith(START):
+            return
+        self._stage(literal, line)
+        if len(self._configs) < MAX_CONFIGS and self._collector is None:
+            self._collector = ConfigCollector(line)
+            self._end_if_done()
+
+    def _collect(self, line: Line) -> None:
+        assert self._collector is not None
+        if line.source == self._collector.source:
+            self._collector.add(line)
+        elif line.number - self._collector.last > OPEN_WINDOW * 8:
+            self._end_config()
+            return
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._collector is not None and self._collector.done:
+            self._end_config()
+
+    def _end_config(self) -> None:
+        if self._collector is not None:
+            self._configs.append(self._collector.result())
+            self._collector = None
+
+    # Checkpoints, weights, noise
+
+    def _checkpoint(self, literal: Literal, line: Line) -> None:
+        assert literal.stage is not None
+        found = _GLOBAL_STEP.search(line.text)
+        event = CheckpointEvent(literal.name, int(found[1]) if found else None, line.excerpt())
+        if literal.name != "scratch":
+            self._enter(literal.stage, line)
+        if len(self._checkpoints) < MAX_SMALL and not any(_same_event(event, other) for other in self._checkpoints):
+            self._checkpoints.append(event)
+
+    def _lost_weight(self, _literal: Literal, line: Line) -> None:
+        if len(self._lost) < MAX_SMALL:
+            self._lost.setdefault(line.text, line.excerpt())
+
+    def _noisy(self, literal: Literal, line: Line) -> None:
+        if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
+            self._ignored.add(line.source)
+        known = self._noise.get(literal.name)
+        excerpt = line.excerpt() if known is None else known.at
+        self._noise[literal.name] = Noise(literal.name, excerpt, known.count + 1 if known else 1)
+
+    # Errors
+
+    def _driver(self, _literal: Literal, _line: Line) -> None:
+        self._driver_next = True
+
+    def _lone(self, literal: Literal, line: Line) -> None:
+        self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
+        if literal.name in DEADLY and self._dead is None and self.run.completed is None:
+            self._dead = self._errors.all()[-1]
+
+    def _where(self) -> Stage:
+        return self.run.stood or Stage.ENVIRONMENT
+
+    def _traceback(self, line: Line, literals: Sequence[Literal]) -> bool:
+        """Give the line to the open traceback of its source, or open one; True when it is part of one."""
+        if line.number % EXPIRE_EVERY == 0:
+            self._expire(line)
+        opened = self._open.get(line.source)
+        if opened is not None:
+            taken = opened.reader.take(line)
+            if opened.reader.closed:
+                self._close(line.source)
+            if taken:
+                return True
+        elif self._torn(line):
+            return True
+        if not any(literal.mark is Mark.TRACEBACK for literal in literals):
+            return False
+        if not starts(line.text) or len(self._open) >= MAX_OPEN:
+            return False
+        reader = TracebackReader()
+        reader.take(line)
+        self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None)
+        return True
+
+    def _torn(self, line: Line) -> bool:
+        """Give the line to a traceback that another process of the same kind began.
+
+        Ray prints a line that several workers have in common once, under the first of them: the lines of one
+        traceback stand under several processes then.
+        """
+        if not line.actor:
+            return False
+        folded = line.source.endswith(FOLDED)
+        for source, opened in self._open.items():
+            akin = opened.first.actor == line.actor and (not folded or source.endswith(FOLDED))
+            if akin and opened.reader.wants(line.text):
+                return opened.reader.take(line)
+        return False
+
+    def _expire(self, line: Line) -> None:
+        for source, opened in list(self._open.items()):
+            if line.number - opened.reader.touched > OPEN_WINDOW:
+                self._close(source)
+
+    def _close(self, source: str) -> None:
+        opened = self._open.pop(source)
+        if source in self._ignored:
+            # Python prints the traceback of an exception that it ignores right below the line that says so.
+            self._ignored.discard(source)
+            return
+        self._record(self._errors, source, opened)
+        if not source:
+            self._driver_next = False
+
+    def _record(self, errors: ErrorBook, source: str, opened: "_Opened") -> None:
+        chain = opened.reader.snapshot()
+        driver = self._driver_next and not source
+        errors.add_chain(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
+
+    def _errors_so_far(self) -> ErrorBook:
+        """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""
+        settled = {source: opened for source, opened in self._open.items() if opened.reader.settled}
+        if not settled.keys() - self._ignored:
+            return self._errors
+        errors = self._errors.copy()
+        for source, opened in settled.items():
+            if source not in self._ignored:
+                self._record(errors, source, opened)
+        return errors
+
+
+@lru_cache(maxsize=1024)
+def _shape(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _applies(literal: Literal, text: str) -> bool:
+    if literal.shape:
+        return _shape(literal.shape).search(text) is not None
+    return literal.text in text
+
+
+def _number(literal: Literal, line: Line) -> int:
+    match = _shape(literal.shape).search(line.text)
+    assert match is not None  # the caller saw it match
+    return int(match[1].replace(",", "") or "0")
+
+
+def _same(report: AdapterReport, other: AdapterReport) -> bool:
+    return (report.pid, report.total, report.adapter) == (other.pid, other.total, other.adapter)
+
+
+def _same_event(event: CheckpointEvent, other: CheckpointEvent) -> bool:
+    return (event.action, event.step, event.at.text) == (other.action, other.step, other.at.text)

@@ -1,0 +1,97 @@
+"""What a rule of triage is. The rules themselves are the rows of `bot.core.triage.table`, and nothing else is.
+
+A rule recognises an error by its words (`message`, `kind`) or by the functions that its traceback goes through
+(`calls`), or a fault that raises nothing by a fact of the log (`fact`). The first row that matches decides;
+`docs/triage.md` has a section for every row.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+
+from bot.core.facts import LoggedError
+from bot.core.stages import Stage
+
+
+class Fault(Enum):
+    """Whose fault an error is.
+
+    `OUTSIDE`: the host, the image, a package, the configuration of the run, the data, a signal - Blocked wherever
+    it happens. `CODE`: the stage decides - Fail once Bridge-managed construction began, Blocked before.
+    """
+
+    OUTSIDE = auto()
+    CODE = auto()
+
+
+class Silent(Enum):
+    """A fault that raises nothing; `bot.core.triage.silent` knows which facts show it."""
+
+    ADAPTER_EMPTY = auto()
+    WEIGHTS_UNMAPPED = auto()
+    EXPORT_INCOMPLETE = auto()
+    METRICS_NOT_FINITE = auto()
+    GRADIENT_ZERO = auto()
+    ROLLOUT_DISAGREES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one kind of fault is recognised, and what it means.
+
+    `message`, `kind` and `calls` are regular expressions, `stood` the stages that the run may have been in; what
+    is given must all match. `message` is searched in `Kind: message` of every exception of the chain, `kind` in
+    the root's name, `calls` in the `path:function` lines of the frames. `places` says that the frames tell where an
+    error happened, whichever rule explains it. `stage` None means: where the frames say, else where the run
+    stood. A rule with `fact` matches no error. `mend` is one sentence for the card, `steps` what the runbook adds.
+    `example` is a fragment of a real log (or of the message in the source) that only this rule explains rightly;
+    `source` names project, file and function that print it, or the public log it was taken from.
+    """
+
+    id: str
+    fault: Fault
+    cause: str
+    mend: str
+    example: str
+    source: str
+    stage: Stage | None = None
+    message: str = ""
+    kind: str = ""
+    calls: str = ""
+    stood: frozenset[Stage] | None = None
+    places: bool = False
+    fact: Silent | None = None
+    steps: tuple[str, ...] = ()
+
+    def matches(self, error: LoggedError) -> bool:
+        """Whether this rule explains `error`."""
+        if self.fact is not None or (self.stood is not None and error.stage not in self.stood):
+            return False
+        if self.kind and not _compiled(self.kind).search(error.kind):
+            return False
+        if self.calls and not self.locates(error.calls):
+            return False
+        if not self.message:
+            return True
+        texts = (f"{error.kind}: {error.message}", *error.chain)
+        return any(_compiled(self.message).search(text) for text in texts)
+
+    def locates(self, calls: tuple[str, ...]) -> bool:
+        """Whether frames are those of this rule; False for a rule without `calls`."""
+        return bool(self.calls) and _compiled(self.calls).search("\n".join(calls)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRule:
+    """An error that a run may print while it shuts down, after the requested steps completed."""
+
+    name: str
+    pattern: str
+    example: str
+    source: str
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)

@@ -1,0 +1,229 @@
+"""Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
+from bot.core.stages import Stage
+from bot.core.triage.candidates import Candidate, Standing, candidates
+from bot.core.triage.noise import explain
+from bot.core.triage.rules import Fault, Rule, Silent
+from bot.core.triage.silent import SilentFault, silent_fault
+from bot.core.triage.table import RULES
+
+MIN_METRICS = 3
+NEAR_LINES = 400
+RUNBOOK = "docs/triage.md"
+_OF_RUN = tuple(rule for rule in RULES if rule.fact is not Silent.ROLLOUT_DISAGREES)
+
+COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
+_MENDS = {
+    COMPLETED: "",
+    INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
+    UNEXPLAINED: "Read the traceback at that line; inconclusive until someone has.",
+}
+
+
+class TriageVerdict(StrEnum):
+    """`pass` means only that the requested steps completed with no unexplained error; never the verdict Pass."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided.
+
+    `mend` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
+    """
+
+    verdict: TriageVerdict
+    stage: Stage
+    cause: str
+    line: int
+    excerpt: str
+    residual_noise: tuple[Noise, ...]
+    rule: str
+    mend: str
+
+
+def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
+    """Judge a log by the furthest stage reached and whose fault its root exception is.
+
+    Never `pass` without the requested steps, their metrics, and an explanation for every error.
+    """
+    ranked, noise = weigh(facts)
+    root = next((one for one in ranked if one.decides), None)
+    silent = silent_fault(facts, rules)
+    if silent is not None and (root is None or _comes_first(silent, root)):
+        return _silent(silent, noise)
+    if root is None and facts.completed_at is None:
+        root = next((one for one in ranked if one.standing is Standing.WARNING), None)
+    if root is None and facts.completed_at is not None:
+        root = next((one for one in ranked if one.standing is Standing.SURVIVED), None)
+    if root is not None:
+        return _judge_error(root.error, facts, noise, rules)
+    return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
+
+
+def triage_of_run(facts: LogFacts) -> Triage:
+    """Triage of a log in a run folder, where agreement of trainer and rollout is judged by the probe's own band."""
+    return triage(facts, _OF_RUN)
+
+
+def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
+    """The candidates for the root cause, the likeliest first, and what is only noise."""
+    explained, noise = explain(facts)
+    return candidates([error for error in facts.errors if error not in explained], facts), noise
+
+
+def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
+    """The first rule that explains an error."""
+    return next((rule for rule in rules if rule.matches(error)), None)
+
+
+def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts | None = None) -> Stage:
+    """Where an error happened: what its frames say, else where the run stood.
+
+    Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
+    workers: the cut tracebacks of its kind beside it are asked too.
+    """
+    for calls in (error.calls, *_torn(error, facts)):
+        rule = next((rule for rule in rules if rule.places and _stands(rule, error) and rule.locates(calls)), None)
+        if rule is not None and rule.stage is not None:
+            return rule.stage
+    return error.stage
+
+
+def _stands(rule: Rule, error: LoggedError) -> bool:
+    return rule.stood is None or error.stage in rule.stood
+
+
+def _torn(error: LoggedError, facts: LogFacts | None) -> Sequence[tuple[str, ...]]:
+    """The frames of cut tracebacks of the same kind of process, close by."""
+    if facts is None or not error.actor:
+        return ()
+    near = (other for other in facts.errors if other.actor == error.actor and not other.kind)
+    return [other.calls for other in near if abs(other.at.line - error.at.line) <= NEAR_LINES]
+
+
+def triage_json(file: str, triaged: Triage) -> dict[str, object]:
+    """The line of `verl-e2e triage`: exactly the keys that its documentation promises."""
+    return {
+        "file": file,
+        "verdict": str(triaged.verdict),
+        "stage": str(triaged.stage),
+        "cause": triaged.cause,
+        "line": triaged.line,
+        "excerpt": triaged.excerpt,
+        "residual_noise": [
+            {"name": noise.name, "line": noise.at.line, "count": noise.count} for noise in triaged.residual_noise
+        ],
+    }
+
+
+def _comes_first(silent: SilentFault, root: Candidate) -> bool:
+    return silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+
+
+def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
+    rule, at, mend = silent.rule, silent.at, mend_of(silent.rule.id, silent.rule)
+    return Triage(TriageVerdict.FAIL, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
+
+
+def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
+    rule = rule_of(error, rules)
+    stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
+    if error.after_completion and rule is None:
+        stage = Stage.SHUTDOWN
+    fails = rule is not None and rule.fault is Fault.CODE and _under_construction(stage)
+    cause = "an error that no rule explains" if rule is None else rule.cause
+    reached = "" if fails else _construction_reached(facts, stage)
+    name = UNEXPLAINED if rule is None else rule.id
+    return Triage(
+        verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
+        stage=stage,
+        cause=f"{cause}: {shown(error)}{reached}",
+        line=error.at.line,
+        excerpt=error.at.text,
+        residual_noise=noise,
+        rule=name,
+        mend=mend_of(name, rule),
+    )
+
+
+def mend_of(name: str, rule: Rule | None = None) -> str:
+    """What to do about a cause, in a sentence, with its section of the runbook."""
+    mend = _MENDS[name] if rule is None else rule.mend
+    return f"{mend} See {RUNBOOK}#{name}." if mend else ""
+
+
+def shown(error: LoggedError) -> str:
+    """An error in at most 160 characters."""
+    text = f"{error.kind}: {error.message}" if error.message and error.kind else error.message or error.kind
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _under_construction(stage: Stage) -> bool:
+    return stage.order >= Stage.BRIDGE_PROVIDER.order
+
+
+def _construction_reached(facts: LogFacts, stage: Stage) -> str:
+    marks = [mark.stage for mark in facts.stages if _under_construction(mark.stage) and mark.stage is not stage]
+    reached = max((mark for mark in marks), key=lambda mark: mark.order, default=None)
+    return "" if reached is None or reached is Stage.SHUTDOWN else f"; construction had reached {reached}"
+
+
+def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    assert facts.completed_at is not None
+    missing = _missing_metrics(facts)
+    if missing:
+        return _blocked(facts, noise, missing, facts.completed_at)
+    bar = facts.progress is not None and facts.progress.done >= facts.progress.total
+    at = facts.completed_at
+    return Triage(
+        verdict=TriageVerdict.PASS,
+        stage=Stage.SHUTDOWN if bar or noise else Stage.TRAIN_STEP,
+        cause="the requested steps completed, and nothing is left unexplained",
+        line=at.line,
+        excerpt=at.text,
+        residual_noise=noise,
+        rule=COMPLETED,
+        mend="",
+    )
+
+
+def _missing_metrics(facts: LogFacts) -> str:
+    """Why the completion proves nothing, or empty."""
+    last, bar = facts.last_step, facts.progress
+    if last is None or len(last.values) < MIN_METRICS:
+        final = facts.final_metrics
+        return "" if final is not None and "pid=" in final.text else "completed without the metrics of any step"
+    if bar is not None and last.step < bar.total:
+        return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
+    return ""
+
+
+def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    stood = facts.stood
+    if stood is None and not facts.stages:
+        return _blocked(facts, noise, "no sign of a verl run in this log", facts.last)
+    bar = facts.progress
+    how_far = f" at step {bar.done} of {bar.total}" if bar is not None else f" in {stood}"
+    return _blocked(facts, noise, f"incomplete: the log ends{how_far} without an error", facts.last)
+
+
+def _blocked(facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt | None) -> Triage:
+    return Triage(
+        verdict=TriageVerdict.BLOCKED,
+        stage=facts.stood or Stage.ENVIRONMENT,
+        cause=cause,
+        line=0 if at is None else at.line,
+        excerpt="" if at is None else at.text,
+        residual_noise=noise,
+        rule=INCOMPLETE,
+        mend=mend_of(INCOMPLETE),
+    )
