@@ -130,7 +130,7 @@ TABLE = (
     Verb(
         "override",
         Capability.OVERRIDE,
-        "Take a level of this head upon yourself; who and why stay on the card and in the ledger.",
+        "Take a level of this head upon yourself, with your reason on the card; a merge queue runs the level all the same.",
         f"{PREFIX} override 2 the cluster has no four free GPUs this week",
         (Argument("LEVEL", level), Argument("REASON", reason, rest=True)),
     ),
