@@ -130,7 +130,7 @@ TABLE = (
     Verb(
         "override",
         Capability.OVERRIDE,
-        "Take a level of this head upon yourself, with your reason on the card; a merge queue runs the level all the same.",
+        "Take a level of this head upon yourself; your reason stays on the card. A merge queue still runs the level.",
         f"{PREFIX} override 2 the cluster has no four free GPUs this week",
         (Argument("LEVEL", level), Argument("REASON", reason, rest=True)),
     ),
