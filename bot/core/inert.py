@@ -1,10 +1,14 @@
 """Text of unknown origin, made harmless: one line, no terminal tricks, no markup, no mention, no link.
 
 Log text is hostile. Everything on a card goes through here, so that a log can neither format it, nor call
-anybody, nor pretend to be one of our own markers.
+anybody, nor pretend to be one of our own markers. A sentence of our own that holds foreign text is a `Prose`.
 """
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
+from string import Formatter
 
 # Control characters, line separators, and the marks that reverse or hide text on screen.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -16,22 +20,127 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 # A zero-width space: breaks a mention, a link or a marker without showing.
 BREAK = "\u200b"
 _PUNCTUATION = re.compile(r"([\\`*_{}\[\]()+!|~>])")
-_LINKS = re.compile(r"(?i)(@|#|://|\bgh-|\bwww(?=\.)|mailto:|xmpp:|:(?=[\w+-]+:))")
-_BLOCK_START = re.compile(r"^(?=[-=+]|\d+[.)])")
+# What begins a link or a reference: the break goes inside of it, because cmark-gfm and browsers take one behind `://`
+# for a part of the host. `www` has no boundary in front, for cmark-gfm links `_www.` too.
+_LINKS = re.compile(
+    r"(?i)(@|#|:(?=//)|\b(?:gh|ghsa|cve)(?=-)|www(?=\.)|(?:mailto|xmpp)(?=:)|:(?=[\w+-]+:))",
+)
+_BLOCK_START = re.compile(r"^(?=[-=]|:-|\d+[.)])")
+# GitHub links a word of 7 to 40 hexadecimal digits when it is a commit, and shortens it; in code it does neither.
+_COMMIT = re.compile(r"(?<!\w)[0-9a-fA-F]{7,40}(?!\w)")
+# Line ends as Python and .NET have them; a run of white space is one line's, so that this stays linear.
+_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_COMMAND = re.compile(rf"(?:^|[{_ENDS}])[^\S{_ENDS}]*::|##\[")
 
 
 def one_line(text: str, limit: int = 4000) -> str:
     """`text` on one line of at most `limit` characters, without control or invisible characters."""
-    plain = _INVISIBLE.sub("", _CONTROL.sub(" ", text[: 2 * limit])).strip()
-    plain = _SURROGATE.sub("\ufffd", plain)
+    plain = _printable(text[: 2 * limit]).strip()
     return plain if len(plain) <= limit and len(text) <= 2 * limit else f"{plain[: limit - 4]} ..."
 
 
+def _printable(text: str) -> str:
+    return _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", _CONTROL.sub(" ", text)))
+
+
 def markdown(text: str, limit: int = 1000) -> str:
-    """Text that GitHub shows as it is: no HTML, no mention, no link, no reference, no formatting, no formula."""
-    linkless = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", one_line(text, limit))
-    literal = _PUNCTUATION.sub(r"\\\1", _BLOCK_START.sub(BREAK, linkless))
+    """Text that GitHub shows as it is: no HTML, no mention, no link, no reference, no formatting, no formula.
+
+    A `Prose` keeps its code; what looks like a commit stands as code in either, so that it can be copied whole.
+    """
+    if isinstance(text, Prose) and len(text) <= limit:
+        return _BLOCK_START.sub(BREAK, text.markdown)
+    return _BLOCK_START.sub(BREAK, _literal(one_line(text, limit)))
+
+
+def _literal(line: str) -> str:
+    """One line of text as Markdown that shows just that."""
+    shown = []
+    end = 0
+    for commit in _COMMIT.finditer(line):
+        shown += [_escaped(line[end : commit.start()]), f"`{commit[0]}`"]
+        end = commit.end()
+    return "".join((*shown, _escaped(line[end:])))
+
+
+def _escaped(line: str) -> str:
+    linkless = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", line)
+    literal = _PUNCTUATION.sub(r"\\\1", linkless)
     return literal.replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
+
+
+def summary(text: str, limit: int = 300) -> str:
+    """`text` for the title of a `<details>`, where GitHub reads HTML and no Markdown."""
+    line = _LINKS.sub(lambda found: f"{found[0]}{BREAK}", one_line(text, limit))
+    line = line.replace("&", "&amp;").replace("<", "&lt;").replace("$", "&#36;")
+    return _COMMIT.sub(lambda found: f"<code>{found[0]}</code>", line)
+
+
+def code(text: str, limit: int = 1000) -> str:
+    """`text` as inline code of Markdown, also inside a table: it shows as it is and can be copied."""
+    line = one_line(text, limit)
+    # A pipe ends a table's cell even inside of code, and a backtick ends the code.
+    if "`" in line or "|" in line:
+        return f"<code>{_escaped(line)}</code>"
+    return f"`{line}`" if line else ""
+
+
+class Prose(str):
+    """A sentence of our own, made by `prose`: the string itself is its plain text, `markdown` what a comment shows.
+
+    Every operation on it gives a plain `str`, which is foreign text again: to forget about the type costs the look of
+    a command, and never the safety of a card.
+    """
+
+    __slots__ = ("parts",)
+    parts: tuple[tuple[bool, str], ...]
+    """The text piece by piece; true says that a piece is code."""
+
+    def __new__(cls, parts: tuple[tuple[bool, str], ...]) -> "Prose":
+        """The sentence of these pieces."""
+        made = super().__new__(cls, "".join(f"`{text}`" if is_code else text for is_code, text in parts))
+        made.parts = parts
+        return made
+
+    def __reduce__(self) -> tuple[type["Prose"], tuple[tuple[tuple[bool, str], ...]]]:
+        return Prose, (self.parts,)
+
+    @property
+    def markdown(self) -> str:
+        """The sentence as Markdown: our code is code, all else shows as it is."""
+        return "".join(code(text, len(text)) if is_code else _literal(text) for is_code, text in self.parts)
+
+
+def prose(template: str, /, **values: str) -> Prose:
+    """A sentence from a template of ours and foreign values: `prose("comment `/verl-e2e approve {sha}`", sha=...)`.
+
+    What stands between backticks of the template is code. A value is plain text wherever it stands; one that is a
+    `Prose` keeps its own code, unless it stands inside of code.
+    """
+    parts: list[tuple[bool, str]] = []
+    for number, piece in enumerate(template.split("`")):
+        if number % 2:
+            parts.append((True, one_line(piece.format_map(values))))
+        else:
+            parts += _filled(piece, values)
+    return Prose(tuple(_joined(parts)))
+
+
+def _filled(piece: str, values: Mapping[str, str]) -> Iterator[tuple[bool, str]]:
+    for own, name, _, _ in Formatter().parse(piece):
+        yield False, own
+        value = values[name] if name else ""
+        if isinstance(value, Prose):
+            yield from value.parts
+        else:
+            yield False, one_line(value)
+
+
+def _joined(parts: Iterable[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+    """Neighbours of one kind as one text: two values side by side may make a link that neither is."""
+    filled = ((is_code, text) for is_code, text in parts if text)
+    for is_code, group in groupby(filled, key=itemgetter(0)):
+        yield is_code, "".join(text for _, text in group)
 
 
 def fence_for(rows: tuple[str, ...]) -> str:
@@ -44,3 +153,11 @@ def fenced_row(text: str, limit: int = 1000) -> str:
     """A row inside a code fence, with its indentation: no mention and no marker of ours, otherwise as it is."""
     indent = " " * min(len(text) - len(text.lstrip(" ")), 40)
     return indent + one_line(text, limit).replace("@", f"@{BREAK}").replace("<!--", f"<!{BREAK}--")
+
+
+def step_text(text: str) -> str:
+    """Text as a step of a GitHub workflow may print it: no line of it is a command to the runner.
+
+    The runner takes `::name::` at the start of a line, behind any white space, and `##[name]` wherever it stands.
+    """
+    return _COMMAND.sub(lambda found: f"{found[0][:-1]}{BREAK}{found[0][-1]}", text)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from bot.core.inert import prose
 from bot.core.levels import Level
 from bot.core.pulls.check_runs import MAX_OUTPUT
 from bot.core.pulls.check_text import MAX_TITLE, CheckText, gate_text, job_text
@@ -99,11 +100,12 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
 
 
 def test_a_gate_awaiting_approval_tells_the_command_once() -> None:
-    because = f"awaiting approval, for the head lies in a fork; `/verl-e2e approve {HEAD}` lets this head run"
+    asks = "awaiting approval, for {reason}; `/verl-e2e approve {sha}` lets this head run"
+    because = prose(asks, reason="the head lies in a fork", sha=HEAD)
     rows = tuple(Standing(_wanted(level), JobState.HELD, because) for level in (Level.SMOKE, Level.SAVE_RESUME))
     summary = gate_text(rows, gate(rows)).summary
     assert summary.count("All held jobs: awaiting approval") == 1
-    assert f"approve {HEAD}" in summary
+    assert f"`/verl-e2e approve {HEAD}` lets" in summary
 
 
 def test_a_green_gate_asks_for_nothing_and_says_why() -> None:

@@ -1,5 +1,6 @@
 """Foreign text on a card can neither format, mention, link, hide nor break out."""
 
+import pickle
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import BREAK, fence_for, fenced_row, markdown, one_line
+from bot.core.inert import BREAK, Prose, code, fence_for, fenced_row, markdown, one_line, prose, step_text, summary
 
 HOSTILE = st.text(
     alphabet=st.sampled_from(list("`@<>!-#&|*_[]()~\\$:/w.\n\r\x1b\x00é\u202e\u200b\ud800a1 ")), max_size=60
@@ -43,9 +44,12 @@ def test_a_cut_line_says_that_it_is_cut(text: str) -> None:
         ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
         ("<!-- marker -->", "&lt;\\!-- marker --\\>"),
         ("@team/all a@b.c", f"@{BREAK}team/all a@{BREAK}b.c"),
-        ("fixes #12 GH-12", f"fixes #{BREAK}12 GH-{BREAK}12"),
-        ("https://x.y www.x.y", f"https://{BREAK}x.y www{BREAK}.x.y"),
-        ("mailto:x", f"mailto:{BREAK}x"),
+        ("fixes #12 GH-12", f"fixes #{BREAK}12 GH{BREAK}-12"),
+        ("GHSA-a CVE-1", f"GHSA{BREAK}-a CVE{BREAK}-1"),
+        ("https://x.y _www.x.y", f"https:{BREAK}//x.y \\_www{BREAK}.x.y"),
+        ("mailto:x", f"mailto{BREAK}:x"),
+        ("to 9d42cc18df86. In 1_9d42cc18df86", "to `9d42cc18df86`. In 1\\_9d42cc18df86"),
+        ("`9d42cc18df86`9d42cc1", "\\``9d42cc18df86`\\``9d42cc1`"),
         (":white_check_mark:", f":{BREAK}white\\_check\\_mark:"),
         ("[a](b) ![c](d)", "\\[a\\]\\(b\\) \\!\\[c\\]\\(d\\)"),
         ("**a** _b_ ~~c~~ `d` a|b", "\\*\\*a\\*\\* \\_b\\_ \\~\\~c\\~\\~ \\`d\\` a\\|b"),
@@ -53,6 +57,7 @@ def test_a_cut_line_says_that_it_is_cut(text: str) -> None:
         ("- [x] done", f"{BREAK}- \\[x\\] done"),
         ("1. one", f"{BREAK}1. one"),
         ("--- === +", f"{BREAK}--- === \\+"),
+        (":-- -:", f"{BREAK}:-- -:"),
         ("12 steps", "12 steps"),
         ("a:b c: d", "a:b c: d"),
     ],
@@ -61,15 +66,85 @@ def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
     assert markdown(text) == shown
 
 
-@given(HOSTILE)
-def test_no_markup_survives(text: str) -> None:
-    shown = markdown(text)
-    assert "\n" not in shown
-    assert "<" not in shown
-    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]()|~>]", shown)
-    assert not re.search(rf"[@#](?!{BREAK})", shown.replace("&#36;", ""))
-    assert not re.search(rf"://(?!{BREAK})", shown)
-    shown.encode()
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/verl-e2e run", "`/verl-e2e run`"),
+        (" a\nb ", "`a b`"),
+        ("a|b `c` @d", f"<code>a\\|b \\`c\\` @{BREAK}d</code>"),
+        ("", ""),
+    ],
+)
+def test_code_shows_text_as_it_is(text: str, shown: str) -> None:
+    assert code(text) == shown
+
+
+def test_a_title_that_opens_on_a_click_shows_text_as_it_is() -> None:
+    assert summary("a_b <b> @me $x 9d42cc18df86") == f"a_b &lt;b> @{BREAK}me &#36;x <code>9d42cc18df86</code>"
+
+
+SHA = "9f1060fe185625ae414b971091b0fd1b4d1475d7"
+
+
+def test_a_command_of_ours_is_code_and_what_foreign_text_brings_is_not() -> None:
+    said = prose("awaiting approval, for {why}; `/verl-e2e approve {sha}` lets it run", why="`x` @me", sha=SHA)
+    assert said == f"awaiting approval, for `x` @me; `/verl-e2e approve {SHA}` lets it run"
+    assert markdown(said) == (f"awaiting approval, for \\`x\\` @{BREAK}me; `/verl-e2e approve {SHA}` lets it run")
+
+
+def test_a_sentence_in_a_sentence_keeps_its_code() -> None:
+    inner = prose("`run` starts again")
+    assert markdown(prose("{who}: {inner}.", who="_a_", inner=inner)) == "\\_a\\_: `run` starts again."
+    assert markdown(prose("`x {inner}`", inner=inner)) == "<code>x \\`run\\` starts again</code>"
+    assert markdown(prose("{a}`b`", a=prose("`a`"))) == "`ab`"
+
+
+def test_a_sentence_of_ours_that_was_worked_on_is_foreign_text_again() -> None:
+    said = prose("`run` starts")
+    assert isinstance(said, Prose)
+    for worked in (f"{said}.", said + ".", said.replace("starts", "begins"), said[:9], "".join((said,))[:]):
+        assert not isinstance(worked, Prose) or worked == said
+    assert markdown(f"{said}.") == "\\`run\\` starts."
+
+
+def test_a_sentence_of_ours_comes_whole_through_another_process() -> None:
+    said = prose("`run` starts")
+    copied = pickle.loads(pickle.dumps(said))
+    assert (copied, copied.markdown) == (said, said.markdown)
+
+
+def test_a_sentence_that_is_too_long_is_cut_as_plain_text() -> None:
+    assert markdown(prose("`run` {more}", more="x" * 50), 20) == "\\`run\\` xxxxxxxxxx ..."
+
+
+def test_two_values_side_by_side_make_no_link() -> None:
+    assert markdown(prose("{a}{b}", a="www", b=".x.y")) == f"www{BREAK}.x.y"
+    assert markdown(prose("{a}{b}", a="http:", b="//x.y")) == f"http:{BREAK}//x.y"
+    assert markdown(prose("{a} {b}", a="-", b="item")) == f"{BREAK}- item"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("::error::x", f":{BREAK}:error::x"),
+        ("a\n \t::add-mask::y\n", f"a\n \t:{BREAK}:add-mask::y\n"),
+        ("a\r::x::\v::y::\u2028 ::z", f"a\r:{BREAK}:x::\v:{BREAK}:y::\u2028 :{BREAK}:z"),
+        ("at ##[group]b", f"at ##{BREAK}[group]b"),
+        ("torch::empty a::b", "torch::empty a::b"),
+        ("\n\n\u00a0::x", f"\n\n\u00a0:{BREAK}:x"),
+    ],
+)
+def test_a_step_prints_no_command_to_the_runner(text: str, shown: str) -> None:
+    assert step_text(text) == shown
+
+
+@given(st.text(alphabet=st.sampled_from(list(":#[] \t\r\n\v\f\x1c\x85\u2028\u00a0aerro")), max_size=60))
+def test_no_line_that_a_runner_reads_is_a_command(text: str) -> None:
+    shown = step_text(text)
+    assert "##[" not in shown
+    for line in re.split(r"[\r\n]", shown):
+        assert not line.strip().startswith("::")
+    assert shown.replace(BREAK, "") == text
 
 
 @given(st.lists(HOSTILE, max_size=6))

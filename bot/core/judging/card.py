@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.core.blocks import Block, fit, folded, folded_text
 from bot.core.evidence import Evidence
-from bot.core.inert import markdown, one_line
+from bot.core.inert import markdown, one_line, summary
 from bot.core.judging import wording
 from bot.core.judging.deliverables import of_job_not_run, of_nothing_required, with_contract
 from bot.core.judging.outcome import Deliverable, Result, Verdict
@@ -167,7 +167,7 @@ def _reports(card: Card) -> Iterable[Block]:
     """Each comparison with another run, folded."""
     for verdict in card.verdicts:
         for report in verdict.reports:
-            title = markdown(f"{report.title}: {verdict_of(report.comparison)}", 300)
+            title = summary(f"{report.title}: {verdict_of(report.comparison)}")
             yield folded(title, markdown_rows(report), 8_000)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from bot.core.inert import prose
 from bot.core.pulls.capabilities import Start
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.checks_wanted import checks_wanted
@@ -21,7 +22,7 @@ from bot.core.pulls.wishes import asked_again, cancelled_by, was_begun
 
 BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
 DRAFT = "drafts are planned, not run; mark it ready for review"
-ASK_TO_START = "the policy starts nothing by itself; comment `/verl-e2e run`"
+ASK_TO_START = prose("the policy starts nothing by itself; comment `/verl-e2e run`")
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is not asked for any more"
 CHANGED = "the job that is asked for changed"
@@ -72,11 +73,11 @@ def hold(situation: Situation) -> str:
     if situation.draft:
         return DRAFT
     if isinstance(situation.trust, NeedsApproval):
-        sha = situation.head_sha
-        return f"awaiting approval, for {situation.trust.reason}; `/verl-e2e approve {sha}` lets this head run"
+        asks = "awaiting approval, for {reason}; `/verl-e2e approve {sha}` lets this head run"
+        return prose(asks, reason=situation.trust.reason, sha=situation.head_sha)
     cancelled = cancelled_by(situation.entries, situation.head_sha)
     if cancelled is not None:
-        return f"cancelled by {cancelled.actor}; `/verl-e2e run` starts again"
+        return prose("cancelled by {actor}; `/verl-e2e run` starts again", actor=cancelled.actor)
     return ""
 
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import markdown, one_line
+from bot.core.inert import markdown, one_line, summary
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.ledger import Override, Run, RunState
@@ -209,7 +209,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
     judged = [row for row in card.jobs if row.verdict]
     share = max(700, 9_000 // max(1, len(judged)))
     for row in judged:
-        title = markdown(row.job_id, 80)
+        title = summary(row.job_id, 80)
         table = deliverables(row.verdict)
         if table:
             yield folded(f"Deliverables of {title}", table, share)
