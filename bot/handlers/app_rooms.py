@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Generic, TypeVar
 
 from bot.core.jobs import Repository, SiteProfile
@@ -77,6 +78,7 @@ class AppRooms:
     can be found; `sources` says where a job finds Bridge and verl by their commits. `folders` must judge by bands of
     ours, never by a run folder's own. `artifacts` is the folder that run folders are brought into. `app_id` is our
     App's, None where GitHub's own token speaks for us. `read_commands` finds the command lines of a comment.
+    `bookkeeping` is held while a remembered list is read and changed, for several looks may share it.
     `poll_s` is how long a run under way is left alone when no event tells of it: short where none ever does.
     """
 
@@ -101,3 +103,4 @@ class AppRooms:
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
     authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
+    bookkeeping: Lock = field(default_factory=Lock)

@@ -1,22 +1,25 @@
-"""What is remembered of a pull request's head: since when it is known here, and who else has it.
+"""What is remembered of a head: since when it is known here, and which pull requests have it.
 
 One commit may be the head of several pull requests, and GitHub shows one gate for it: it opens when it may for all.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
 from bot.core.pulls.conduct import Steps, conduct
-from bot.core.pulls.gate import GateState
+from bot.core.pulls.gate import Gate, GateState
 from bot.core.pulls.ledger import Posted
 from bot.core.pulls.pull import Pull, PullRef, PullState
-from bot.core.pulls.situation import Situation
+from bot.core.pulls.situation import Beside, Situation
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import UnknownPullError
 
-# The ledger's `digest` holds the gate of each pull request by its number, `at` is when the head was first looked at.
+# The ledger's `digest` holds the numbers of the pull requests, `at` is when the head was first looked at.
 _HEAD = "head"
+# A head is shared by a few pull requests at most; somebody who opens a hundred with one head delays the rest only.
+_MOST_SHARING = 20
 
 
 def since(pull: Pull, rooms: AppRooms) -> datetime | None:
@@ -25,46 +28,63 @@ def since(pull: Pull, rooms: AppRooms) -> datetime | None:
     return known.at if known is not None else None
 
 
-def with_others(situation: Situation, steps: Steps, rooms: AppRooms) -> Steps:
+def remember_head(pull: Pull, rooms: AppRooms) -> None:
+    """This pull request has this head now."""
+    repository, subject, own = pull.ref.repository, _subject(pull.head_sha), str(pull.ref.number)
+    with rooms.bookkeeping:
+        known = rooms.ledger.posted(repository, _HEAD, subject)
+        numbers: dict[str, str] = json.loads(known.digest) if known is not None else {}
+        if own not in numbers:
+            text = json.dumps({**numbers, own: ""})
+            at = known.at if known is not None else rooms.clock.now()
+            posted = Posted(repository=repository, kind=_HEAD, subject=subject, remote_id=0, digest=text, at=at)
+            rooms.ledger.put_posted(posted)
+
+
+def sharing(repository: str, head_sha: str, rooms: AppRooms) -> tuple[PullRef, ...]:
+    """Every pull request that was ever seen with this head, the newest first, at most twenty."""
+    known = rooms.ledger.posted(repository, _HEAD, _subject(head_sha))
+    numbers = sorted(map(int, json.loads(known.digest)), reverse=True) if known is not None else []
+    return tuple(PullRef(repository, number) for number in numbers[:_MOST_SHARING])
+
+
+def others_with(ref: PullRef, head_sha: str, rooms: AppRooms) -> tuple[Pull, ...]:
+    """The other pull requests that are open and have this head now."""
+    found = (_pull(other, rooms) for other in sharing(ref.repository, head_sha, rooms) if other != ref)
+    return tuple(pull for pull in found if pull is not None and _is_open_at(pull, head_sha))
+
+
+def _is_open_at(pull: Pull, head_sha: str) -> bool:
+    return pull.state is PullState.OPEN and pull.head_sha == head_sha
+
+
+def with_others(situation: Situation, steps: Steps, gate_of: Callable[[Pull], Gate], rooms: AppRooms) -> Steps:
     """The steps as they are with regard to other open pull requests that have this head.
 
-    There is no success while the gate of another one is none, and a closed one leaves the checks to the others.
+    There is no success before each of them has it by itself, by `gate_of`, which reads it anew. A closed one leaves
+    the checks to the others.
     """
     if not isinstance(situation.target, Pull):
         return steps
-    others = {one: state for one, state in _gates(situation.target, steps, rooms) if _is_open(one, situation, rooms)}
+    others = others_with(situation.target.ref, situation.head_sha, rooms)
     if situation.over and others:
         return replace(steps, checks=())
-    unsatisfied = next((one for one, state in others.items() if state != GateState.SUCCESS), None)
-    if steps.gate.state is not GateState.SUCCESS or unsatisfied is None:
+    if steps.gate.state is not GateState.SUCCESS:
         return steps
-    beside = f"pull request #{unsatisfied.number} has this head too and is not satisfied, and one gate stands for both"
-    mend = "mend or close it, then comment `/verl-e2e status` here"
-    return conduct(replace(situation, beside=f"{beside}: {mend}"))
+    gates = [(pull.ref.number, gate) for pull in others if (gate := gate_of(pull)).state is not GateState.SUCCESS]
+    if not gates:
+        return steps
+    # What needs somebody is told before what needs time alone.
+    number, gate = min(gates, key=lambda found: (found[1].state is GateState.IN_PROGRESS, found[0]))
+    return conduct(replace(situation, beside=Beside(number, gate.title, gate.state is GateState.IN_PROGRESS)))
 
 
 def _subject(head_sha: str) -> str:
     return f"{head_sha}:pulls"
 
 
-def _gates(pull: Pull, steps: Steps, rooms: AppRooms) -> tuple[tuple[PullRef, str], ...]:
-    """The gates of all others that ever had this head, as they last were; ours is noted."""
-    repository, own = pull.ref.repository, str(pull.ref.number)
-    known = rooms.ledger.posted(repository, _HEAD, _subject(pull.head_sha))
-    states: dict[str, str] = json.loads(known.digest) if known is not None else {}
-    if states.get(own) != steps.gate.state:
-        text = json.dumps({**states, own: steps.gate.state.value})
-        at = known.at if known is not None else rooms.clock.now()
-        subject = _subject(pull.head_sha)
-        rooms.ledger.put_posted(
-            Posted(repository=repository, kind=_HEAD, subject=subject, remote_id=0, digest=text, at=at)
-        )
-    return tuple((PullRef(repository, int(one)), state) for one, state in states.items() if one != own)
-
-
-def _is_open(ref: PullRef, situation: Situation, rooms: AppRooms) -> bool:
+def _pull(ref: PullRef, rooms: AppRooms) -> Pull | None:
     try:
-        pull = rooms.pulls.pull(ref)
+        return rooms.pulls.pull(ref)
     except UnknownPullError:
-        return False
-    return pull.state is PullState.OPEN and pull.head_sha == situation.head_sha
+        return None

@@ -32,7 +32,7 @@ from bot.core.pulls.webhook_events import (
 from bot.core.pulls.wishes import MAX_WISHES, wishes
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
-from bot.handlers.heads import since
+from bot.handlers.heads import sharing, since
 from bot.handlers.posting import forget_check, reply
 from bot.handlers.trusting import allowed, policy_of
 from bot.ports import UnknownPullError
@@ -89,7 +89,13 @@ def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, 
             return (ref,)
         said = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
         _keep(Command(0, *meant), said, rooms)
-    return (ref,)
+    return _with_sharing(ref, (event.pull_request.head.sha, event.before or ""), rooms)
+
+
+def _with_sharing(reference: Reference, heads: Iterable[str], rooms: AppRooms) -> tuple[Reference, ...]:
+    """The reference, and every pull request that shares one of the heads: one gate is shown for all of them."""
+    found = (sharing(reference.repository, head_sha, rooms) for head_sha in heads if head_sha)
+    return tuple(dict.fromkeys((reference, *(ref for refs in found for ref in refs))))
 
 
 def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
@@ -112,7 +118,7 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
     if said:
         rooms.conversation.react(ref, comment.id, NOT_UNDERSTOOD)
         reply(ref, f"comment:{comment.id}", "\n".join(said), rooms)
-    return (ref,)
+    return _with_sharing(ref, (pull.head_sha,), rooms)
 
 
 def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:
@@ -224,7 +230,7 @@ def _check_run(event: CheckRunEvent, rooms: AppRooms, delivery: str) -> tuple[Re
     if pull is not None and command is not None and pull.head_sha == own.head_sha:
         action = event.action if event.requested_action is None else identifier
         _keep(command, _Said(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull), rooms)
-    return (ref,) if pull is not None else ()
+    return _with_sharing(ref, (own.head_sha,), rooms) if pull is not None else ()
 
 
 def _button(identifier: str, own: CheckId) -> Command | None:
@@ -283,11 +289,11 @@ def _pulls_of(head_ref: str) -> tuple[int, ...]:
 
 
 def _of_handle(repository: str, workflow_run: int, rooms: AppRooms) -> tuple[Reference, ...]:
-    """The target whose run this workflow run is; nothing for everybody else's workflows."""
+    """The target whose run this workflow run is, and who shares its head; nothing for everybody else's workflows."""
     for run in rooms.ledger.runs(repository):
         if not run.state.final and run.handle == str(workflow_run):
             found = reference_of(run, rooms)
-            return (found,) if found is not None else ()
+            return _with_sharing(found, (run.head_sha,), rooms) if found is not None else ()
     return ()
 
 

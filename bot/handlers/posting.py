@@ -8,17 +8,22 @@ from datetime import timedelta
 
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.ledger import Posted
-from bot.core.pulls.pull import PullRef
+from bot.core.pulls.pull import PullRef, Target, repository_of
 from bot.core.pulls.pull_card import MARKER
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.opened import note_concluded, note_opening
 from bot.ports import Comment
 
 CARD, CHECK, REPLY = "card", "check", "reply"
 MAX_REPLY = 20_000
 
 
-def post_checks(repository: str, head_sha: str, checks: tuple[CheckRun, ...], rooms: AppRooms) -> None:
-    """Bring check runs to what they shall say; of an earlier head only those that we wrote before."""
+def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -> None:
+    """Bring check runs to what they shall say; of an earlier head only those that we wrote before.
+
+    What is about to be shown without a conclusion is written down first, so that it gets one whatever happens.
+    """
+    repository = repository_of(target)
     listed: dict[str, tuple[CheckRun, ...]] = {}
 
     def there(sha: str) -> tuple[CheckRun, ...]:
@@ -26,30 +31,26 @@ def post_checks(repository: str, head_sha: str, checks: tuple[CheckRun, ...], ro
             listed[sha] = rooms.checks.check_runs(repository, sha)
         return listed[sha]
 
+    note_opening(target, checks, rooms)
     for check in checks:
-        posted = rooms.ledger.posted(repository, CHECK, check_subject(check.head_sha, check.name))
-        if posted is None and check.head_sha != head_sha:
-            continue
-        _post_check(repository, check, posted, there, rooms)
+        _post_check(target, check, there, rooms)
+    note_concluded(target, checks, rooms)
 
 
-def _post_check(
-    repository: str,
-    check: CheckRun,
-    posted: Posted | None,
-    there: Callable[[str], tuple[CheckRun, ...]],
-    rooms: AppRooms,
-) -> None:
+def _post_check(target: Target, check: CheckRun, there: Callable[[str], tuple[CheckRun, ...]], rooms: AppRooms) -> None:
+    repository, subject = repository_of(target), check_subject(check.head_sha, check.name)
+    posted = rooms.ledger.posted(repository, CHECK, subject)
     digest = _digest(asdict(check))
     if posted is not None and posted.digest == digest:
         return
     if posted is None:
         ours = [one.id for one in there(check.head_sha) if _is_same(one, check, rooms)]
         remote_id = max(ours, default=0)
+        if not remote_id and check.head_sha != target.head_sha:
+            return
     else:
         remote_id = posted.remote_id
     written = rooms.checks.write_check(repository, replace(check, id=remote_id))
-    subject = check_subject(check.head_sha, check.name)
     _remember(repository, CHECK, subject, written, digest, rooms)
 
 

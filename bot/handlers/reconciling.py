@@ -11,7 +11,7 @@ from bot.config.policy import packaged_policy
 from bot.config.problems import ConfigError
 from bot.core.pulls.card_of_pull import card_of
 from bot.core.pulls.conduct import Steps, conduct
-from bot.core.pulls.gate import JobState, Standing, standings
+from bot.core.pulls.gate import Gate, JobState, Standing, standings
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.pull import MergeGroup, Pull, PullState, Target
 from bot.core.pulls.pull_card import render
@@ -26,7 +26,8 @@ from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.grouping import reference_of, with_group_facts
-from bot.handlers.heads import with_others
+from bot.handlers.heads import remember_head, with_others
+from bot.handlers.opened import has_open_checks, open_checks
 from bot.handlers.posting import CARD, post_card, post_checks
 from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
@@ -47,17 +48,30 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
     target = _target(reference, rooms)
     if target is None:
         return None
+    if isinstance(target, Pull):
+        remember_head(target, rooms)
     entries, runs = _remembered(target, rooms, troubles)
     if _is_at_rest(target, runs, rooms):
         return None
-    situation = replace(_situation(target, entries, runs, rooms), elsewhere=_elsewhere(target, rooms, troubles))
+    situation = replace(
+        _situation(target, entries, runs, rooms),
+        elsewhere=_elsewhere(target, rooms, troubles),
+        opened=open_checks(target, rooms),
+    )
     situation = replace(situation, runs=_take(conduct(situation), situation, rooms, troubles))
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
-    steps = with_others(situation, conduct(situation), rooms)
+    steps = with_others(situation, conduct(situation), lambda pull: _gate_of(pull, rooms, troubles), rooms)
     wait = _show(situation, steps, rooms)
     if troubles.found:
         raise troubles.found[0]
     return _again(situation, steps, wait, rooms.poll_s)
+
+
+def _gate_of(pull: Pull, rooms: AppRooms, troubles: Troubles) -> Gate:
+    """The gate of another pull request by itself, as it is now; nothing is done for it."""
+    entries, runs = _remembered(pull, rooms, troubles)
+    elsewhere = _elsewhere(pull, rooms, troubles)
+    return conduct(replace(_situation(pull, entries, runs, rooms), elsewhere=elsewhere)).gate
 
 
 def _target(reference: Reference, rooms: AppRooms) -> Target | None:
@@ -100,7 +114,7 @@ def _advanced(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
 
 def _is_at_rest(target: Target, runs: tuple[Run, ...], rooms: AppRooms) -> bool:
     """Whether nobody waits for this target, nothing runs, and nothing of ours stands there."""
-    if any(not one.state.final for one in runs):
+    if any(not one.state.final for one in runs) or has_open_checks(target, rooms):
         return False
     if isinstance(target, MergeGroup):
         return target.destroyed
@@ -114,6 +128,9 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
         policy = policy_of(target, rooms)
     except ConfigError as error:
         return _without_policy(target, entries, runs, error, rooms)
+    if isinstance(target, MergeGroup) and target.destroyed:
+        # Its commit may be gone from GitHub, and only ends are left to be told.
+        return Situation(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
     made = prepare(target, policy, entries, runs, rooms)
     trust = _trust(target, entries, policy, standings(made.wanted, runs, (), target.head_sha), rooms)
     runs = carry_forward(target, policy, made.wanted, runs, rooms)
@@ -173,8 +190,8 @@ def _take(steps: Steps, situation: Situation, rooms: AppRooms, troubles: Trouble
 def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
     """Checks first, for they gate; then the card and the answers. Gives how long the card has to wait."""
     checks = with_remarks(situation, steps.standings, steps.checks, rooms)
-    post_checks(situation.repository, situation.head_sha, checks, rooms)
     target = situation.target
+    post_checks(target, checks, rooms)
     if not isinstance(target, Pull):
         return 0.0
     answer(situation, rooms)

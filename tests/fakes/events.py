@@ -9,6 +9,7 @@ from bot.core.pulls.webhook_events import (
     MergeGroupEvent,
     PullRequestEvent,
     PushEvent,
+    WorkflowJobEvent,
     WorkflowRunEvent,
 )
 from bot.ports import Comment
@@ -101,6 +102,12 @@ def workflow_event(run_id: int) -> WorkflowRunEvent:
     """A workflow run went a step on."""
     part = {"id": run_id, "head_sha": sha("main")}
     return WorkflowRunEvent.model_validate({"action": "completed", "repository": _REPO, "workflow_run": part})
+
+
+def workflow_job_event(run_id: int) -> WorkflowJobEvent:
+    """A job of a workflow run went a step on."""
+    part = {"id": 9, "run_id": run_id, "head_sha": sha("main"), "status": "completed"}
+    return WorkflowJobEvent.model_validate({"action": "completed", "repository": _REPO, "workflow_job": part})
 
 
 def push_event(number: int) -> PushEvent:

@@ -1,7 +1,8 @@
 """Whatever is delivered twice, late or out of order, and whenever the process dies: three things always hold.
 
 At most one live run for a job of a head; at most one card; the gate of a head never green without a pass of every
-required job of that very head. And when the noise ends, everything comes to rest with nothing lost.
+required job of that very head. And when the noise ends, everything comes to rest with nothing lost, and no check run
+of ours looks as if somebody still worked on it.
 """
 
 import random
@@ -15,13 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from bot.config.policy import POLICY_PATH
 from bot.core.judging.outcome import Result
 from bot.core.pulls.ledger import RunState
-from bot.core.pulls.pull import PullRef, PullState
+from bot.core.pulls.pull import MergeGroup, PullRef, PullState
 from bot.core.pulls.webhook_events import Event
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile, under_way
 from bot.ports import BackendError, ForgeError
 from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, passes
-from tests.fakes.events import check_event, comment_event, pull_event
+from tests.fakes.events import check_event, comment_event, group_event, pull_event
 from tests.fakes.trees import sha
 
 PATHS = {"docs": "docs/a.md", "one job": "src/lora/a.py", "three jobs": "src/peft/a.py"}
@@ -29,6 +30,13 @@ REQUIRED = {
     "docs/a.md": (),
     "src/lora/a.py": ("0-lora-ddp",),
     "src/peft/a.py": ("0-lora-ddp", "0-amplified-lora", "0-recompute"),
+}
+# How the policy at each base differs from the first: its verl, nothing that can be read, another name of the gate.
+BASES = {
+    "first": ("", ""),
+    "newer verl": (sha("verl"), sha("newer verl")),
+    "broken": ("schema: 1", "schema: 2"),
+    "renamed": ("rules:", "gate: {name: other gate}\nrules:"),
 }
 COMMANDS = (
     "/verl-e2e run",
@@ -54,6 +62,7 @@ class AppMachine(RuleBasedStateMachine):
         super().__init__()
         self.app = App()
         self.heads = ["h0"]
+        self.groups: list[MergeGroup] = []
         self.waiting: list[tuple[Event, str]] = []
         self.app.open("h0", "src/peft/a.py")
         self.deliver_later(pull_event("opened", "h0"))
@@ -94,11 +103,29 @@ class AppMachine(RuleBasedStateMachine):
         self.app.hub.pulls[7] = replace(pull, head_repository=where, draft=draft, state=state)
         self.deliver_later(pull_event("edited", self.heads[-1]))
 
-    @rule(newer=st.booleans())
-    def the_base_moves(self, newer: bool) -> None:
-        base, verl = (sha("moved"), "newer verl") if newer else (BASE, "verl")
-        self.app.hub.files[(base, POLICY_PATH)] = POLICY.replace(sha("verl"), sha(verl)).encode()
-        self.app.hub.pulls[7] = replace(self.app.hub.pulls[7], base_sha=base)
+    @rule(base=st.sampled_from(sorted(BASES)))
+    def the_base_moves(self, base: str) -> None:
+        old, new = BASES[base]
+        tip = BASE if base == "first" else sha(base)
+        self.app.hub.files[(tip, POLICY_PATH)] = POLICY.replace(old, new).encode()
+        self.app.hub.pulls[7] = replace(self.app.hub.pulls[7], base_sha=tip)
+
+    @rule(path=st.sampled_from(sorted(PATHS)))
+    def the_queue_asks(self, path: str) -> None:
+        name = f"group{len(self.groups)}"
+        self.groups.append(MergeGroup(REPOSITORY, "main", BASE, sha(name), (7,)))
+        self.app.paths[sha(name)] = PATHS[path]
+        self.deliver_later(group_event("checks_requested", name))
+
+    @rule()
+    def the_queue_gives_up(self) -> None:
+        if self.groups:
+            self.deliver_later(group_event("destroyed", f"group{len(self.groups) - 1}"))
+
+    @rule()
+    def look_at_a_group(self) -> None:
+        if self.groups:
+            self.safely(lambda: reconcile(self.groups[-1], self.app.rooms))
 
     @rule(text=st.sampled_from(COMMANDS), author=st.sampled_from(PEOPLE))
     def comment(self, text: str, author: str) -> None:
@@ -203,6 +230,8 @@ class AppMachine(RuleBasedStateMachine):
             for run in self.app.backend.live():
                 self.app.backend.finish(run, passes)
             self.look()
+            for group in self.groups:
+                self.safely(lambda group=group: reconcile(group, self.app.rooms))  # type: ignore[misc]
         assert self.app.backend.live() == []
         assert all(one.state in {*RunState} and one.state.final for one in self.app.ledger.kept.values())
         assert under_way(REPOSITORY, self.app.rooms) == ()
@@ -210,7 +239,9 @@ class AppMachine(RuleBasedStateMachine):
         assert reconcile(PullRef(REPOSITORY, 7), self.app.rooms) is None
         assert set(self.app.hub.calls) <= {"pull", "role", "file_at"}
         pull = self.app.hub.pulls[7]
-        gate = self.app.hub.gate(pull.head_sha)
+        assert [check for check in self.app.hub.runs if check.status != "completed"] == []
+        name = "other gate" if pull.base_sha == sha("renamed") else "verl-e2e"
+        gate = self.app.hub.gate(pull.head_sha, name)
         if pull.state is PullState.OPEN:
             assert gate is not None
             assert gate.status == "completed"

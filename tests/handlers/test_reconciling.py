@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from bot.handlers.taking import Taken, leave_blocked
 from bot.handlers.trusting import AUTHOR_KEPT
 from bot.ports import BackendError, ForgeError
 from bot.wiring.folders import run_folders
-from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, blocks, fails, passes
+from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, FakeSource, blocks, fails, passes
 from tests.fakes.trees import sha
 
 SMOKE, AMPLIFIED, RECOMPUTE = "0-lora-ddp", "0-amplified-lora", "0-recompute"
@@ -676,6 +677,108 @@ def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
     reconcile(made, app.rooms)
     assert (live(app), under_way(REPOSITORY, app.rooms)) == ([], ())
     assert reconcile(made, app.rooms) is None
+
+
+def test_a_merge_group_that_was_given_up_leaves_no_check_open(app: App) -> None:
+    made = group(app)
+    reconcile(made, app.rooms)
+    remember_end(made, app.rooms)
+    for _ in range(3):
+        reconcile(made, app.rooms)
+        app.backend.settle()
+    assert unfinished(app) == []
+    assert (gate(app, "group")[1:], live(app)) == (("cancelled", "The merge queue gave this group up"), [])
+    app.hub.calls.clear()
+    assert reconcile(made, app.rooms) is None
+    assert app.hub.calls == []
+
+
+def test_a_group_that_was_merged_keeps_its_green_gate(app: App) -> None:
+    made = group(app)
+    reconcile(made, app.rooms)
+    finish(app, SMOKE, passes)
+    reconcile(made, app.rooms)
+    remember_end(made, app.rooms)
+    reconcile(made, app.rooms)
+    assert gate(app, "group")[1] == "success"
+
+
+def unfinished(app: App) -> list[str]:
+    """The check runs of ours that look as if somebody still worked on them."""
+    return [f"{check.head_sha[:7]} {check.name}" for check in app.hub.runs if check.status != "completed"]
+
+
+@pytest.mark.parametrize("how", (passes, fails, blocks))
+def test_a_superseded_run_that_ends_by_itself_leaves_no_check_open(app: App, how: object) -> None:
+    app.open()
+    look(app)
+    app.backend.begin()
+    look(app)
+    app.push("two", "docs/a.md")
+    look(app)
+    assert unfinished(app) == [f"{sha('one')[:7]} verl-e2e / {SMOKE}"]
+    finish(app, SMOKE, how)
+    look(app)
+    assert unfinished(app) == []
+    conclusion = {check.name: check.conclusion for check in app.hub.runs if check.head_sha == sha("one")}
+    assert conclusion["verl-e2e"] == "cancelled"
+    wanted = {passes: "success", fails: "failure", blocks: "action_required"}[how]  # type: ignore[index]
+    assert conclusion[f"verl-e2e / {SMOKE}"] == wanted
+
+
+def test_checks_of_jobs_that_never_began_are_ended_however_many_heads_ago(app: App) -> None:
+    app.open()
+    for head in ("one", "two", "three", "four"):
+        app.push(head)
+        look(app)
+        assert f"{sha(head)[:7]} verl-e2e / {SMOKE}" in unfinished(app)
+    app.push("five", "docs/a.md")
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert unfinished(app) == []
+
+
+@pytest.mark.parametrize("ending", ("cancel", "close", "draft", "fork", "base", "policy", "gate", "problem"))
+def test_whatever_holds_a_job_leaves_no_check_that_waits_for_ever(app: App, ending: str) -> None:
+    app.open()
+    look(app)
+    assert len(unfinished(app)) == 4
+    moved = sha("moved")
+    told: dict[str, dict[str, Any]] = {
+        "close": {"state": PullState.CLOSED},
+        "draft": {"draft": True},
+        "fork": {"head_repository": "evil/bridge"},
+        "cancel": {},
+        "problem": {},
+    }
+    written = {"base": "src/peft/", "policy": "schema: 1", "gate": "rules:"}.get(ending, "")
+    other = {"base": "src/other/", "policy": "schema: 2", "gate": "gate: {name: e2e}\nrules:"}.get(ending, "")
+    app.hub.files[(moved, POLICY_PATH)] = POLICY.replace(written, other).encode() if written else POLICY.encode()
+    if ending == "cancel":
+        ask(app, "cancel")
+    if ending == "problem":
+        app.rooms = replace(app.rooms, changes=no_trees)
+    app.open(**told.get(ending, {"base_sha": moved}))
+    to_the_end(app)
+    assert (live(app), unfinished(app)) == ([], [])
+
+
+def no_trees(_: object) -> FakeSource:
+    raise FolderError("there is no such commit any more")
+
+
+def test_what_was_opened_right_before_a_kill_is_ended_all_the_same(app: App) -> None:
+    app.open()
+    app.hub.fail = ["write_check!"]
+    with pytest.raises(ForgeError):
+        look(app)
+    app.restart()
+    app.push("two", "docs/a.md")
+    look(app)
+    app.backend.settle()
+    look(app)
+    assert unfinished(app) == []
 
 
 def test_only_our_own_app_writes_the_gate(app: App) -> None:

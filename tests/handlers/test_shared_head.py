@@ -6,18 +6,21 @@ import pytest
 
 from bot.config.policy import POLICY_PATH
 from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
+from tests.fakes.events import comment_event, pull_event, workflow_event, workflow_job_event
 from tests.fakes.trees import sha
 
 OTHER = PullRef(REPOSITORY, 8)
-LENIENT = sha("lenient")
+LENIENT, STRICT = sha("lenient"), sha("strict")
 
 
 @pytest.fixture
 def app() -> App:
     made = App()
     made.hub.files[(LENIENT, POLICY_PATH)] = POLICY.replace("paths: [docs/]", "paths: [docs/, src/]").encode()
+    made.hub.files[(STRICT, POLICY_PATH)] = POLICY.replace(sha("verl"), sha("other verl")).encode()
     return made
 
 
@@ -33,6 +36,11 @@ def open_other(app: App, pull: Pull, **given: object) -> None:
 def said(app: App) -> str:
     found = app.hub.gate(sha("one"))
     return "" if found is None else found.conclusion or found.status
+
+
+def title(app: App) -> str:
+    found = app.hub.gate(sha("one"))
+    return "" if found is None else found.title
 
 
 def pass_all(app: App, ref: PullRef) -> None:
@@ -88,10 +96,8 @@ def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: 
     look(app)
     open_other(app, pull, base_sha=LENIENT)
     look(app, OTHER)
-    assert said(app) == "action_required"
-    shown = app.hub.gate(sha("one"))
-    assert shown is not None
-    assert "Pull request #7 has this head too" in shown.title
+    assert said(app) == "in_progress"
+    assert title(app).startswith("Waits for pull request #7, which has this head too; there it says: 0 of 1 required")
     look(app)
     assert said(app) == "in_progress"
     pass_all(app, REF)
@@ -121,3 +127,82 @@ def test_a_head_that_another_one_had_before_a_push_asks_nothing(app: App) -> Non
     app.push("two")
     look(app, OTHER)
     assert said(app) == "success"
+
+
+@pytest.mark.parametrize("ref", (REF, OTHER), ids=str)
+def test_the_end_of_a_shared_run_turns_the_gate_green_by_a_look_at_either(app: App, ref: PullRef) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    app.backend.finish(app.backend.live()[0], passes)
+    look(app, ref)
+    assert said(app) == "success", title(app)
+
+
+def test_the_end_of_a_shared_run_is_a_reason_to_look_at_everybody_who_has_its_head(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    (run,) = app.ledger.runs(REPOSITORY)
+    app.ledger.put_run(run.model_copy(update={"handle": "77"}))
+    for event in (workflow_event(77), workflow_job_event(77)):
+        assert hear(event, app.rooms) == (REF, OTHER)
+
+
+def test_what_is_heard_of_one_is_a_reason_to_look_at_the_others(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    said_now = app.hub.say(REF, "alice", "/verl-e2e status")
+    assert set(hear(comment_event(said_now), app.rooms)) == {REF, OTHER}
+    assert set(hear(pull_event("closed", "one"), app.rooms)) == {REF, OTHER}
+    pushed = pull_event("synchronize", "two").model_copy(update={"before": sha("one")})
+    assert set(hear(pushed, app.rooms)) == {REF, OTHER}
+
+
+def test_a_gate_that_waits_for_another_names_what_that_one_needs(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    app.backend.finish(app.backend.live()[0], passes)
+    look(app)
+    open_other(app, pull, draft=True, base_sha=STRICT)
+    look(app, REF)
+    look(app, OTHER)
+    look(app, REF)
+    assert said(app) == "action_required"
+    assert title(app).startswith("Pull request #8 has this head too, and one gate is shown for both; there it says: 0-")
+    assert "drafts are planned, not run" in title(app)
+
+
+def test_a_push_away_from_a_shared_head_leaves_its_checks_to_the_other(app: App) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    app.push("two", "src/lora/a.py")
+    look(app)
+    assert said(app) == "in_progress"
+    for _ in range(4):
+        app.backend.settle()
+        for run in app.backend.live():
+            app.backend.finish(run, passes)
+        look(app)
+        look(app, OTHER)
+    assert said(app) == "success"
+    assert {check.status for check in app.hub.runs} == {"completed"}
+
+
+def test_checks_of_a_closed_one_are_ended_by_the_one_that_is_left(app: App) -> None:
+    pull = app.open(path="src/peft/a.py")
+    look(app)
+    open_other(app, pull, base_sha=LENIENT)
+    app.hub.pulls[REF.number] = replace(pull, state=PullState.CLOSED)
+    for _ in range(4):
+        look(app)
+        app.backend.settle()
+        look(app, OTHER)
+    assert said(app) == "success"
+    assert {check.status for check in app.hub.runs} == {"completed"}

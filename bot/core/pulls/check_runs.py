@@ -28,6 +28,18 @@ class Conclusion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class OpenCheck:
+    """A check run of ours that may still be without a conclusion on GitHub."""
+
+    # Its name there.
+    name: str
+    # The commit that it is on, 40 digits.
+    head_sha: str
+    # Our own id of it, see `bot.core.pulls.checks_wanted.CheckId`.
+    external_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """A remark on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
 

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level
-from bot.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion
-from bot.core.pulls.check_text import gate_text, job_text, waits
+from bot.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
+from bot.core.pulls.check_text import gate_text, job_text, title, waits
 from bot.core.pulls.gate import Gate, GateState, JobState, Standing
 from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.pull import MergeGroup
 from bot.core.pulls.situation import Situation
 
 RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
-_SHOWN_EARLIER = 2
 _CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
 _CONCLUSIONS = {
     JobState.PASSED: Conclusion.SUCCESS,
@@ -24,16 +24,27 @@ _CONCLUSIONS = {
     JobState.HELD: Conclusion.ACTION_REQUIRED,
 }
 _OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
-_ENDED_EARLY = frozenset({RunState.CANCELLED, RunState.CANCELLING, RunState.LOST})
 
 
 def checks_wanted(
     situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]
 ) -> tuple[CheckRun, ...]:
     """Every check run that should stand, the gate first; the same values for the same situation."""
-    own = (_gate_check(situation, found, told), *_job_checks(situation, found))
-    earlier = (one for one in runs if one.head_sha != situation.head_sha)
-    return (*own, *_left_over(situation, found, runs), *_superseded(situation, tuple(earlier)))
+    # Of a group that the queue wants no more, perhaps because it was merged, only what is open is ended.
+    own = () if _is_given_up(situation) else tuple(_own(situation, found, told, runs))
+    known = {(check.name, check.head_sha) for check in own}
+    others = (check for check in situation.opened if (check.name, check.head_sha) not in known)
+    return (*own, *(end for check in others if (end := _closing(situation, check, runs)) is not None))
+
+
+def _is_given_up(situation: Situation) -> bool:
+    return isinstance(situation.target, MergeGroup) and situation.target.destroyed
+
+
+def _own(situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    yield _gate_check(situation, found, told)
+    yield from _job_checks(situation, found)
+    yield from _left_over(situation, found, runs)
 
 
 def check_name(gate_name: str, job_id: str) -> str:
@@ -93,9 +104,10 @@ def _button(level: Level) -> str:
 
 
 def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[CheckRun]:
+    opened = {check.name for check in situation.opened if check.head_sha == situation.head_sha}
     for one in found:
-        # What is held as a whole is told by the gate alone.
-        if one.state is JobState.HELD:
+        # What is held as a whole is told by the gate alone, but what was shown as waiting must not wait for ever.
+        if one.state is JobState.HELD and check_name(situation.policy.gate.name, one.wanted.id) not in opened:
             continue
         status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
         run, words = one.run, job_text(one)
@@ -121,16 +133,41 @@ def _left_over(situation: Situation, found: Iterable[Standing], runs: tuple[Run,
     return (_of_earlier(situation, one, why) for one in last.values())
 
 
-def _superseded(situation: Situation, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
-    """The checks of earlier heads whose runs were ended: they must not look as if somebody still worked on them."""
-    heads = list(dict.fromkeys(one.head_sha for one in sorted(runs, key=lambda one: one.created, reverse=True)))
-    why = f"The head is {situation.head_sha} now; this one counts no more."
-    for head in heads[:_SHOWN_EARLIER]:
-        of_head = [one for one in runs if one.head_sha == head]
-        last = {one.job_id: one for one in sorted(of_head, key=lambda one: one.attempt)}
-        if any(one.state in _ENDED_EARLY for one in last.values()):
-            yield from (_of_earlier(situation, one, why) for one in last.values())
-            yield _gate_of_earlier(situation, head, why)
+def _closing(situation: Situation, check: OpenCheck, runs: tuple[Run, ...]) -> CheckRun | None:
+    """How a check ends that nobody waits for any more: as its last run did, open only while that run is not over.
+
+    None while nobody can say: the run goes on, and there is no plan that would ask for it or not.
+    """
+    own = read_check_id(check.external_id)
+    of_job = [run for run in runs if own is not None and (run.head_sha, run.job_id) == (check.head_sha, own.job_id)]
+    why, in_short = _why_closed(situation, check)
+    if of_job:
+        last = max(of_job, key=lambda run: run.attempt)
+        of_head = check.head_sha == situation.head_sha and not situation.over
+        if of_head and situation.plan is None and not last.state.final:
+            return None
+        return replace(_of_earlier(situation, last, why), name=check.name, external_id=check.external_id)
+    return CheckRun(
+        name=check.name,
+        head_sha=check.head_sha,
+        status=CheckStatus.COMPLETED,
+        conclusion=Conclusion.CANCELLED,
+        title=in_short,
+        summary=why,
+        external_id=check.external_id,
+    )
+
+
+def _why_closed(situation: Situation, check: OpenCheck) -> tuple[str, str]:
+    """Why nobody waits for a check any more: a sentence, and a title."""
+    if check.head_sha != situation.head_sha:
+        why = f"The head is {situation.head_sha} now; this one counts no more."
+        return why, f"Superseded by {situation.head_sha[:12]}"
+    if situation.over:
+        return f"{situation.over[:1].upper()}{situation.over[1:]}.", title(situation.over)
+    if situation.plan is None:
+        return "There is no plan for this head now, so nothing asks for this check.", "There is no plan"
+    return "This check is not asked for any more; it counts for nothing.", "Not asked for any more"
 
 
 def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
@@ -148,16 +185,4 @@ def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
         summary=why,
         details_url=run.url,
         external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),
-    )
-
-
-def _gate_of_earlier(situation: Situation, head: str, why: str) -> CheckRun:
-    return CheckRun(
-        name=situation.policy.gate.name,
-        head_sha=head,
-        status=CheckStatus.COMPLETED,
-        conclusion=Conclusion.CANCELLED,
-        title=f"Superseded by {situation.head_sha[:12]}",
-        summary=why,
-        external_id=str(CheckId(situation.number or 0, head)),
     )

@@ -60,6 +60,7 @@ def conduct(situation: Situation) -> Steps:
         nothing_because=_nothing_because(situation),
         obstacle=_obstacle(situation),
         broken=situation.broken,
+        waits_for=_waits_for(situation),
     )
     return Steps(starting, ending, checks_wanted(situation, found, told, runs), found, told)
 
@@ -219,12 +220,20 @@ def _too_late(situation: Situation) -> str:
 def _obstacle(situation: Situation) -> str:
     """What keeps the gate from success whatever the jobs say, empty for nothing."""
     if situation.plan is None:
-        return situation.problem or "there is no plan"
-    if situation.beside:
-        return situation.beside
+        return situation.problem or situation.over or "there is no plan"
+    if situation.beside is not None and not situation.beside.underway:
+        shared = f"pull request #{situation.beside.number} has this head too, and one gate is shown for both"
+        return f"{shared}; there it says: {situation.beside.title}"
     late = _too_late(situation)
     done = all(_is_done(one, situation) for one in situation.wanted if one.required)
     return "" if done else late
+
+
+def _waits_for(situation: Situation) -> str:
+    """What the gate waits for though every job of this target is satisfied, empty for nothing."""
+    if situation.beside is None or not situation.beside.underway:
+        return ""
+    return f"pull request #{situation.beside.number}, which has this head too; there it says: {situation.beside.title}"
 
 
 def _is_done(wanted: WantedJob, situation: Situation) -> bool:

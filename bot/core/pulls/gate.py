@@ -132,11 +132,13 @@ def gate(
     nothing_because: tuple[str, ...] = (),
     obstacle: str = "",
     broken: tuple[str, ...] = (),
+    waits_for: str = "",
 ) -> Gate:
     """The gate of a head from where its wanted jobs stand; extras among them do not count.
 
     `nothing_because` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
-    relied on, or no time left to wait; with one there is no success. `broken` are uses in verl that the change breaks:
+    relied on, or no time left to wait; with one there is no success. `waits_for` is what keeps the gate open beside
+    the jobs, empty for nothing. `broken` are uses in verl that the change breaks:
     a failure unless every required level is overridden.
     """
     required = tuple(one for one in found if one.wanted.required)
@@ -153,6 +155,8 @@ def gate(
     if unsatisfied:
         first = unsatisfied[0]
         return Gate(GateState.ACTION_REQUIRED, _sentence(f"{first.wanted.id} {first.state}: {first.because}"), reasons)
+    if waits_for:
+        return Gate(GateState.IN_PROGRESS, _sentence(f"waits for {waits_for}"), (f"waits for {waits_for}", *reasons))
     if not required:
         return Gate(GateState.SUCCESS, "No verl coverage is required by this change", nothing_because)
     return Gate(GateState.SUCCESS, _passed_title(required), reasons)

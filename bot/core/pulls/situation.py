@@ -5,6 +5,7 @@ from datetime import datetime
 
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
+from bot.core.pulls.check_runs import OpenCheck
 from bot.core.pulls.ledger import Override, Run
 from bot.core.pulls.pull import Pull, PullState, Target, repository_of
 from bot.core.pulls.trust import NeedsApproval, Trusted
@@ -16,6 +17,18 @@ CLOSED = "the pull request is closed"
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Another open pull request with the same head, for which the head is not satisfied."""
+
+    # Its number.
+    number: int
+    # What its own gate says.
+    title: str
+    # Whether its gate waits for runs alone.
+    underway: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """A target with all that is known of it.
 
@@ -24,7 +37,8 @@ class Situation:
     prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
     are those of every head of the pull request, `elsewhere` those that other pull requests with this head have.
     `merge_base` is where the head left the base, empty where unknown.
-    `beside` is why the commit's gate stays closed though this target's may open, empty for nothing.
+    `opened` are the checks of this target, on whatever head, that may still be without a conclusion on GitHub.
+    `beside` is the pull request that keeps the commit's gate closed though this target's may open.
     """
 
     target: Target
@@ -39,7 +53,8 @@ class Situation:
     runs: tuple[Run, ...] = field(default=())
     elsewhere: tuple[Run, ...] = ()
     merge_base: str = ""
-    beside: str = ""
+    opened: tuple[OpenCheck, ...] = ()
+    beside: Beside | None = None
 
     @property
     def repository(self) -> str:

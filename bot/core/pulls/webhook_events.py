@@ -94,6 +94,8 @@ class PullRequestEvent(Part):
     sender: Account
     pull_request: PullPart
     label: Labelled | None = None
+    # The head that a push replaced.
+    before: Sha | None = None
 
 
 class IssuePart(Part):
