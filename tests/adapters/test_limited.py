@@ -1,0 +1,145 @@
+"""Child processes with limits: whatever the work does, the parent gets a value or a typed failure in time."""
+
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from bot.adapters.limited import LimitedProcesses, Limits, StepError
+from bot.adapters.limited.limits import dumps, loads
+from bot.core.change import Change
+from bot.ports import ForgeError, LimitError
+from tests.adapters.limited_work import Evil
+
+LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
+
+
+def refuse(_: object) -> object:
+    raise AssertionError("nothing is asked")
+
+
+@pytest.fixture
+def processes() -> Iterator[LimitedProcesses]:
+    made = LimitedProcesses("tests.adapters.limited_work:work", at_once=2)
+    yield made
+    made.close()
+
+
+def run(processes: LimitedProcesses, name: str, argument: object = None, limits: Limits = LIMITS) -> object:
+    return processes.run(name, argument, limits, refuse)
+
+
+def test_a_frozen_value_comes_back_as_it_was(processes: LimitedProcesses) -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert run(processes, "value", name) == Change("a" * 40, name, None, ())
+
+
+def test_no_secret_of_the_service_is_in_the_child(processes: LimitedProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", "hunter2")
+    found = run(processes, "environment")
+    assert isinstance(found, dict)
+    assert set(found) <= {"PATH", "LC_ALL", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "LC_CTYPE"}
+
+
+def test_memory_is_limited(processes: LimitedProcesses) -> None:
+    with pytest.raises(LimitError, match=r"memory that it needs exceeds 512 MiB"):
+        run(processes, "memory")
+
+
+def test_a_source_that_takes_memory_beyond_measure_is_a_limit_and_no_crash(processes: LimitedProcesses) -> None:
+    with pytest.raises(LimitError):
+        run(processes, "parse", "import " + "a." * 100_000 + "a")
+    assert isinstance(run(processes, "value", "x"), Change)
+
+
+def test_processor_time_is_limited(processes: LimitedProcesses) -> None:
+    with pytest.raises(LimitError, match="processor time that it takes exceeds 2 s"):
+        run(processes, "spin")
+
+
+def test_time_is_limited(processes: LimitedProcesses) -> None:
+    started = time.monotonic()
+    with pytest.raises(LimitError, match=r"the time that it takes exceeds 0\.5 s"):
+        run(processes, "sleep", limits=Limits(wall_s=0.5))
+    assert time.monotonic() - started < 60
+
+
+def test_a_large_answer_is_a_limit(processes: LimitedProcesses) -> None:
+    with pytest.raises(LimitError, match="its answer exceeds 16 MiB"):
+        run(processes, "large")
+
+
+def test_an_answer_that_would_run_code_is_refused(processes: LimitedProcesses) -> None:
+    with pytest.raises(StepError, match="no value that a child may send"):
+        run(processes, "evil")
+    # Nor would the parent believe a child that left out its own look at the answer.
+    with pytest.raises(pickle.UnpicklingError):
+        loads(dumps(("value", Evil())))
+    assert not os.path.exists("/tmp/never")
+
+
+def test_errors_say_whose_they_are(processes: LimitedProcesses) -> None:
+    with pytest.raises(StepError, match="name another") as mistake:
+        run(processes, "mistake")
+    assert mistake.value.user_mistake
+    with pytest.raises(StepError, match="RuntimeError: a fault of ours") as fault:
+        run(processes, "fault")
+    assert not fault.value.user_mistake
+    assert "limited_work.py" in fault.value.where
+    with pytest.raises(StepError, match="ended with 7"):
+        run(processes, "die")
+
+
+def test_the_child_asks_the_parent(processes: LimitedProcesses) -> None:
+    assert processes.run("ask", [1, 2], LIMITS, lambda one: one) == [1, 2]
+
+
+def test_what_the_parent_could_not_answer_is_its_own_error(processes: LimitedProcesses) -> None:
+    error = ForgeError("down", passing=True, wait_s=7.0)
+
+    def fail(_: object) -> object:
+        raise error
+
+    with pytest.raises(ForgeError) as raised:
+        processes.run("ask", [1], LIMITS, fail)
+    assert raised.value is error
+    assert processes.run("ask in vain", None, LIMITS, fail) == "went on"
+
+
+def test_nothing_that_the_work_started_is_left(processes: LimitedProcesses) -> None:
+    group = run(processes, "leave")
+    left = [one for one in psutil.process_iter() if one.status() != psutil.STATUS_ZOMBIE and _group(one) == group]
+    assert left == []
+
+
+def _group(process: psutil.Process) -> int:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return 0
+
+
+def test_each_piece_of_work_has_a_process_of_its_own(processes: LimitedProcesses) -> None:
+    assert len({run(processes, "pid") for _ in range(3)}) == 3
+
+
+def test_one_that_hangs_holds_up_no_other(processes: LimitedProcesses) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        hung = pool.submit(run, processes, "sleep", None, Limits(wall_s=10.0))
+        done = [pool.submit(run, processes, "value", str(number)) for number in range(3)]
+        assert [one.result(timeout=60) for one in done]
+        assert not hung.done()
+        with pytest.raises(LimitError):
+            hung.result()
+
+
+def test_children_that_wait_end_with_the_parent(processes: LimitedProcesses) -> None:
+    run(processes, "pid")
+    waiting = [one for one in psutil.Process().children() if "limited.child" in " ".join(one.cmdline())]
+    assert waiting
+    processes.close()
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in waiting)
