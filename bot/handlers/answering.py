@@ -7,7 +7,6 @@ from bot.core.pulls.ledger import Asked
 from bot.core.pulls.pull import Pull
 from bot.core.pulls.situation import Situation
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.planning import Planner
 from bot.handlers.posting import reply
 from bot.ports import ForgeError
 
@@ -33,8 +32,7 @@ def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
     if situation.policy.reach is None:
         return _fenced((f"{situation.policy.source} follows no reach: paths are judged by their names alone",))
     try:
-        planner = Planner(rooms.changes(situation.target), rooms.uses, rooms.summaries)
-        found = planner.explain(situation.head_sha, situation.policy, [(path, symbol)])
+        found = rooms.analysis.explain(situation.target, situation.policy, path, symbol)
     except Exception as error:
         if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
             raise

@@ -14,8 +14,8 @@ from bot.core.pulls.commands import CommandLine
 from bot.core.pulls.job_order import BRIDGE_FOLDER, VERL_FOLDER
 from bot.core.pulls.pull import Target
 from bot.core.pulls.trust import Actor
-from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
+from bot.handlers.analysis import Analysis
 from bot.handlers.planning import Planned
 from bot.ports import (
     Backend,
@@ -26,9 +26,7 @@ from bot.ports import (
     People,
     Pulls,
     Revisions,
-    RunFolders,
     SourceTrees,
-    SummaryStore,
 )
 
 Value = TypeVar("Value")
@@ -75,8 +73,8 @@ class AppRooms:
     """What hearing and reconciling need of the world.
 
     `changes` gives the trees of a target, base and head among them; `verl` the verl repository in which a revision
-    can be found; `sources` says where a job finds Bridge and verl by their commits. `folders` must judge by bands of
-    ours, never by a run folder's own. `artifacts` is the folder that run folders are brought into. `app_id` is our
+    can be found; `sources` says where a job finds Bridge and verl by their commits. `analysis` reads what strangers
+    wrote. `artifacts` is the folder that run folders are brought into. `app_id` is our
     App's, None where GitHub's own token speaks for us. `read_commands` finds the command lines of a comment.
     `bookkeeping` is held while a remembered list is read and changed, for several looks may share it.
     `poll_s` is how long a run under way is left alone when no event tells of it: short where none ever does.
@@ -88,12 +86,10 @@ class AppRooms:
     people: People
     ledger: Ledger
     backend: Backend
-    folders: RunFolders
+    analysis: Analysis
     clock: Clock
     changes: Callable[[Target], SourceTrees]
     verl: Callable[[str], Revisions]
-    summaries: SummaryStore
-    uses: Uses
     site: SiteProfile
     artifacts: Path
     read_commands: Callable[[str], tuple[CommandLine, ...]]
@@ -102,5 +98,8 @@ class AppRooms:
     poll_s: float = 30.0
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
+    # Why heads cannot be planned, and how often judging a run failed.
+    unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
+    judgings: Kept[int] = field(default_factory=lambda: Kept(256))
     authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
     bookkeeping: Lock = field(default_factory=Lock)

@@ -1,22 +1,17 @@
 """Ask the back end where runs stand, and judge what an ended one left: a run's own word counts for nothing."""
 
-import math
+import logging
+from pathlib import Path
 
-from bot.core.jobs import Job
-from bot.core.judging.documents import verdict_json
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.pulls.job_order import same_job
 from bot.core.pulls.ledger import Run, RunState
-from bot.core.record import Record
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.judging import judge_run, write_judgement
-from bot.ports import BackendError
+from bot.handlers.judging_ended import NO_FOLDER, Judged, blocked, cannot_be_judged
+from bot.ports import BackendError, LimitError
 
-# A verdict is bounded by its parts; one beyond this is not kept, its result and sentence are.
-MAX_VERDICT = 512 * 1024
-NO_FOLDER = "the run ended and left no run folder"
-OTHER_JOB = "the run folder holds another job than the one that was sent, so it is no evidence"
-SEVERAL = "the run left not one run folder but several"
+# How often judging one run may fail by a fault of ours before it is called Blocked.
+MOST_JUDGINGS = 5
+
+log = logging.getLogger(__name__)
 
 
 def advance(run: Run, rooms: AppRooms) -> Run:
@@ -65,53 +60,41 @@ def _judged(run: Run, rooms: AppRooms) -> Run:
         if not error.final:
             raise
         return _blocked(run, rooms, str(error))
+    return _with_judgement(run, rooms, _judgement(run, folder, rooms))
+
+
+def _judgement(run: Run, folder: Path, rooms: AppRooms) -> Judged:
+    """What the run folder comes to; a fault of ours is tried again a few times, and not for ever."""
     try:
-        found = rooms.folders.find(folder)
-        if len(found) != 1:
-            return _blocked(run, rooms, SEVERAL if found else NO_FOLDER)
-        record = rooms.folders.record(found[0])
-        if not _is_of(record.job, run):
-            return _blocked(run, rooms, OTHER_JOB)
-        verdict, _ = judge_run(rooms.folders, found[0])
-        write_judgement(rooms.folders, folder, (verdict,))
-    except OSError as error:
-        # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
-        return _blocked(run, rooms, f"what the run left cannot be judged: {error.strerror or type(error).__name__}")
+        return rooms.analysis.judge(run, folder)
+    except LimitError as error:
+        return cannot_be_judged(error)
     except Exception as error:
-        if not getattr(error, "user_mistake", False):
+        failed = (rooms.judgings.find((run.key,)) or 0) + 1
+        rooms.judgings.put((run.key,), failed)
+        if failed < MOST_JUDGINGS:
             raise
-        # Where we keep it is nobody's business.
-        said = str(error).replace(str(folder), "run folder")
-        return _blocked(run, rooms, f"what the run left cannot be judged: {said}")
-    return _with_verdict(run, rooms, verdict, _gpu_minutes(run, record, rooms))
+        log.exception("run %s given up: judging it failed %d times", run.key[:12], failed)
+        return cannot_be_judged(f"judging it failed {failed} times ({type(error).__name__})")
 
 
-def _is_of(job: Job | None, run: Run) -> bool:
-    """Whether a run folder is that of the run: its job is the one that was sent, wherever its repositories lie."""
-    return job is not None and run.job is not None and same_job(job, run.job)
-
-
-def _with_verdict(run: Run, rooms: AppRooms, verdict: Verdict, gpu_minutes: float) -> Run:
-    text = verdict_json(verdict)
+def _with_judgement(run: Run, rooms: AppRooms, judged: Judged) -> Run:
     return _changed(
         run,
         rooms,
         state=RunState.FINISHED,
-        result=verdict.result,
-        sentence=verdict.sentence,
-        verdict=text if len(text) <= MAX_VERDICT else "",
-        gpu_minutes=gpu_minutes,
+        result=judged.result,
+        sentence=judged.sentence,
+        verdict=judged.verdict,
+        gpu_minutes=_gpu_minutes(run, judged.told_s, rooms),
     )
 
 
 def _blocked(run: Run, rooms: AppRooms, sentence: str) -> Run:
-    return _changed(run, rooms, state=RunState.FINISHED, result=Result.BLOCKED, sentence=sentence)
+    return _with_judgement(run, rooms, blocked(sentence))
 
 
-def _gpu_minutes(run: Run, record: Record, rooms: AppRooms) -> float:
+def _gpu_minutes(run: Run, told_s: float, rooms: AppRooms) -> float:
     """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
     passed_s = (rooms.clock.now() - run.created).total_seconds()
-    # The events are the run's own: what is no number of seconds would not even be read back from the ledger.
-    told_s = max((event.t_s for event in record.events if math.isfinite(event.t_s)), default=0.0)
-    seconds = min(max(told_s, 0.0), max(passed_s, 0.0))
-    return round(seconds / 60 * (run.job.gpu_count if run.job else 1), 1)
+    return round(min(told_s, max(passed_s, 0.0)) / 60 * (run.job.gpu_count if run.job else 1), 1)

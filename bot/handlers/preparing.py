@@ -17,9 +17,14 @@ from bot.core.pulls.wishes import Entry, Wish, baseline_wish, wishes
 from bot.core.rules import Policy
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.checking import in_order
-from bot.handlers.planning import Planned, Planner
-from bot.handlers.planning_pulls import plan_target
-from bot.ports import ForgeError, SourceTrees
+from bot.handlers.planning import Planned
+from bot.ports import ForgeError, LimitError, SourceTrees
+
+
+class UnplannableError(Exception):
+    """Planning this head takes more than it may."""
+
+    user_mistake = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ def prepare(
         trees = rooms.changes(target)
         found = rooms.plans.get(
             (repository_of(target), target.base_sha, target.head_sha, policy.source),
-            lambda: plan_target(target, policy, Planner(trees, rooms.uses, rooms.summaries)),
+            lambda: _planned(target, policy, rooms),
         )
     except Exception as error:
         if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
@@ -65,6 +70,23 @@ def prepare(
     unique = {one.id: one for one in reversed(wanted)}
     jobs = tuple(one for one in wanted if unique.get(one.id) is one)
     return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
+
+
+def _planned(target: Target, policy: Policy, rooms: AppRooms) -> Planned:
+    """The plan; what took too much once is not tried again on the same head by this process."""
+    key = (repository_of(target), target.base_sha, target.head_sha, policy.source)
+    known = rooms.unplannable.find(key)
+    if known is not None:
+        raise UnplannableError(known)
+    try:
+        return rooms.analysis.plan(target, policy)
+    except LimitError as error:
+        raise UnplannableError(rooms.unplannable.put(key, unplannable(error))) from None
+
+
+def unplannable(error: LimitError) -> str:
+    """Why there is no plan, and what its author can do."""
+    return f"it cannot be planned: {error}; split the change, or leave out the file that takes so much"
 
 
 def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:

@@ -1,16 +1,19 @@
 """Put remarks on the changed lines that a failure meets into the checks of the failed jobs."""
 
+import logging
 from dataclasses import replace
 
 from bot.core.planning.plan import Plan
-from bot.core.pulls.annotations import Source, annotate, paths_to_read
+from bot.core.pulls.annotations import paths_to_read
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.checks_wanted import check_name
 from bot.core.pulls.gate import JobState, Standing
 from bot.core.pulls.situation import Situation
 from bot.core.pulls.verdict_parts import VerdictDocument, parsed
 from bot.handlers.app_rooms import AppRooms
-from bot.ports import SourceTrees
+from bot.ports import LimitError
+
+log = logging.getLogger(__name__)
 
 
 def with_remarks(
@@ -33,16 +36,11 @@ def with_remarks(
 
 
 def _remarked(check: CheckRun, verdict: VerdictDocument, plan: Plan, situation: Situation, rooms: AppRooms) -> CheckRun:
-    paths = paths_to_read(plan, verdict)
-    if not paths:
+    # Asked here too, so that no process is needed where there is nothing to read.
+    if not paths_to_read(plan, verdict):
         return check
-    trees = rooms.changes(situation.target)
-    base = trees.change(plan.base, plan.head).merge_base or plan.base
-    sources = {path: source for path in paths if (source := _source(trees, base, plan.head, path)) is not None}
-    return replace(check, annotations=annotate(plan, verdict, sources))
-
-
-def _source(trees: SourceTrees, base: str, head: str, path: str) -> Source | None:
-    """The file on both sides; None for one that the head has not."""
-    now = trees.read_blob(head, path)
-    return Source(now, trees.read_blob(base, path)) if now is not None else None
+    try:
+        return replace(check, annotations=rooms.analysis.annotate(situation.target, plan, verdict))
+    except LimitError as error:
+        log.warning("no remarks on %s: %s", check.name, error)
+        return check

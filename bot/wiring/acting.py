@@ -16,15 +16,11 @@ from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import GitHub, with_token
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.adapters.markdown import command_lines
 from bot.adapters.mirror import Mirrors
-from bot.adapters.reach_cache import SummaryCache
-from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
-from bot.core.parity.bands import Bands
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import Clock, Revisions
-from bot.wiring.folders import run_folders
+from bot.wiring.analysis import LimitedAnalysis
 from bot.wiring.verl import verl_at
 
 _OPENER = (GitRepository, GitError)
@@ -70,29 +66,29 @@ def action_rooms(settings: ActionSettings, clock: Clock) -> Iterator[tuple[AppRo
 def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppRooms, DerivedLedger]:
     pulls, conversation, checks = GithubPulls(github), GithubConversation(github), GithubChecks(github)
     memory = DerivedLedger(checks, conversation, pulls, clock, app_id=settings.app_id, before=settings.before)
+    folder = settings.work / "mirrors"
     mirrors = Mirrors(
-        settings.work / "mirrors",
+        folder,
         settings.web_url,
         _OPENER,
         token=lambda _: settings.token,
         surroundings=settings.surroundings,
     )
+    analysis = LimitedAnalysis(folder, settings.web_url, settings.work / "summaries", mirrors)
     rooms = AppRooms(
         pulls=pulls,
         conversation=conversation,
         checks=checks,
         people=GithubPeople(github),
         ledger=memory,
-        backend=GitHubActionsBackend(GithubWorkflows(github), _dispatching(settings), clock),
-        folders=run_folders(Bands()),
+        backend=GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), _dispatching(settings), clock),
+        analysis=analysis,
         clock=clock,
         changes=mirrors.changes,
         verl=_verl(settings.verl),
-        summaries=SummaryCache(settings.work / "summaries"),
-        uses=packaged_uses(),
         site=load_profile(settings.site, settings.site_values, {"home": settings.home}),
         artifacts=settings.work / "artifacts",
-        read_commands=command_lines,
+        read_commands=analysis.commands,
         app_id=settings.app_id,
     )
     return rooms, memory

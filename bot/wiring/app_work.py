@@ -19,14 +19,10 @@ from bot.adapters.github.session import GitHub, as_app
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.adapters.ledger import SqlLedger, SqlWorklist
 from bot.adapters.logs import open_log
-from bot.adapters.markdown import command_lines
 from bot.adapters.mirror import Mirrors
-from bot.adapters.reach_cache import SummaryCache
-from bot.config.callers import packaged_uses
 from bot.config.profiles import load_profile
 from bot.config.settings import Settings
 from bot.core.jobs import Repository
-from bot.core.parity.bands import Bands
 from bot.core.planning.build import Sources
 from bot.core.pulls.deliveries import Received
 from bot.core.pulls.pull import PullRef
@@ -39,8 +35,8 @@ from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from bot.handlers.redelivering import Redelivery
 from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError
+from bot.wiring.analysis import LimitedAnalysis
 from bot.wiring.app import MakeWork
-from bot.wiring.folders import run_folders
 from bot.wiring.verl import verl_at
 
 _OFTEN_S, _SELDOM_S = 30.0, 600.0
@@ -92,23 +88,21 @@ def app_rooms(
         token=lambda repository: tokens.token(repository) if tokens else None,
         surroundings=environ,
     )
+    analysis = LimitedAnalysis(settings.data, web_of(github.api_url), settings.data, mirrors)
     rooms = AppRooms(
         pulls=GithubPulls(github),
         conversation=GithubConversation(github),
         checks=GithubChecks(github),
         people=GithubPeople(github),
         ledger=ledger,
-        backend=_backend(settings, github, clock, environ),
-        # Bands of our own, so that those which a run folder brings along are never believed.
-        folders=run_folders(Bands()),
+        backend=_backend(settings, github, analysis, clock, environ),
+        analysis=analysis,
         clock=clock,
         changes=mirrors.changes,
         verl=_verl(settings),
-        summaries=SummaryCache(settings.data),
-        uses=packaged_uses(),
         site=load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")}),
         artifacts=settings.data / "runs",
-        read_commands=command_lines,
+        read_commands=analysis.commands,
         sources=_sources(settings),
         app_id=settings.app_id,
         # The runs of GitHub Actions tell of themselves; a look by the clock is for the webhook that was lost.
@@ -162,7 +156,9 @@ def _open_pulls(repository: str, pulls: Pulls) -> tuple[PullRef, ...]:
         return ()
 
 
-def _backend(settings: Settings, github: GitHub, clock: _Clock, environ: Mapping[str, str]) -> Backend:
+def _backend(
+    settings: Settings, github: GitHub, analysis: LimitedAnalysis, clock: _Clock, environ: Mapping[str, str]
+) -> Backend:
     if settings.backend == "local":
         return LocalBackend(settings.data / "local", environ=environ, clock=clock, open_log=open_log)
     repository, sha = settings.tool
@@ -175,7 +171,7 @@ def _backend(settings: Settings, github: GitHub, clock: _Clock, environ: Mapping
         runners=settings.runners or runners_by_size(),
         queue_minutes=settings.queue_minutes,
     )
-    return GitHubActionsBackend(GithubWorkflows(github), actions, clock)
+    return GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), actions, clock)
 
 
 def _verl(settings: Settings) -> Callable[[str], Revisions]:

@@ -1,13 +1,15 @@
 """Workflow runs over real HTTP: one run for one key whatever breaks, and artifacts that cannot write elsewhere."""
 
 import stat
+import struct
+import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.downloads import safe_member, unpack
+from bot.adapters.github.archives import safe_member, unpack
 from bot.adapters.github.session import with_token
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.core.pulls.forge import Artifact, WorkflowRun
@@ -187,7 +189,7 @@ def test_an_artifact_that_is_gone_is_told(at: Room, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../up", "/root", "a/../../up", "..", "a\\b", "c:/x", "a\nb", "\x1b[2J", "..\\up", ""],
+    ["../up", "/root", "a/../../up", "..", "a\\b", "c:/x", "a\nb", "\x1b[2J", "..\\up", "", ".", "./."],
 )
 def test_a_member_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     assert safe_member(name) is None
@@ -251,4 +253,26 @@ def test_what_is_no_archive_is_told(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.zip"
     archive.write_bytes(content)
     with pytest.raises(ForgeError, match="cannot be unpacked"):
+        unpack(archive, tmp_path / "into", limit=100)
+
+
+def test_a_directory_of_millions_of_entries_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    archive = tmp_path / "many.zip"
+    entry = b"PK\1\2" + b"\0" * 24 + struct.pack("<HHH", 5, 0, 0) + b"\0" * 12 + b"a.txt"
+    count = 1_000_000
+    end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, count * len(entry), 0, 0)
+    archive.write_bytes(entry * count + end)
+    began = time.process_time()
+    with pytest.raises(ForgeError, match="directory is too long"):
+        unpack(archive, tmp_path / "into", limit=100)
+    assert time.process_time() - began < 2
+    assert [path.name for path in tmp_path.iterdir()] == ["many.zip"]
+
+
+def test_more_files_than_are_taken_are_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "many.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        for number in range(10_001):
+            packed.writestr(str(number), b"")
+    with pytest.raises(ForgeError, match="at most 10,000"):
         unpack(archive, tmp_path / "into", limit=100)

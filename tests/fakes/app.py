@@ -19,6 +19,7 @@ from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunSta
 from bot.core.pulls.pull import Pull, PullRef, PullState, Target
 from bot.core.reach.entries import Uses
 from bot.core.record import Record
+from bot.handlers.analysis import DirectAnalysis
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
 from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
@@ -361,6 +362,10 @@ class App:
     def restart(self) -> None:
         self.rooms = self._rooms()
 
+    def analysis(self) -> DirectAnalysis:
+        """What reads the text of strangers, in this process."""
+        return DirectAnalysis(lambda _: FakeSource(self.paths), Uses((), (), "nothing"), FakeSummaries(), self.folders)
+
     def _rooms(self) -> AppRooms:
         source = FakeSource(self.paths)
 
@@ -374,12 +379,10 @@ class App:
             people=self.hub,
             ledger=self.ledger,
             backend=self.backend,
-            folders=self.folders,
+            analysis=self.analysis(),
             clock=self.clock,
             changes=changes,
             verl=lambda _: source,
-            summaries=FakeSummaries(),
-            uses=Uses((), (), "nothing"),
             site=site(),
             artifacts=Path("/artifacts"),
             read_commands=command_lines,

@@ -41,7 +41,8 @@ def _ended(how: Callable[[Job], tuple[Record, LogFacts | None]], path: str = LOR
     def changes(_: Target) -> _Source:
         return source
 
-    rooms: AppRooms = replace(app.rooms, changes=changes)
+    analysis = replace(app.analysis(), changes=changes)
+    rooms: AppRooms = replace(app.rooms, changes=changes, analysis=analysis)
     reconcile(REF, rooms)
     app.backend.begin()
     planned = len(source.read)

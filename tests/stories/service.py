@@ -34,6 +34,7 @@ from bot.core.parity.bands import Bands
 from bot.core.pulls.deliveries import Received
 from bot.core.pulls.references import read_reference, reference_text
 from bot.core.pulls.webhooks import parse_event
+from bot.handlers.analysis import DirectAnalysis
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import due, reconcile
@@ -116,12 +117,12 @@ class Service:
             people=GithubPeople(github),
             ledger=self.ledger,
             backend=GitHubActionsBackend(GithubWorkflows(github), settings, self.clock),
-            folders=run_folders(Bands()),
+            analysis=DirectAnalysis(
+                mirrors.changes, packaged_uses(), SummaryCache(self.folder / "summaries"), run_folders(Bands())
+            ),
             clock=self.clock,
             changes=mirrors.changes,
             verl=_no_verl,
-            summaries=SummaryCache(self.folder / "summaries"),
-            uses=packaged_uses(),
             site=load_profile("hopper-offline", {"kit": "/opt/kit"}),
             artifacts=self.folder / "artifacts",
             read_commands=command_lines,

@@ -1,14 +1,8 @@
-"""Files that GitHub keeps elsewhere: streamed with a cap, and archives unpacked without trust in what they say."""
+"""Files that GitHub keeps elsewhere: streamed with a cap."""
 
-import shutil
-import stat
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from lzma import LZMAError
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -20,7 +14,6 @@ from bot.adapters.github.session import GitHub
 from bot.ports import ForgeError
 
 _CHUNK = 1 << 16
-_MOST_FILES = 10_000
 _MOST_REDIRECTS = 3
 _AGAIN = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN})
 
@@ -45,58 +38,6 @@ def stream(github: GitHub, repository: str, path: str, *, limit: int) -> Iterato
         yield from _chunks(github, repository, path, limit, cut=True)
     except (GithubException, requests.RequestException) as error:
         raise as_forge_error(error, f"GET {path}") from error
-
-
-def unpack(archive: Path, into: Path, *, limit: int) -> None:
-    """Unpack a zip archive into the new folder `into`, whole or not at all; ForgeError for anything odd in it."""
-    part = Path(tempfile.mkdtemp(prefix=f".{into.name}.", dir=into.parent))
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            members = [member for member in packed.infolist() if not member.is_dir()]
-            _check_members(members, limit)
-            left = limit
-            for member in members:
-                left -= _extract(packed, member, part, left)
-        part.rename(into)
-    except (zipfile.BadZipFile, zlib.error, LZMAError, RuntimeError, EOFError, OSError, ValueError) as error:
-        raise ForgeError(f"The archive cannot be unpacked: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def safe_member(name: str) -> PurePosixPath | None:
-    """An archive member's name as a path below the target, None when it could lead out or is no plain name."""
-    path = PurePosixPath(name)
-    odd = not name or "\\" in name or "\0" in name or not name.isprintable() or ":" in path.parts[0]
-    return None if odd or path.is_absolute() or ".." in path.parts else path
-
-
-def _check_members(members: list[zipfile.ZipInfo], limit: int) -> None:
-    names = [member.filename for member in members]
-    if len(members) > _MOST_FILES:
-        raise ForgeError(f"The archive holds {len(members):,} files; at most {_MOST_FILES:,} are taken")
-    if len({name.casefold() for name in names}) != len(names):
-        raise ForgeError("The archive holds a file twice")
-    if sum(member.file_size for member in members) > limit:
-        raise ForgeError(f"The archive unpacks to more than {limit:,} bytes")
-    for member in members:
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        if safe_member(member.filename) is None or kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
-            raise ForgeError(f"The archive holds {member.filename!a}, which is no plain file below its folder")
-
-
-def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, part: Path, left: int) -> int:
-    """Write one member and give its size: what it says of its size is not believed."""
-    target = part.joinpath(*PurePosixPath(member.filename).parts)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    size = 0
-    with packed.open(member) as source, target.open("xb") as out:
-        while chunk := source.read(_CHUNK):
-            size += len(chunk)
-            if size > left:
-                raise ForgeError("The archive unpacks to more bytes than it says")
-            out.write(chunk)
-    return size
 
 
 def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool) -> Iterator[bytes]:

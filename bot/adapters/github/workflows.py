@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from bot.adapters.github.answers import (
@@ -13,7 +13,8 @@ from bot.adapters.github.answers import (
     WorkflowRunAnswer,
     read,
 )
-from bot.adapters.github.downloads import download, stream, unpack
+from bot.adapters.github.archives import unpack
+from bot.adapters.github.downloads import download, stream
 from bot.adapters.github.retry import RefusedError, once
 from bot.adapters.github.session import GitHub
 from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
@@ -28,11 +29,20 @@ _NO_SUCH_FIELD = (400, 422)
 _BOT = "Bot"
 
 
-class GithubWorkflows:
-    """Workflow runs, as `bot.ports.Workflows`."""
+class Unpacking(Protocol):
+    """Unpacks an archive into the new folder `into`, at most `limit` bytes; ForgeError."""
 
-    def __init__(self, github: GitHub) -> None:
+    def __call__(self, archive: Path, into: Path, *, limit: int) -> None:
+        """Unpack it whole or not at all."""
+        ...
+
+
+class GithubWorkflows:
+    """Workflow runs, as `bot.ports.Workflows`; `unpacking` is how artifacts are unpacked."""
+
+    def __init__(self, github: GitHub, unpacking: Unpacking = unpack) -> None:
         self._github = github
+        self._unpack = unpacking
 
     def dispatch(
         self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
@@ -104,7 +114,7 @@ class GithubWorkflows:
         archive = into.with_name(f".{into.name}.zip")
         try:
             download(self._github, repository, path, archive, limit=limit)
-            unpack(archive, into, limit=limit)
+            self._unpack(archive, into, limit=limit)
         finally:
             archive.unlink(missing_ok=True)
 

@@ -3,10 +3,12 @@
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
+from bot.adapters.mirror.asking import Ask, AskingClone, answer_for
 from bot.adapters.mirror.clone import Clone, Wanted
 from bot.adapters.mirror.gate import Bounds, Origin
 from bot.adapters.mirror.trees import MirrorTrees, Opener
@@ -21,7 +23,8 @@ class Mirrors:
 
     `web_url` is where the forge's repositories are cloned from (`https://github.com`); `token` gives the token for a
     repository, None for nobody; `opener` opens a clone for reading; `surroundings` is the environment, of which proxies
-    and certificates are passed on to git.
+    and certificates are passed on to git. With `ask` nothing is fetched here: another process is asked to, by its
+    `answers`.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Mirrors:
         token: Callable[[str], str | None] = lambda _: None,
         bounds: Bounds | None = None,
         surroundings: Mapping[str, str] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         self._folder = folder
         self._web_url = web_url.rstrip("/")
@@ -40,6 +44,7 @@ class Mirrors:
         self._token = token
         self._bounds = bounds or Bounds()
         self._surroundings = surroundings or {}
+        self._ask = ask
         self._lock = threading.Lock()
         self._clones: dict[str, Clone] = {}
 
@@ -52,8 +57,13 @@ class Mirrors:
     def changes(self, target: Target) -> MirrorTrees:
         """The trees of a pull request or merge group, base and head fetched; ForgeError."""
         clone = self._clone(repository_of(target))
-        wanted = (_base(target.base_branch, target.base_sha), _head(target))
-        return MirrorTrees(clone, self._opener, wanted, self._bounds, as_it_stands=isinstance(target, MergeGroup))
+        as_it_stands = isinstance(target, MergeGroup)
+        return MirrorTrees(clone, self._opener, _wanted(target), self._bounds, as_it_stands=as_it_stands)
+
+    def answers(self, targets: Collection[Target]) -> Callable[[Any], object]:
+        """Answers what the mirrors of another process ask, about these targets of one repository and nothing else."""
+        clone = self._clone(repository_of(next(iter(targets))))
+        return answer_for(clone, [one for target in targets for one in _wanted(target)])
 
     def _clone(self, repository: str) -> Clone:
         if not _NAME.fullmatch(repository) or repository.endswith(("/.", "/..")):
@@ -68,8 +78,14 @@ class Mirrors:
         host = f"{parts.hostname}{f'_{parts.port}' if parts.port else ''}"
         # GitHub takes names in any case for the same repository.
         place = self._folder / "mirrors" / host / f"{repository.lower()}.git"
+        if self._ask is not None:
+            return AskingClone(place, self._bounds, self._ask)
         origin = Origin(f"{self._web_url}/{repository}.git", lambda: self._token(repository))
         return Clone(place, origin, self._bounds, self._surroundings)
+
+
+def _wanted(target: Target) -> tuple[Wanted, ...]:
+    return _base(target.base_branch, target.base_sha), _head(target)
 
 
 def _base(branch: str, sha: str) -> Wanted:

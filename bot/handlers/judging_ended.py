@@ -1,0 +1,81 @@
+"""Judge what an ended run left, by its log and evidence: a run's own word counts for nothing."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.core.jobs import Job
+from bot.core.judging.documents import verdict_json
+from bot.core.judging.outcome import Result
+from bot.core.pulls.job_order import same_job
+from bot.core.pulls.ledger import Run
+from bot.core.record import Record
+from bot.handlers.judging import judge_run, write_judgement
+from bot.ports import RunFolders
+
+# A verdict is bounded by its parts; one beyond this is not kept, its result and sentence are.
+MAX_VERDICT = 512 * 1024
+NO_FOLDER = "the run ended and left no run folder"
+OTHER_JOB = "the run folder holds another job than the one that was sent, so it is no evidence"
+SEVERAL = "the run left not one run folder but several"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the folder of an ended run comes to."""
+
+    result: Result
+    """The result; Blocked also where nothing could be judged."""
+    sentence: str
+    """One sentence for people."""
+    verdict: str = ""
+    """The text of verdict.json; empty where there is no verdict, or one too long to be kept."""
+    told_s: float = 0.0
+    """Seconds that the run's own events tell of, not below zero."""
+
+
+def blocked(sentence: str) -> Judged:
+    """What cannot be judged."""
+    return Judged(Result.BLOCKED, sentence)
+
+
+def cannot_be_judged(why: object) -> Judged:
+    """What cannot be judged because of what the run left."""
+    return blocked(f"what the run left cannot be judged: {why}")
+
+
+def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
+    """Judge the run folder that was brought into `folder`, and write the judgement beside it."""
+    try:
+        return _judged(run, folder, folders)
+    except OSError as error:
+        # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
+        return cannot_be_judged(error.strerror or type(error).__name__)
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        # Where we keep it is nobody's business.
+        return cannot_be_judged(str(error).replace(str(folder), "run folder"))
+
+
+def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
+    found = folders.find(folder)
+    if len(found) != 1:
+        return blocked(SEVERAL if found else NO_FOLDER)
+    record = folders.record(found[0])
+    if not _is_of(record.job, run):
+        return blocked(OTHER_JOB)
+    verdict, _ = judge_run(folders, found[0])
+    write_judgement(folders, folder, (verdict,))
+    text = verdict_json(verdict)
+    return Judged(verdict.result, verdict.sentence, text if len(text) <= MAX_VERDICT else "", _told_s(record))
+
+
+def _is_of(job: Job | None, run: Run) -> bool:
+    """Whether a run folder is that of the run: its job is the one that was sent, wherever its repositories lie."""
+    return job is not None and run.job is not None and same_job(job, run.job)
+
+
+def _told_s(record: Record) -> float:
+    # The events are the run's own: what is no number of seconds would not even be read back from the ledger.
+    return max((event.t_s for event in record.events if math.isfinite(event.t_s) and event.t_s > 0), default=0.0)
