@@ -28,6 +28,8 @@ _LINKS = re.compile(
 _BLOCK_START = re.compile(r"^(?=[-=]|:-|\d+[.)])")
 # GitHub links a word of 7 to 40 hexadecimal digits when it is a commit, and shortens it; in code it does neither.
 _COMMIT = re.compile(r"(?<!\w)[0-9a-fA-F]{7,40}(?!\w)")
+# What stands between two single backticks, and behind one where the text was cut.
+_CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)|(?<!`)`([^`]+ \.\.\.)$")
 # Line ends as Python and .NET have them; a run of white space is one line's, so that this stays linear.
 _ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _COMMAND = re.compile(rf"(?:^|[{_ENDS}])[^\S{_ENDS}]*::|##\[")
@@ -51,6 +53,23 @@ def markdown(text: str, limit: int = 1000) -> str:
     if isinstance(text, Prose) and len(text) <= limit:
         return _BLOCK_START.sub(BREAK, text.markdown)
     return _BLOCK_START.sub(BREAK, _literal(one_line(text, limit)))
+
+
+def sentence(text: str, limit: int = 1000) -> str:
+    """`markdown` of a text that may have been kept and read back: what stands between two backticks is code.
+
+    Code of `code` is as harmless as text, so whose backticks they are makes no difference.
+    """
+    if isinstance(text, Prose) and len(text) <= limit:
+        return markdown(text, limit)
+    line = one_line(text, limit)
+    parts: list[tuple[bool, str]] = []
+    end = 0
+    for span in _CODE.finditer(line):
+        parts += [(False, line[end : span.start()]), (True, span[1] or span[2])]
+        end = span.end()
+    parts.append((False, line[end:]))
+    return markdown(Prose(tuple(part for part in parts if part[1])), len(text) + limit)
 
 
 def _literal(line: str) -> str:

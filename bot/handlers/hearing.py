@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bot.config.problems import ConfigError
-from bot.core.inert import markdown
+from bot.core.inert import markdown, sentence
 from bot.core.levels import Level
 from bot.core.pulls.capabilities import Access, Capability
 from bot.core.pulls.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
-from bot.core.pulls.command_text import render_mistakes
+from bot.core.pulls.command_text import render_approve, render_mistakes
 from bot.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
 from bot.core.pulls.ledger import Approval, Asked, Override
 from bot.core.pulls.pull import MergeGroup, Pull, PullRef
@@ -88,7 +88,7 @@ def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, 
         if pull.head_sha != event.pull_request.head.sha:
             return (ref,)
         said = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
-        _keep(Command(0, *meant), said, rooms)
+        _press(Command(0, *meant), said, rooms)
     return _with_sharing(ref, (event.pull_request.head.sha, event.before or ""), rooms)
 
 
@@ -124,11 +124,25 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
 def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:
     """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
     if isinstance(one, Mistake):
-        return render_mistakes([one])
+        return render_mistakes([one]) + (render_approve(pull.head_sha) if one.verb == "approve" else "")
     comment = event.comment
     said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull, comment.created_at)
     refused = _keep(one, said, rooms)
-    return f"Line {one.line}: {markdown(refused)}.\n" if refused else ""
+    if not refused:
+        return ""
+    other = one.verb == "approve" and one.arguments[0] != pull.head_sha
+    return f"Line {one.line}: {sentence(refused)}.\n" + (f"\n{render_approve(pull.head_sha)}" if other else "")
+
+
+def _press(command: Command, said: _Said, rooms: AppRooms) -> None:
+    """Keep what a button or a label stands for; whoever may not ask for it is told so, once for each head."""
+    refused = _keep(command, said, rooms)
+    if refused:
+        what = "A label" if said.source.startswith("label:") else "A button"
+        subject = f"press:{said.actor}:{said.pull.head_sha}:{command.verb}"
+        asked = " ".join((command.verb, *command.arguments))
+        told = f"{what} asked for `{asked}` in the name of {markdown(said.actor)}, and nothing was done"
+        reply(said.pull.ref, subject, f"{told}: {sentence(refused)}.\n", rooms)
 
 
 def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
@@ -229,7 +243,7 @@ def _check_run(event: CheckRunEvent, rooms: AppRooms, delivery: str) -> tuple[Re
     # A button on the check of an earlier head asks for nothing now.
     if pull is not None and command is not None and pull.head_sha == own.head_sha:
         action = event.action if event.requested_action is None else identifier
-        _keep(command, _Said(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull), rooms)
+        _press(command, _Said(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull), rooms)
     return _with_sharing(ref, (own.head_sha,), rooms) if pull is not None else ()
 
 
@@ -258,7 +272,7 @@ def _check_suite(event: CheckSuiteEvent, rooms: AppRooms, delivery: str) -> tupl
             continue
         _forget_all(pull, {one.job_id for one in runs}, rooms)
         source = f"suite:{suite.id}:rerequested:{delivery}"
-        _keep(Command(0, "rerun"), _Said(event.sender.login, source, pull), rooms)
+        _press(Command(0, "rerun"), _Said(event.sender.login, source, pull), rooms)
         found.append(pull.ref)
     return tuple(found)
 

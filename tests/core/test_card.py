@@ -191,7 +191,8 @@ def test_foreign_text_cannot_break_out_of_the_markdown() -> None:
     assert "<!--" not in text
     assert not re.search(rf"@(?!{BREAK})", text)
     tags = re.findall(r"</?[a-z]+>", "".join(text.split("````")[::2]))
-    assert set(tags) == {"<details>", "</details>", "<summary>", "</summary>"}
+    # What stands between two backticks is code, whoever wrote it.
+    assert set(tags) - {"<code>", "</code>"} == {"<details>", "</details>", "<summary>", "</summary>"}
     assert text.count("\n````\n") == 2
     assert len([line for line in text.splitlines() if line.startswith("### ")]) == 1
 

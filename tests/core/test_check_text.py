@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,9 +14,11 @@ from bot.core.inert import prose
 from bot.core.levels import Level
 from bot.core.pulls.check_runs import MAX_OUTPUT
 from bot.core.pulls.check_text import MAX_TITLE, CheckText, gate_text, job_text
-from bot.core.pulls.gate import JobState, Standing, gate
+from bot.core.pulls.gate import JobState, Standing, gate, standings
+from bot.core.pulls.holding import Hold
 from bot.core.pulls.ledger import Override, Run, RunState, run_key
 from bot.core.pulls.wanted import WantedJob
+from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text
 
 HEAD = "a" * 40
@@ -100,12 +103,25 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
 
 
 def test_a_gate_awaiting_approval_tells_the_command_once() -> None:
-    asks = "awaiting approval, for {reason}; `/verl-e2e approve {sha}` lets this head run"
-    because = prose(asks, reason="the head lies in a fork", sha=HEAD)
-    rows = tuple(Standing(_wanted(level), JobState.HELD, because) for level in (Level.SMOKE, Level.SAVE_RESUME))
-    summary = gate_text(rows, gate(rows)).summary
-    assert summary.count("All held jobs: awaiting approval") == 1
-    assert f"`/verl-e2e approve {HEAD}` lets" in summary
+    action = prose("comment `/verl-e2e approve {sha}` to let it run", sha=HEAD)
+    held = Hold("awaiting approval", "the head lies in a fork", action)
+    wanted = [replace(_wanted(level), job=make_job(level)) for level in (Level.SMOKE, Level.SAVE_RESUME)]
+    rows = standings(wanted, (), (), HEAD, held)
+    told = gate(rows)
+    summary = gate_text(rows, told).summary
+    assert told.title == "Awaiting approval: the head lies in a fork"
+    assert summary.count(f"- Comment `/verl-e2e approve {HEAD}` to let it run.") == 1
+    assert summary.count("⏸️ held | awaiting approval |") == 2
+
+
+def test_a_gate_without_a_plan_never_says_that_nothing_is_required() -> None:
+    broken = "the policy of the base branch cannot be used: .github/verl-e2e.yml:7: rulez: unknown key"
+    told = gate_text((), gate((), obstacle=broken))
+    assert told.summary.startswith("\n**The policy of the base branch cannot be used")
+    waiting = gate((), waits_for="pull request #8")
+    assert gate_text((), waiting).summary.startswith("\n**Waits for pull request")
+    for found in (told, gate_text((), waiting), gate_text((), gate((), broken=("verl uses X, which is gone",)))):
+        assert "required" not in found.summary.lower()
 
 
 def test_a_green_gate_asks_for_nothing_and_says_why() -> None:

@@ -11,6 +11,7 @@ from bot.core.jobs import Job
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level
 from bot.core.pulls.gate import Gate, GateState, JobState, gate, standings
+from bot.core.pulls.holding import Hold
 from bot.core.pulls.job_order import portable
 from bot.core.pulls.ledger import Override, Run, RunState, run_key
 from bot.core.pulls.wanted import WantedJob
@@ -18,6 +19,7 @@ from tests.core.builders import make_job
 
 HEAD, OTHER = "a" * 40, "d" * 40
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FORK, CANCELLED = Hold("awaiting approval", "it is a fork"), Hold("cancelled by ann", cancelled=True)
 SMOKE = make_job()
 RESUME = make_job(Level.SAVE_RESUME, "resume")
 CHANGED = make_job(steps=2)
@@ -58,7 +60,7 @@ def override(level: Level, head: str = HEAD) -> Override:
     )
 
 
-def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: str = "", **given: object) -> Gate:
+def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: Hold | None = None, **given: object) -> Gate:
     found = standings(given.pop("wanted", WANTED), runs, overrides, HEAD, hold)  # type: ignore[arg-type]
     return gate(found, **given)  # type: ignore[arg-type]
 
@@ -83,15 +85,15 @@ TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], GateState, str], ...] =
     ("of another head", (run(SMOKE, head_sha=OTHER), run(RESUME, head_sha=OTHER)), {}, GateState.IN_PROGRESS, "0 of 2"),
     ("of a changed job", (run(CHANGED), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
     ("an extra of the same job", (run(SMOKE, required=False), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
-    ("awaiting approval", (), {"hold": "awaiting approval"}, GateState.ACTION_REQUIRED, "awaiting approval"),
-    ("held after the first passed", (run(SMOKE),), {"hold": "cancelled"}, GateState.ACTION_REQUIRED, "1-resume held"),
+    ("awaiting approval", (), {"hold": FORK}, GateState.ACTION_REQUIRED, "Awaiting approval: it is a fork"),
+    ("held after the first passed", (run(SMOKE),), {"hold": CANCELLED}, GateState.ACTION_REQUIRED, "Cancelled by ann"),
     ("the first overridden", (run(SMOKE, result=Result.FAIL), run(RESUME)), {"overrides": (override(Level.SMOKE),)},
      GateState.SUCCESS, "1 of 2 required jobs passed, 1 overridden by mona"),
     ("an override of another head", (run(RESUME),), {"overrides": (override(Level.SMOKE, OTHER),)},
      GateState.IN_PROGRESS, "1 of 2"),
     ("no plan", (), {"wanted": (), "obstacle": "the policy is broken"}, GateState.ACTION_REQUIRED, "policy is broken"),
     ("nothing required", (), {"wanted": (), "nothing_because": ("no path is run",)}, GateState.SUCCESS, "No verl"),
-    ("a broken contract", (), {"hold": "x", "broken": ("create_peft is gone",)}, GateState.FAILURE, "breaks what verl"),
+    ("a broken contract", (), {"hold": FORK, "broken": ("create_peft gone",)}, GateState.FAILURE, "breaks what verl"),
     ("a broken contract though all passed", PASSED, {"broken": ("create_peft is gone",)}, GateState.FAILURE, "breaks"),
     ("a broken contract, overridden", (), {"broken": ("gone",),
      "overrides": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, GateState.SUCCESS, "2 overridden by mona"),
@@ -144,12 +146,12 @@ OVERRIDES = st.builds(
 @given(
     st.lists(RUNS, max_size=8),
     st.lists(OVERRIDES, max_size=2),
-    st.sampled_from(["", "held"]),
+    st.sampled_from([None, FORK, CANCELLED]),
     st.sampled_from(["", "no plan"]),
     st.sampled_from([(), ("gone",)]),
 )
 def test_success_needs_evidence_for_every_required_job_of_this_head(
-    runs: list[Run], overrides: list[Override], hold: str, obstacle: str, broken: tuple[str, ...]
+    runs: list[Run], overrides: list[Override], hold: Hold | None, obstacle: str, broken: tuple[str, ...]
 ) -> None:
     found = told(*runs, overrides=tuple(overrides), hold=hold, obstacle=obstacle, broken=broken)
     if found.state is not GateState.SUCCESS:

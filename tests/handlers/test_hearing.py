@@ -121,7 +121,7 @@ def test_an_approval_names_the_head_as_it_is(app: App) -> None:
     say(app, "mallory", f"/verl-e2e approve {sha('one')}")
     say(app, "mona", f"/verl-e2e approve {sha('zero')}")
     assert app.ledger.written == []
-    assert f"the head is {sha('one')} now" in answers(app)[-1]
+    assert f"the head is `{sha('one')}` now" in answers(app)[-1]
     say(app, "mona", f"/verl-e2e approve {sha('one')}")
     (entry,) = app.ledger.written
     assert isinstance(entry, Approval)
@@ -198,7 +198,9 @@ def test_a_label_is_the_command_of_whoever_set_it(
     event = pull_event("labeled", "one", sender, label)
     assert hear(event, app.rooms) == (REF,)
     hear(event, app.rooms)
-    assert (asked(app), answers(app)) == (kept, [])
+    # Whoever sets a label without the role for it is told so, once.
+    told = [f"A label asked for `level 3` in the name of {sender}" in answer for answer in answers(app)]
+    assert (asked(app), told) == (kept, [True] if sender == "rita" else [])
 
 
 def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:

@@ -266,7 +266,8 @@ def test_a_fork_waits_for_an_approval_of_exactly_its_head(app: App) -> None:
     app.open(head_repository="evil/bridge", author="mallory", author_association="NONE")
     look(app)
     assert (gate(app)[1], live(app)) == ("action_required", [])
-    assert f"/verl-e2e approve {sha('one')}" in gate(app)[2]
+    assert gate(app)[2] == "Awaiting approval: the head lies in evil/bridge, outside the repository"
+    assert f"`/verl-e2e approve {sha('one')}`" in app.hub.cards(7)[0].body
     approve(app, "zero")
     look(app)
     assert live(app) == []
@@ -316,7 +317,7 @@ def test_a_head_that_moved_while_we_looked_runs_nothing(app: App, monkeypatch: p
 def test_a_draft_is_planned_and_not_run(app: App) -> None:
     app.open(draft=True)
     look(app)
-    assert (live(app), gate(app)[1], "draft" in gate(app)[2]) == ([], "action_required", True)
+    assert (live(app), gate(app)[1:]) == ([], ("action_required", "Drafts are planned, not run"))
     assert SMOKE in app.hub.cards(7)[0].body
     app.open()
     look(app)
@@ -346,7 +347,7 @@ def test_cancel_then_run(app: App) -> None:
     look(app)
     app.backend.settle()
     look(app)
-    assert (live(app), gate(app)[1], "cancelled by alice" in gate(app)[2]) == ([], "action_required", True)
+    assert (live(app), gate(app)[1:]) == ([], ("action_required", "Cancelled by alice"))
     ask(app, "run")
     to_the_end(app)
     assert gate(app)[1] == "success"
@@ -641,7 +642,7 @@ def test_a_merge_group_carries_a_pass_forward_where_nothing_it_reaches_differs(a
     ran = len(app.backend.submitted)
     assert reconcile(group(app), app.rooms) is None
     assert (gate(app, "group")[1], len(app.backend.submitted)) == ("success", ran)
-    assert f"carried forward from {sha('one')[:12]}" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
+    assert f"carried forward from `{sha('one')[:12]}`" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
 
 
 def test_a_merge_group_in_which_something_differs_runs_again(app: App) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.core.blocks import Block, fit, folded, folded_text
 from bot.core.evidence import Evidence
-from bot.core.inert import markdown, one_line, summary
+from bot.core.inert import markdown, one_line, sentence, summary
 from bot.core.judging import wording
 from bot.core.judging.deliverables import of_job_not_run, of_nothing_required, with_contract
 from bot.core.judging.outcome import Deliverable, Result, Verdict
@@ -173,7 +173,7 @@ def _reports(card: Card) -> Iterable[Block]:
 
 def _markdown_head(card: Card) -> Block:
     result = result_of(card)
-    heading = f"### {_ICON[result]} {result} - {markdown(sentence_of(card))}\n"
+    heading = f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n"
     rows = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}",
@@ -182,9 +182,9 @@ def _markdown_head(card: Card) -> Block:
 
 
 def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:
-    cells = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {markdown(row.detail, 500)} |" for row in rows)
+    cells = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in rows)
     return Block(f"| {markdown(job_id)} | | |\n|---|---|---|", cells, "", 8_000)
 
 
 def _markdown_rows(rows: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"- {markdown(row)}" for row in rows) or ("- none",)
+    return tuple(f"- {sentence(row)}" for row in rows) or ("- none",)

@@ -1,7 +1,7 @@
 """The card of a pull request from what is known of it and what was decided."""
 
-from bot.core.pulls.conduct import Steps, hold
-from bot.core.pulls.gate import GateState, JobState
+from bot.core.pulls.conduct import Steps
+from bot.core.pulls.gate import Gate, GateState, JobState
 from bot.core.pulls.gate import Standing as JobStanding
 from bot.core.pulls.ledger import Run
 from bot.core.pulls.pull_card import EarlierHead, JobRow, PullCard, Standing, row_of, standing_of
@@ -22,7 +22,8 @@ _OF_JOB = {
     JobState.RUNNING: Standing.RUNNING,
     JobState.WAITING: Standing.WAITING,
     JobState.SKIPPED: Standing.SKIPPED,
-    JobState.HELD: Standing.WAITING,
+    JobState.HELD: Standing.HELD,
+    JobState.CANCELLED: Standing.CANCELLED,
 }
 _WORST = (Standing.FAIL, Standing.BLOCKED, Standing.CANCELLED, Standing.RUNNING, Standing.WAITING, Standing.PASS)
 
@@ -33,11 +34,11 @@ def card_of(situation: Situation, steps: Steps) -> PullCard:
     nothing = steps.gate.state is GateState.SUCCESS and not required
     return PullCard(
         head_sha=situation.head_sha,
-        standing=Standing.NOTHING_REQUIRED if nothing else _OF_GATE[steps.gate.state],
+        standing=Standing.NOTHING_REQUIRED if nothing else _standing_of(steps.gate),
         sentence=steps.gate.title,
         jobs=tuple(_row(one) for one in steps.standings),
         plan=situation.plan,
-        notices=_notices(situation),
+        notices=_notices(situation, steps),
         overrides=situation.overrides,
         history=_history(situation),
         reproduce=_reproduce(situation),
@@ -45,11 +46,19 @@ def card_of(situation: Situation, steps: Steps) -> PullCard:
     )
 
 
+def _standing_of(told: Gate) -> Standing:
+    """The word of the heading: that of the job which decided, where that is not for the job to mend."""
+    if told.decided_by in {JobState.HELD, JobState.CANCELLED}:
+        return _OF_JOB[told.decided_by]
+    return _OF_GATE[told.state]
+
+
 def _row(standing: JobStanding) -> JobRow:
     planned, shown = float(standing.wanted.gpu_minutes), _OF_JOB[standing.state]
     if standing.run is not None:
         made = row_of(standing.run, shown, planned=planned)
-        return made if made.detail and standing.override is None else _said(made, standing.because)
+        told = made.detail and standing.override is None and standing.hold is None
+        return made if told else _said(made, standing.because)
     wanted = standing.wanted
     return JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned)
 
@@ -68,10 +77,12 @@ def _said(row: JobRow, detail: str) -> JobRow:
     )
 
 
-def _notices(situation: Situation) -> tuple[str, ...]:
-    held = hold(situation)
+def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:
+    """What has to be seen at once; why the jobs are held is in the heading, here is what to do about it."""
+    holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
+    actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
     remarks = situation.plan.remarks[:1] if situation.plan is not None and _counts_short(situation) else ()
-    return (*((held,) if held and held != situation.problem else ()), *remarks, *situation.broken[:5])
+    return (*actions, *remarks, *situation.broken[:5])
 
 
 def _counts_short(situation: Situation) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bot.core.blocks import Block, fit, folded, folded_text, open_text
-from bot.core.inert import markdown, one_line
+from bot.core.inert import markdown, one_line, sentence
 from bot.core.pulls.check_runs import MAX_OUTPUT
 from bot.core.pulls.commands import PREFIX
 from bot.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
@@ -38,6 +38,7 @@ _ICONS = {
     JobState.WAITING: "⏳",
     JobState.SKIPPED: "⏭️",
     JobState.HELD: "⏸️",
+    JobState.CANCELLED: "⏹️",
 }
 
 
@@ -51,8 +52,8 @@ class CheckText:
 
 
 def title(words: str) -> str:
-    """Words as a title: one line, the first letter large, at most 255 characters."""
-    line = one_line(words, MAX_TITLE)
+    """Words as a title: one line of plain text, the first letter large, at most 255 characters."""
+    line = one_line(words.replace("`", ""), MAX_TITLE)
     return line[:1].upper() + line[1:]
 
 
@@ -87,9 +88,9 @@ def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
-        rows.append(f"⚠️ {markdown(standing.because, 600)}")
+        rows.append(f"⚠️ {sentence(standing.because, 600)}")
     said = sentence_of(verdict) or _said(standing)
-    return Block(f"**{markdown(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
+    return Block(f"**{sentence(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
 def _how_it_ran(standing: Standing) -> str:
@@ -116,13 +117,13 @@ def _first_lines(verdict: VerdictDocument) -> Iterator[Block]:
         yield open_text("First relevant lines", rows, 12_000)
     mends = texts(verdict, "followups")
     if mends:
-        yield Block("**What to do**\n", tuple(f"- {markdown(one, 600)}" for one in mends), "", 8_000)
+        yield Block("**What to do**\n", tuple(f"- {sentence(one, 600)}" for one in mends), "", 8_000)
 
 
 def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
     limitations = texts(verdict, "limitations")
     if limitations:
-        rows = tuple(f"- {markdown(one, 600)}" for one in limitations)
+        rows = tuple(f"- {sentence(one, 600)}" for one in limitations)
         yield Block("### What this does not show\n", rows, "", 24_000)
     evidence = (*texts(verdict, "repositories"), *key_lines(verdict))
     if evidence:
@@ -141,7 +142,7 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
     required = tuple(one for one in rows if one.wanted.required)
     extras = tuple(one for one in rows if not one.wanted.required)
     blocks = (
-        Block("", (_count_of(required),), "", 200),
+        *_count_of(required, told),
         *_jobs("| required job | state | why |", required),
         *_to_green(required, told),
         *_because(required, told),
@@ -155,9 +156,15 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
     )
 
 
-def _count_of(required: tuple[Standing, ...]) -> str:
-    done = sum(one.state in SATISFIED for one in required)
-    return f"**{done} of {len(required)} required jobs satisfied.**" if required else "**No job is required.**"
+def _count_of(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+    """How far the required jobs are; that none is required is said only of a plan that says so."""
+    if required:
+        done = sum(one.state in SATISFIED for one in required)
+        yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
+    elif told.state is GateState.SUCCESS:
+        yield Block("", ("**No job is required.**",), "", 200)
+    else:
+        yield Block("", (f"**{sentence(told.title, 600)}**",), "", 1_000)
 
 
 def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
@@ -169,7 +176,7 @@ def _job_row(one: Standing) -> str:
     # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
     running = one.state is JobState.RUNNING
     url = one.run.url if one.run is not None and one.run.state.final else ""
-    why = "its own check tells how far it is" if running else markdown(one.because, 500) + links(url)
+    why = "its own check tells how far it is" if running else sentence(one.because, 500) + links(url)
     return f"| {markdown(one.wanted.id, 80)} | {_ICONS[one.state]} {one.state} | {why} |"
 
 
@@ -178,31 +185,34 @@ def _because(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     ids = tuple(f"{one.wanted.id}: " for one in required)
     rest = tuple(one for one in told.reasons if not one.startswith(ids)) if ids else told.reasons
     if rest:
-        yield folded(f"Reasons ({len(rest)})", tuple(f"- {markdown(one, 800)}" for one in rest), 16_000)
+        yield folded(f"Reasons ({len(rest)})", tuple(f"- {sentence(one, 800)}" for one in rest), 16_000)
 
 
 def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     if told.state is GateState.SUCCESS:
         return
-    steps = tuple(dict.fromkeys(_step(one) for one in required if one.state not in SATISFIED))
+    unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
+    holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
+    steps = (
+        *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
+        *(_step(one) for one in unsatisfied if one.hold is None),
+    )
     if steps:
         yield Block("**What makes it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
 
 
 def _step(one: Standing) -> str:
-    """What has to happen for one job; the commands are ours and stand in code."""
+    """What has to happen for one job that nothing holds; the commands are ours and stand in code."""
     name, level = markdown(one.wanted.id, 80), int(one.wanted.level)
     override = f"`{PREFIX} override {level} REASON`"
     match one.state:
         case JobState.FAILED:
             return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
         case JobState.BLOCKED if one.run is None:
-            return f"{name}: mend what is lacking ({markdown(one.because, 300)}), or {override}."
+            return f"{name}: mend what is lacking ({sentence(one.because, 300)}), or {override}."
         case JobState.BLOCKED:
             return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
         case JobState.SKIPPED:
             return f"{name}: runs by itself once {markdown(', '.join(one.wanted.requires), 200)} passed."
-        case JobState.HELD:
-            return f"All held jobs: {markdown(one.because, 500)}."
         case _:
             return f"{name}: nothing to do but to wait."

@@ -8,7 +8,7 @@ from bot.core.judging.outcome import Result
 from bot.core.levels import Level
 from bot.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
 from bot.core.pulls.check_text import gate_text, job_text, title, waits
-from bot.core.pulls.gate import Gate, GateState, JobState, Standing
+from bot.core.pulls.gate import ENDED, Gate, GateState, JobState, Standing
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.pull import MergeGroup
 from bot.core.pulls.situation import Situation
@@ -22,6 +22,7 @@ _CONCLUSIONS = {
     JobState.BLOCKED: Conclusion.ACTION_REQUIRED,
     JobState.SKIPPED: Conclusion.ACTION_REQUIRED,
     JobState.HELD: Conclusion.ACTION_REQUIRED,
+    JobState.CANCELLED: Conclusion.CANCELLED,
 }
 _OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
 
@@ -88,7 +89,7 @@ def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -
 
 def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     actions = []
-    if any(one.state in {JobState.FAILED, JobState.BLOCKED} and one.run is not None for one in found):
+    if any(one.state in ENDED and one.run is not None for one in found):
         actions.append(("Rerun failed", "Run again what did not pass", RERUN))
     if any(one.state is JobState.RUNNING for one in found):
         actions.append(("Cancel", "End what runs for this head", CANCEL))
@@ -107,7 +108,11 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
     opened = {check.name for check in situation.opened if check.head_sha == situation.head_sha}
     for one in found:
         # What is held as a whole is told by the gate alone, but what was shown as waiting must not wait for ever.
-        if one.state is JobState.HELD and check_name(situation.policy.gate.name, one.wanted.id) not in opened:
+        if (
+            one.hold is not None
+            and one.run is None
+            and check_name(situation.policy.gate.name, one.wanted.id) not in opened
+        ):
             continue
         status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
         run, words = one.run, job_text(one)
@@ -161,7 +166,7 @@ def _closing(situation: Situation, check: OpenCheck, runs: tuple[Run, ...]) -> C
 def _why_closed(situation: Situation, check: OpenCheck) -> tuple[str, str]:
     """Why nobody waits for a check any more: a sentence, and a title."""
     if check.head_sha != situation.head_sha:
-        why = f"The head is {situation.head_sha} now; this one counts no more."
+        why = f"The head is `{situation.head_sha}` now; this one counts no more."
         return why, f"Superseded by {situation.head_sha[:12]}"
     if situation.over:
         return f"{situation.over[:1].upper()}{situation.over[1:]}.", title(situation.over)
@@ -181,7 +186,7 @@ def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
         head_sha=run.head_sha,
         status=CheckStatus.COMPLETED if run.state.final else CheckStatus.IN_PROGRESS,
         conclusion=conclusion if run.state.final else "",
-        title=(run.sentence or run.reason or f"The run is {run.state}")[:200],
+        title=title((run.sentence or run.reason or f"The run is {run.state}")[:200]),
         summary=why,
         details_url=run.url,
         external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from bot.core.inert import BREAK, fence_for, markdown, one_line
+from bot.core.inert import BREAK, fence_for, sentence
 from bot.core.pulls.capabilities import DEFAULT_GRANTS, Capability, Grant
 from bot.core.pulls.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
 
@@ -59,6 +59,13 @@ def render_mistakes(mistakes: Iterable[Mistake]) -> str:
     return "\n".join(_mistake(one) for one in mistakes)
 
 
+def render_approve(head_sha: str) -> str:
+    """The command that approves a head, to be copied whole, for somebody who named another commit or a part of one."""
+    return (
+        f"The head is `{head_sha}`. Look at it first; this approves it:\n\n```text\n{PREFIX} approve {head_sha}\n```\n"
+    )
+
+
 def _mistake(one: Mistake) -> str:
     first = max(0, one.start - SHOWN_BEFORE)
     last = min(len(one.text), max(one.end, one.start + 1) + SHOWN_AFTER)
@@ -66,8 +73,8 @@ def _mistake(one: Mistake) -> str:
     line = "".join(_plain(char) for char in one.text[first:last])
     caret = " " * (one.start - first) + "^" * max(1, min(one.end, last) - one.start)
     fence = fence_for((line,))
-    said = markdown(one.what[:1].upper() + one.what[1:])
-    mend = f": {markdown(one_line(one.mend))}" if one.mend else ""
+    said = sentence(one.what[:1].upper() + one.what[1:])
+    mend = f": {sentence(one.mend)}" if one.mend else ""
     return f"{said}{mend}\n{fence}text\n{line}\n{caret}\n{fence}\n"
 
 

@@ -167,6 +167,11 @@ class Mistake:
     what: str
     mend: str = ""
 
+    @property
+    def verb(self) -> str:
+        """The command that was meant, as it was written in small letters; empty where there is no second word."""
+        return next(iter(self.text.lower().split()[1:2]), "")
+
 
 @dataclass(frozen=True, slots=True)
 class _Word:

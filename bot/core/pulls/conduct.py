@@ -8,21 +8,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bot.core.inert import prose
-from bot.core.pulls.capabilities import Start
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.checks_wanted import checks_wanted
 from bot.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, standings
+from bot.core.pulls.holding import DRAFT, hold, hold_of_plan
 from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.core.pulls.pull import MergeGroup
 from bot.core.pulls.situation import CLOSED, Situation
 from bot.core.pulls.trust import NeedsApproval
 from bot.core.pulls.wanted import WantedJob, runs_of
-from bot.core.pulls.wishes import asked_again, cancelled_by, was_begun
+from bot.core.pulls.wishes import asked_again, cancelled_by
 
-BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
-DRAFT = "drafts are planned, not run; mark it ready for review"
-ASK_TO_START = prose("the policy starts nothing by itself; comment `/verl-e2e run`")
 SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is not asked for any more"
 CHANGED = "the job that is asked for changed"
@@ -65,33 +61,8 @@ def conduct(situation: Situation) -> Steps:
     return Steps(starting, ending, checks_wanted(situation, found, told, runs), found, told)
 
 
-def hold(situation: Situation) -> str:
-    """Why nothing may start for this head, empty when jobs may."""
-    if situation.over or situation.problem:
-        return situation.over or situation.problem
-    if situation.broken:
-        return BROKEN_CONTRACT
-    if situation.draft:
-        return DRAFT
-    if isinstance(situation.trust, NeedsApproval):
-        asks = "awaiting approval, for {reason}; `/verl-e2e approve {sha}` lets this head run"
-        return prose(asks, reason=situation.trust.reason, sha=situation.head_sha)
-    cancelled = cancelled_by(situation.entries, situation.head_sha)
-    if cancelled is not None:
-        return prose("cancelled by {actor}; `/verl-e2e run` starts again", actor=cancelled.actor)
-    return ""
-
-
-def _hold_of_plan(situation: Situation) -> str:
-    """Why the required jobs may not start: as for all, and that nobody asked where the policy wants it."""
-    held = hold(situation)
-    asked = isinstance(situation.target, MergeGroup) or was_begun(situation.entries, situation.head_sha)
-    waits = situation.policy.gate.start is Start.ASKED and not asked
-    return held or (ASK_TO_START if waits else "")
-
-
 def _standings(situation: Situation, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
-    held, held_plan = hold(situation), _hold_of_plan(situation)
+    held, held_plan = hold(situation), hold_of_plan(situation)
     if held == held_plan:
         return standings(situation.wanted, runs, situation.overrides, situation.head_sha, held)
     # Extras may start where the plan waits to be asked for.
@@ -178,7 +149,7 @@ def _ended_by_us(run: Run) -> bool:
 
 
 def _held(standing: Standing, situation: Situation) -> bool:
-    held = _hold_of_plan(situation) if standing.wanted.required else hold(situation)
+    held = hold_of_plan(situation) if standing.wanted.required else hold(situation)
     return bool(held or _too_late(situation))
 
 

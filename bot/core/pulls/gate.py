@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level
+from bot.core.pulls.holding import Hold
 from bot.core.pulls.ledger import Override, Run, RunState
 from bot.core.pulls.wanted import WantedJob, runs_of
 
@@ -34,8 +35,11 @@ class JobState(StrEnum):
     WAITING = "waiting"
     SKIPPED = "skipped"
     HELD = "held"
+    CANCELLED = "cancelled"
 
 
+# Ended without a pass: what can be run again.
+ENDED = frozenset({JobState.FAILED, JobState.BLOCKED, JobState.CANCELLED})
 SATISFIED = frozenset({JobState.PASSED, JobState.OVERRIDDEN})
 UNDERWAY = frozenset({JobState.RUNNING, JobState.WAITING})
 
@@ -49,6 +53,8 @@ class Standing:
     because: str
     run: Run | None = None
     override: Override | None = None
+    # Why nothing starts for the head, where that is why this job does not.
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +64,20 @@ class Gate:
     state: GateState
     title: str
     reasons: tuple[str, ...]
+    # The state of the job that decided, None where no job did.
+    decided_by: JobState | None = None
 
 
 def standings(
-    wanted: Iterable[WantedJob], runs: tuple[Run, ...], overrides: Iterable[Override], head_sha: str, hold: str = ""
+    wanted: Iterable[WantedJob],
+    runs: tuple[Run, ...],
+    overrides: Iterable[Override],
+    head_sha: str,
+    hold: Hold | None = None,
 ) -> tuple[Standing, ...]:
     """Where each job stands, in the order given, prerequisites first.
 
-    `hold` says why nothing is started at all, empty when jobs may start.
+    `hold` says why nothing is started at all, None when jobs may start.
     """
     taken = {one.level: one for one in overrides if one.head_sha == head_sha}
     found: dict[str, Standing] = {}
@@ -79,7 +91,7 @@ def _standing(
     runs: tuple[Run, ...],
     overrides: Mapping[Level, Override],
     before: Mapping[str, Standing],
-    hold: str,
+    hold: Hold | None,
 ) -> Standing:
     last = runs[-1] if runs else None
     override = overrides.get(wanted.level) if wanted.required else None
@@ -89,6 +101,8 @@ def _standing(
         because = f"level {int(override.level)} is overridden by {override.actor}: {override.reason}"
         return Standing(wanted, JobState.OVERRIDDEN, because, last, override)
     if last is not None:
+        if last.state is RunState.CANCELLED and hold is not None:
+            return _held(wanted, hold, last)
         return Standing(wanted, _state(last), _said(last), last)
     return _not_begun(wanted, before, hold)
 
@@ -113,17 +127,21 @@ def _said(run: Run) -> str:
     return run.sentence or run.reason or f"the run is {run.state}"
 
 
-def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: str) -> Standing:
+def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
     if wanted.job is None:
         return Standing(wanted, JobState.BLOCKED, wanted.lacking or "it cannot be completed")
     for required in wanted.requires:
         first = before.get(required)
-        if first is None or first.state not in SATISFIED | UNDERWAY | {JobState.HELD}:
+        if first is None or (first.state not in SATISFIED | UNDERWAY and first.hold is None):
             return Standing(wanted, JobState.SKIPPED, f"it needs {required}, which did not pass")
-    if hold:
-        return Standing(wanted, JobState.HELD, hold)
+    if hold is not None:
+        return _held(wanted, hold)
     waits = [one for one in wanted.requires if before[one].state not in SATISFIED]
     return Standing(wanted, JobState.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
+
+
+def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:
+    return Standing(wanted, JobState.CANCELLED if hold.cancelled else JobState.HELD, hold.in_short, run, hold=hold)
 
 
 def gate(
@@ -145,7 +163,7 @@ def gate(
     reasons = (*broken, *(_reason(one) for one in required))
     unsatisfied = [one for one in required if one.state not in SATISFIED]
     if any(one.state is JobState.FAILED for one in unsatisfied):
-        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), reasons)
+        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), reasons, JobState.FAILED)
     if broken and (unsatisfied or not _all_overridden(required)):
         return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", reasons)
     if obstacle:
@@ -154,7 +172,7 @@ def gate(
         return Gate(GateState.IN_PROGRESS, _progress(required), reasons)
     if unsatisfied:
         first = unsatisfied[0]
-        return Gate(GateState.ACTION_REQUIRED, _sentence(f"{first.wanted.id} {first.state}: {first.because}"), reasons)
+        return Gate(GateState.ACTION_REQUIRED, _unsatisfied_title(first), reasons, first.state)
     if waits_for:
         return Gate(GateState.IN_PROGRESS, _sentence(f"waits for {waits_for}"), (f"waits for {waits_for}", *reasons))
     if not required:
@@ -180,6 +198,13 @@ def _first(rows: list[Standing], state: JobState) -> str:
 def _sentence(text: str, limit: int = 200) -> str:
     shown = text[:1].upper() + text[1:]
     return shown if len(shown) <= limit else f"{shown[: limit - 4]} ..."
+
+
+def _unsatisfied_title(first: Standing) -> str:
+    """What keeps the gate closed; a command stands in the summary, for a title is plain text and may be cut."""
+    if first.hold is not None:
+        return _sentence(first.hold.sentence)
+    return _sentence(f"{first.wanted.id} {first.state}: {first.because}")
 
 
 def _progress(required: tuple[Standing, ...]) -> str:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import markdown, one_line, summary
+from bot.core.inert import markdown, one_line, sentence, summary
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.ledger import Override, Run, RunState
@@ -33,6 +33,7 @@ _ICON = {
     "Overridden": "⚠️",
     "Nothing required": "✅",
     "Cancelled": "⏹️",
+    "Held": "⏸️",
 }
 
 
@@ -47,6 +48,7 @@ class Standing(StrEnum):
     SKIPPED = "Skipped"
     OVERRIDDEN = "Overridden"
     CANCELLED = "Cancelled"
+    HELD = "Held"
     NOTHING_REQUIRED = "Nothing required"
 
 
@@ -141,10 +143,10 @@ def _unbound(block: Block) -> str:
 
 def _head(card: PullCard) -> Block:
     icon = _ICON[card.standing]
-    heading = f"### {icon} verl-e2e: {card.standing} - {markdown(card.sentence, 600)}\n"
-    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {markdown(one, 600)}" for one in card.notices)]
-    if card.problem:
-        rows.append(f"> {markdown(card.problem, 1000)}")
+    heading = f"### {icon} verl-e2e: {card.standing} - {sentence(card.sentence, 600)}\n"
+    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(one, 600)}" for one in card.notices)]
+    if card.problem and card.problem.lower() != card.sentence.lower():
+        rows.append(f"> {sentence(card.problem, 1000)}")
     rows += [_overridden(one) for one in card.overrides]
     return Block(heading, tuple(rows), "", 9_000)
 
@@ -158,7 +160,7 @@ def _cost(card: PullCard) -> str:
 
 
 def _overridden(one: Override) -> str:
-    who, why = markdown(one.actor, 60), markdown(one.reason, 300)
+    who, why = markdown(one.actor, 60), sentence(one.reason, 300)
     return f"> ⚠️ Level {int(one.level)} overridden by {who} on `{one.head_sha[:12]}`: {why}"
 
 
@@ -166,7 +168,7 @@ def _table(card: PullCard) -> Block:
     if not card.jobs:
         return Block("", (), "", 100)
     rows = tuple(_job_row(row) for row in card.jobs)
-    return Block("| job | result | required | GPU minutes | |\n|---|---|---|---|---|", rows, "", 12_000)
+    return Block("| job | result | required | GPU minutes | why |\n|---|---|---|---|---|", rows, "", 12_000)
 
 
 def _job_row(row: JobRow) -> str:
@@ -177,7 +179,7 @@ def _job_row(row: JobRow) -> str:
         f"{_ICON[row.standing]} {row.standing}",
         required,
         _minutes(row),
-        markdown(row.detail, 400) + links(row.url),
+        sentence(row.detail, 400) + links(row.url),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -220,7 +222,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
 
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
     if rows:
-        yield folded(f"{title} ({len(rows)})", tuple(f"- {markdown(one, 500)}" for one in rows), share)
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {sentence(one, 500)}" for one in rows), share)
 
 
 def _each_once(card: PullCard, key: str) -> tuple[str, ...]:
@@ -237,4 +239,4 @@ def _evidence(card: PullCard) -> Iterable[str]:
 
 
 def _earlier(one: EarlierHead) -> str:
-    return f"- `{one.head_sha[:12]}` {_ICON[one.standing]} {one.standing}: {markdown(one.sentence, 300)}"
+    return f"- `{one.head_sha[:12]}` {_ICON[one.standing]} {one.standing}: {sentence(one.sentence, 300)}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bot.core.evidence import Criterion
-from bot.core.inert import markdown, one_line
+from bot.core.inert import markdown, one_line, sentence
 
 VerdictDocument = Mapping[str, Any]
 _MAX_LINK = 500
@@ -46,12 +46,12 @@ def sentence_of(document: VerdictDocument) -> str:
 def deliverables(document: VerdictDocument) -> tuple[str, ...]:
     """The deliverables as a Markdown table, empty where there are none."""
     found = rows_of(document, "deliverables")
-    return ("| deliverable | outcome | |", "|---|---|---|", *map(_deliverable, found)) if found else ()
+    return ("| deliverable | outcome | detail |", "|---|---|---|", *map(_deliverable, found)) if found else ()
 
 
 def _deliverable(one: Mapping[str, Any]) -> str:
     name, outcome = markdown(str(one.get("name", "")), 80), markdown(str(one.get("outcome", "")), 40)
-    return f"| {name} | **{outcome}** | {markdown(str(one.get('detail', '')), 500)} |"
+    return f"| {name} | **{outcome}** | {sentence(str(one.get('detail', '')), 500)} |"
 
 
 def key_lines(document: VerdictDocument) -> tuple[str, ...]:
