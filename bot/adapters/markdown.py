@@ -16,11 +16,11 @@ _LINKS = {"link_open": 1, "link_close": -1}
 
 
 def command_lines(body: str) -> tuple[CommandLine, ...]:
-    """The lines of a comment that begin with the prefix, outside code, quotes, HTML, links, lists, tables and headings.
+    """The lines of a comment that begin with the prefix in any case, outside code, quotes, HTML, links, lists, tables and headings.
 
     A comment of more than 65,536 characters holds no command.
     """
-    if PREFIX not in body or len(body) > MAX_COMMENT:
+    if PREFIX not in body.lower() or len(body) > MAX_COMMENT:
         return ()
     text = body.replace("\r\n", "\n").replace("\r", "\n")
     return tuple(_lines(_parser().parse(text), text.split("\n")))
@@ -59,4 +59,4 @@ def _plain_lines(paragraph: Token, first: int) -> Iterator[int]:
 
 def _speaks(text: str) -> bool:
     words = text.split(maxsplit=1)
-    return bool(words) and words[0] == PREFIX
+    return bool(words) and words[0].lower() == PREFIX

@@ -20,6 +20,8 @@ FOUND = (
     (f"```\n{RUN}\n```\n{RUN}", [(4, RUN)]),
     ("/verl-e2e", [(1, "/verl-e2e")]),
     ("/verl-e2e\thelp", [(1, "/verl-e2e\thelp")]),
+    ("/VERL-E2E help", [(1, "/VERL-E2E help")]),
+    ("Hello\n/Verl-E2e RUN", [(2, "/Verl-E2e RUN")]),
     ("/verl-e2e run `level2`", [(1, "/verl-e2e run `level2`")]),
 )
 
