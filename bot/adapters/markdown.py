@@ -16,8 +16,9 @@ _LINKS = {"link_open": 1, "link_close": -1}
 
 
 def command_lines(body: str) -> tuple[CommandLine, ...]:
-    """The lines of a comment that begin with the prefix in any case, outside code, quotes, HTML, links, lists, tables and headings.
+    """The lines of a comment that begin with the prefix, outside code, quotes, HTML, links, lists, tables and headings.
 
+    The prefix may be written in any case.
     A comment of more than 65,536 characters holds no command.
     """
     if PREFIX not in body.lower() or len(body) > MAX_COMMENT:
