@@ -16,6 +16,7 @@ from typing import Any
 
 from bot.config import settings_values as read
 from bot.core.inert import one_line
+from bot.core.pulls.attestation import HOSTED, Attestation
 from bot.core.pulls.job_order import read_target
 from bot.core.pulls.pull import PullRef
 from bot.core.pulls.references import Reference
@@ -25,7 +26,7 @@ from bot.handlers.acting import Here, act_on, busy_pulls
 from bot.handlers.grouping import remembered_group
 from bot.handlers.taking import Order
 from bot.wiring.acting import GITHUB_ACTIONS_APP, ActionSettings, action_rooms
-from bot.wiring.orders import Place, take_order
+from bot.wiring.orders import Place, check_order, digest_of_folder, take_order
 
 Say = Callable[[str], None]
 # A pull request from a fork gets a token that may write only under this name; the event is the same.
@@ -33,6 +34,7 @@ _TRUSTED = {"pull_request_target": "pull_request"}
 _DEFAULTS = {
     "VERL_E2E_WORKFLOW": "verl-e2e.yml",
     "VERL_E2E_QUEUE_MINUTES": "120",
+    "VERL_E2E_ATTESTATION": "required",
     # Longer than the card's least interval.
     "VERL_E2E_PATIENCE_S": "20",
     "VERL_E2E_VERL": "https://github.com/verl-project/verl",
@@ -61,12 +63,16 @@ def act(command: str, environ: Mapping[str, str], say: Say) -> int:
     match command:
         case "order":
             return _order(environ, say)
+        case "digest":
+            return _digest(environ, say)
+        case "check-digest":
+            return _check_digest(environ, say)
         case "event":
             return _event(environ, say)
         case "sweep":
             return _sweep(environ, say)
         case _:
-            raise ActionError(f"{command}: no such command; give event, sweep or order")
+            raise ActionError(f"{command}: no such command; give event, sweep, order, digest or check-digest")
 
 
 def _event(environ: Mapping[str, str], say: Say) -> int:
@@ -146,6 +152,7 @@ def _settings(environ: Mapping[str, str], payload: Mapping[str, Any]) -> ActionS
         image=_text(environ, "VERL_E2E_IMAGE"),
         runners=_read(environ, "VERL_E2E_RUNNERS", read.runners),
         queue_minutes=_read(environ, "VERL_E2E_QUEUE_MINUTES", read.number(1, 1440)),
+        attestation=Attestation(_read(environ, "VERL_E2E_ATTESTATION", read.one_of(*map(str, Attestation)))),
         verl=_text(environ, "VERL_E2E_VERL"),
         site=_text(environ, "VERL_E2E_SITE"),
         site_values=_pairs(_text(environ, "VERL_E2E_SITE_VALUES")),
@@ -215,6 +222,28 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
         "merge-base": taken.merge_base,
     }
     _write_outputs(environ, outputs)
+    return 0
+
+
+def _digest(environ: Mapping[str, str], say: Say) -> int:
+    """The digest of a run folder whose writers have all ended, for the job that uploads it."""
+    digest = digest_of_folder(Path(_needed(environ, "VERL_E2E_FOLDER")))
+    say(f"the digest of the run folder is {digest}")
+    _write_outputs(environ, {"digest": digest})
+    return 0
+
+
+def _check_digest(environ: Mapping[str, str], say: Say) -> int:
+    """Whether a run folder is as it was handed over, of the job that was ordered, and this machine GitHub's own."""
+    if _text(environ, "RUNNER_ENVIRONMENT") != HOSTED:
+        raise ActionError("RUNNER_ENVIRONMENT: this is for a runner of GitHub's own, which never ran code under test")
+    folder, told = Path(_needed(environ, "VERL_E2E_FOLDER")), _needed(environ, "VERL_E2E_DIGEST")
+    found = digest_of_folder(folder)
+    if found != told:
+        what = f"the run folder was changed after the job ended: its digest is {found}, not {told}"
+        raise ActionError(f"{what}; run the job again")
+    check_order(_needed(environ, "VERL_E2E_JOB_ID"), _needed(environ, "VERL_E2E_JOB"), folder)
+    say(f"the run folder is as the job left it, and of the job that was ordered: {found}")
     return 0
 
 

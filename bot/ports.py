@@ -365,6 +365,13 @@ class Backend(Protocol):
         """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""
         ...
 
+    def unattested(self, run: Run) -> str:
+        """Why nothing proves who handed over the folder that `artifacts` brought, empty when something does.
+
+        A folder that may not count without that is refused by `artifacts`.
+        """
+        ...
+
 
 class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
@@ -409,8 +416,15 @@ class Workflows(Protocol):
         """What a run left behind."""
         ...
 
+    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        ...
+
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
-        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
+        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all.
+
+        ForgeError too for an archive of another digest than the artifact's.
+        """
         ...
 
     def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:

@@ -186,6 +186,13 @@ def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: 
     for job in workflow["jobs"].values():
         if not any(access == "write" for access in job["permissions"].values()):
             continue
+        if "steps" not in job:
+            # The job that calls ours passes on what its second job needs, and that writes nothing in the repository.
+            assert {name for name, access in job["permissions"].items() if access == "write"} == {
+                "attestations",
+                "id-token",
+            }
+            continue
         assert [set(step) for step in job["steps"]] == [{"uses", "with"}]
         assert re.fullmatch(r"OWNER/verl-e2e@0{40}", job["steps"][0]["uses"])
         assert "ref" not in job["steps"][0]["with"]

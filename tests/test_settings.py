@@ -97,6 +97,7 @@ MISTAKES = (
     ({"VERL_E2E_TOOL": "owner/verl-e2e@main"}, "VERL_E2E_TOOL: 'owner/verl-e2e@main' is no commit"),
     ({"VERL_E2E_RUNNERS": "1=gpu 8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),
     ({"VERL_E2E_QUEUE_MINUTES": "2000"}, "VERL_E2E_QUEUE_MINUTES"),
+    ({"VERL_E2E_ATTESTATION": "requird"}, "VERL_E2E_ATTESTATION: 'requird' is not known; did you mean 'required'?"),
     ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it holds a user or a password"),
     ({"VERL_E2E_VERL": "/no/such/verl"}, "VERL_E2E_VERL: '/no/such/verl' is no folder"),
     ({"VERL_E2E_BRIDGE": "/no/such/bridge"}, "VERL_E2E_BRIDGE: '/no/such/bridge' is no folder"),
@@ -129,6 +130,7 @@ def test_every_mistake_is_told_at_once() -> None:
 def test_every_variable_has_a_mistake_in_the_table_above_or_takes_any_text() -> None:
     tried = {name for changed, _ in MISTAKES for name in changed}
     free = {"VERL_E2E_DATA", "VERL_E2E_IMAGE", "VERL_E2E_SITE_PROFILE", "VERL_E2E_WORKFLOW_REF"}
+    free |= {"VERL_E2E_TRUSTED_ROOT"}
     assert {variable.name for variable in VARIABLES.values()} <= tried | free
 
 

@@ -4,7 +4,7 @@ import os
 
 import click
 
-COMMANDS = ("event", "sweep", "order")
+COMMANDS = ("event", "sweep", "order", "digest", "check-digest")
 
 
 @click.command()
@@ -13,7 +13,8 @@ def action(command: str) -> int:
     """Do what a step of a workflow asks for; action.yml calls this, with everything in the environment.
 
     `event` hears the event of the workflow run and reconciles what it is about, `sweep` looks at every open pull
-    request with runs under way, `order` takes a job on a GPU host after reading its head again.
+    request with runs under way, `order` takes a job on a GPU host after reading its head again, `digest` gives the
+    digest of its run folder, and `check-digest` compares it on a machine that never ran the job.
 
     Example: verl-e2e action event
     """

@@ -10,6 +10,7 @@ from typing import Any
 
 from bot.config import settings_values as read
 from bot.config.problems import ConfigError, Problem, closest
+from bot.core.pulls.attestation import Attestation
 
 _SOURCE = "environment"
 _LEVELS = ("debug", "info", "warning", "error")
@@ -37,6 +38,8 @@ class Settings:
     image: str
     runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
+    attestation: Attestation
+    trusted_root: Path | None
     site_profile: str
     site_values: Mapping[str, str]
     verl: str
@@ -223,6 +226,19 @@ VARIABLES: Mapping[str, Variable] = {
         "How long a job waits for a runner before it is given up, for `github-actions`.",
         read.number(1, 1440),
         "120",
+    ),
+    "attestation": Variable(
+        "VERL_E2E_ATTESTATION",
+        "Whether a run folder counts without a verified attestation of who handed it over, for `github-actions`: "
+        "`required`, or `preferred` where GitHub makes none (private repositories, Enterprise Server).",
+        lambda text: Attestation(read.one_of(*map(str, Attestation))(text)),
+        Attestation.REQUIRED.value,
+    ),
+    "trusted_root": Variable(
+        "VERL_E2E_TRUSTED_ROOT",
+        "A file with Sigstore's trust root, by which attestations are verified; empty: the one of the library.",
+        lambda text: Path(text).expanduser().absolute() if text else None,
+        "",
     ),
     "site_profile": Variable(
         "VERL_E2E_SITE_PROFILE",

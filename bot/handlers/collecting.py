@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bot.core.pulls.ledger import Run, RunState
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.judging_ended import NO_FOLDER, Judged, blocked, cannot_be_judged
+from bot.handlers.judging_ended import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
 from bot.ports import BackendError, LimitError
 
 # How often judging one run may fail by a fault of ours before it is called Blocked.
@@ -56,11 +56,12 @@ def _judged(run: Run, rooms: AppRooms) -> Run:
     try:
         if not rooms.backend.artifacts(run, folder):
             return _blocked(run, rooms, NO_FOLDER)
+        doubt = rooms.backend.unattested(run)
     except BackendError as error:
         if not error.final:
             raise
         return _blocked(run, rooms, str(error))
-    return _with_judgement(run, rooms, _judgement(run, folder, rooms))
+    return _with_judgement(run, rooms, with_doubt(_judgement(run, folder, rooms), doubt))
 
 
 def _judgement(run: Run, folder: Path, rooms: AppRooms) -> Judged:

@@ -1,7 +1,8 @@
 """Judge what an ended run left, by its log and evidence: a run's own word counts for nothing."""
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.core.jobs import Job
@@ -42,6 +43,16 @@ def blocked(sentence: str) -> Judged:
 def cannot_be_judged(why: object) -> Judged:
     """What cannot be judged because of what the run left."""
     return blocked(f"what the run left cannot be judged: {why}")
+
+
+def with_doubt(judged: Judged, doubt: str) -> Judged:
+    """The judgement with a limitation that the folder itself cannot tell, as who handed it over; empty for none."""
+    if not doubt or not judged.verdict:
+        return judged
+    document = json.loads(judged.verdict)
+    document["limitations"] = [*document["limitations"], f"{doubt[:1].upper()}{doubt[1:]}."]
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return replace(judged, verdict=text if len(text) <= MAX_VERDICT else "")
 
 
 def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:

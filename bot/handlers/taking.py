@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bot.core.inert import one_line
 from bot.core.jobs import Job
-from bot.core.pulls.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, unpack
+from bot.core.pulls.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, same_job, unpack
 from bot.core.pulls.pull import PullRef, PullState
 from bot.core.record import (
     ENVIRONMENT_FILE,
@@ -52,6 +52,13 @@ def take(order: Order, root: Path, pulls: Pulls) -> Taken:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
     why = _why_not(order.repository, read_target(order.target), pulls)
     return Taken(job, why, merge_base_of(order.packed))
+
+
+def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:
+    """OrderError for a run folder that is not of the job that was ordered."""
+    job, found = unpack(packed), folders.record(folder).job
+    if job.id != order_id or found is None or not same_job(found, job):
+        raise OrderError(f"the run folder is not of the job {order_id[:60]!r} that was ordered; run the job again")
 
 
 def _why_not(repository: str, target: OrderTarget, pulls: Pulls) -> str:

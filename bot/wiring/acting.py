@@ -18,9 +18,11 @@ from bot.adapters.github.session import GitHub, with_token
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.adapters.mirror import Mirrors
 from bot.config.profiles import load_profile
+from bot.core.pulls.attestation import Attestation
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import Clock, Revisions
 from bot.wiring.analysis import LimitedAnalysis
+from bot.wiring.attesting import verify_attestations
 from bot.wiring.verl import verl_at
 
 _OPENER = (GitRepository, GitError)
@@ -44,6 +46,7 @@ class ActionSettings:
     image: str
     runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
+    attestation: Attestation
     verl: str
     site: str
     site_values: Mapping[str, str]
@@ -103,6 +106,8 @@ def _dispatching(settings: ActionSettings) -> ActionsSettings:
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         queue_minutes=settings.queue_minutes,
+        attestation=settings.attestation,
+        verify=verify_attestations(),
         followed=True,
     )
 

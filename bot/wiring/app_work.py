@@ -37,6 +37,7 @@ from bot.handlers.redelivering import Redelivery
 from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError
 from bot.wiring.analysis import LimitedAnalysis
 from bot.wiring.app import MakeWork
+from bot.wiring.attesting import verify_attestations
 from bot.wiring.verl import verl_at
 
 _OFTEN_S, _SELDOM_S = 30.0, 600.0
@@ -170,6 +171,8 @@ def _backend(
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         queue_minutes=settings.queue_minutes,
+        attestation=settings.attestation,
+        verify=verify_attestations(settings.trusted_root),
     )
     return GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), actions, clock)
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.adapters.folder import write_files
+from bot.adapters.folder_files import folder_files
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
-from bot.handlers.taking import Order, Taken, job_text, leave_blocked, take
+from bot.core.pulls.folder_digest import folder_digest
+from bot.handlers.taking import Order, Taken, check_folder, job_text, leave_blocked, take
 from bot.wiring.folders import run_folders
 
 
@@ -43,3 +45,13 @@ def take_order(order: Order, place: Place) -> Taken:
     if taken.why:
         leave_blocked(taken, place.folder, run_folders())
     return taken
+
+
+def digest_of_folder(folder: Path) -> str:
+    """The digest of a run folder; raises FolderFilesError, a user's mistake."""
+    return folder_digest(folder_files(folder))
+
+
+def check_order(job_id: str, packed: str, folder: Path) -> None:
+    """Raises OrderError, a user's mistake, where a run folder is not of the job that was ordered."""
+    check_folder(job_id, packed, folder, run_folders())

@@ -1,20 +1,24 @@
 """Dispatch with the real workflow file over real HTTP: order, poll, cancel, and the folder that comes home."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from bot.adapters.attestation import verifier
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.core.jobs import Repository
+from bot.core.pulls.attestation import Attestation
 from bot.core.pulls.job_order import portable, unpack
 from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.ports import BackendError
+from bot.ports import BackendError, ForgeError
 from tests.adapters.clocks import Hand
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
+from tests.fakes.sigstore_instance import SigstoreInstance
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (Path(__file__).resolve().parents[2] / WORKFLOW).read_bytes()
@@ -109,3 +113,103 @@ def test_a_repository_without_the_workflow_says_what_to_do(tmp_path: Path, clock
         with pytest.raises(BackendError, match=r"verl-e2e\.yml.*verl-e2e doctor") as refused:
             backend.submit(order(bare))
     assert refused.value.final
+
+
+@pytest.fixture(scope="module")
+def sigstore() -> SigstoreInstance:
+    return SigstoreInstance()
+
+
+@pytest.fixture
+def strict(at: Room, clock: Hand, sigstore: SigstoreInstance, tmp_path: Path) -> GitHubActionsBackend:
+    """A back end that takes no folder that is not attested."""
+    verify = verifier(sigstore.write_trusted_root(tmp_path / "trusted_root.json"))
+    settings = replace(SETTINGS, attestation=Attestation.REQUIRED, verify=verify)
+    return GitHubActionsBackend(GithubWorkflows(at.github), settings, clock)
+
+
+def handed_over(at: Room, backend: GitHubActionsBackend) -> tuple[Run, dict[str, str]]:
+    """A run that ended and left its folder, and what its second job may truly claim."""
+    run = order(at)
+    run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
+    started = at.world.start_run()
+    at.world.finish_run({"job.json": b"{}"}, artifact=artifact_name(run.key))
+    web = f"{at.world.url}/{REPOSITORY}"
+    workflow = f"{web}/{WORKFLOW}@refs/heads/main"
+    return run, {
+        "issuer": "https://token.actions.githubusercontent.com",
+        "signer": workflow,
+        "runner": "github-hosted",
+        "repository": web,
+        "commit": started.head_sha,
+        "workflow": workflow,
+        "run": f"{web}/actions/runs/{started.id}/attempts/1",
+    }
+
+
+def attest(at: Room, sigstore: SigstoreInstance, claims: dict[str, str], sha256: str = "") -> None:
+    left = at.world.runs()[0].artifacts[-1]
+    bundle = sigstore.attest(sha256 or left.sha256, claims)
+    at.world.repository.attestations.setdefault(left.sha256, []).append(bundle)
+
+
+def test_a_folder_that_the_second_job_attested_counts(
+    at: Room, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
+) -> None:
+    run, claims = handed_over(at, strict)
+    attest(at, SigstoreInstance(), claims)
+    attest(at, sigstore, claims)
+    assert strict.artifacts(run, tmp_path / "home")
+    assert (tmp_path / "home/job.json").is_file()
+    assert strict.unattested(run) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (None, "GitHub keeps no attestation of it"),
+        ({"runner": "self-hosted"}, "its runner is self-hosted"),
+        ({"run": "https://github.com/o/r/actions/runs/1/attempts/1"}, "its run is"),
+        ({"workflow": "https://github.com/o/r/.github/workflows/evil.yml@refs/heads/main"}, "its workflow is"),
+        ({"commit": "d" * 40}, "its commit is"),
+        ({"sha256": "d" * 64}, "it is about another artifact"),
+        ({"instance": "another"}, "cannot be verified"),
+    ],
+)
+def test_a_folder_that_nothing_vouches_for_is_refused_and_says_why(
+    at: Room,
+    strict: GitHubActionsBackend,
+    sigstore: SigstoreInstance,
+    tmp_path: Path,
+    changed: dict[str, str] | None,
+    said: str,
+) -> None:
+    run, claims = handed_over(at, strict)
+    if changed is not None:
+        instance = SigstoreInstance() if changed.get("instance") else sigstore
+        own = {name: value for name, value in changed.items() if name in claims}
+        attest(at, instance, claims | own, changed.get("sha256", ""))
+    with pytest.raises(BackendError, match=said) as refused:
+        strict.artifacts(run, tmp_path / "home")
+    assert refused.value.final
+    assert not (tmp_path / "home").exists()
+
+
+def test_where_an_attestation_is_only_preferred_the_folder_comes_home_with_the_doubt(
+    at: Room, backend: GitHubActionsBackend, tmp_path: Path
+) -> None:
+    run, _ = handed_over(at, backend)
+    assert backend.artifacts(run, tmp_path / "home")
+    assert "without the extra `attestation`" in backend.unattested(run)
+
+
+def test_an_archive_that_is_not_the_attested_one_is_refused(
+    at: Room, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
+) -> None:
+    run, claims = handed_over(at, strict)
+    attest(at, sigstore, claims)
+    workflows = GithubWorkflows(at.github)
+    (artifact,) = workflows.artifacts(REPOSITORY, int(run.handle))
+    with pytest.raises(ForgeError, match=f"not {'e' * 64} as GitHub says"):
+        workflows.fetch(REPOSITORY, replace(artifact, sha256="e" * 64), tmp_path / "home", limit=10_000)
+    assert not (tmp_path / "home").exists()

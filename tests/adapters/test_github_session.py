@@ -41,6 +41,7 @@ def test_a_token_is_taken_once_and_for_one_repository_alone(at: Room) -> None:
     assert json.loads(asked.sent)["permissions"] == {
         "actions": "write",
         "administration": "read",
+        "attestations": "read",
         "checks": "write",
         "contents": "read",
         "issues": "write",

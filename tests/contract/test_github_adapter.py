@@ -38,6 +38,7 @@ ASKED = {
     "GET /repos/{owner}/{repo}/actions/runs/{run}/jobs",
     "GET /repos/{owner}/{repo}/actions/workflows/{workflow}",
     "GET /repos/{owner}/{repo}/actions/workflows/{workflow}/runs",
+    "GET /repos/{owner}/{repo}/attestations/{digest}",
     "GET /repos/{owner}/{repo}/branches/{branch}/protection",
     "GET /repos/{owner}/{repo}/check-runs/{check}",
     "GET /repos/{owner}/{repo}/collaborators/{user}/permission",
@@ -123,6 +124,7 @@ def _run(at: Room, folder: Path) -> None:
     workflows.run(REPOSITORY, run.id)
     (artifact,) = workflows.artifacts(REPOSITORY, run.id)
     workflows.fetch(REPOSITORY, artifact, folder, limit=1_000)
+    assert workflows.attestations(REPOSITORY, artifact.sha256) == ()
     workflows.cancel(REPOSITORY, run.id)
     workflows.cancel(REPOSITORY, run.id, force=True)
 

@@ -192,6 +192,10 @@ def _actions(world: World, repository: str) -> Iterator[Call]:
     yield Call("GET", f"{actions}/jobs/{first.job_id}/logs")
     yield Call("GET", f"{actions}/runs/{first.id}/artifacts")
     yield Call("GET", f"{actions}/artifacts/{first.artifacts[0].id}/zip")
+    sha256 = first.artifacts[0].sha256
+    yield Call("GET", f"{repository}/attestations/sha256:{sha256}")
+    world.repository.attestations[sha256] = [json.dumps({"mediaType": "x", "dsseEnvelope": {}})]
+    yield Call("GET", f"{repository}/attestations/sha256:{sha256}?per_page=3&predicate_type=provenance")
     yield Call("POST", f"{actions}/runs/{second.id}/cancel")
     yield Call("POST", f"{actions}/runs/{second.id}/force-cancel")
     yield Call("POST", f"{actions}/runs/{first.id}/cancel")

@@ -33,7 +33,7 @@ def job_for(at: Room) -> Job:
 class Step:
     """One step of a workflow, as its runner starts it."""
 
-    def __init__(self, at: Room, folder: Path, **changes: str) -> None:
+    def __init__(self, at: Room, folder: Path, verb: str = "order", **changes: str) -> None:
         self.output = folder / "output"
         folder.mkdir(exist_ok=True)
         variables = {
@@ -49,7 +49,7 @@ class Step:
             "VERL_E2E_JOB": pack(job_for(at)),
             "VERL_E2E_TARGET": str(OrderTarget(at.world.head(1), 1)),
         }
-        command = [sys.executable, "-m", "bot", "action", "order"]
+        command = [sys.executable, "-m", "bot", "action", verb]
         self.done = subprocess.run(
             command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=60
         )
@@ -117,3 +117,56 @@ def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dic
     assert said in step.done.stderr
     assert step.done.stderr.count("\n") == 1
     assert "go" not in step.outputs
+
+
+def handed_over(at: Room, folder: Path) -> tuple[Path, dict[str, str]]:
+    """A run folder with its digest as the GPU job tells it, and what the second job is told."""
+    moved = at.world.head(1)[::-1]
+    taken = Step(at, folder / "gpu", VERL_E2E_TARGET=str(OrderTarget(moved, 1)))
+    run = Path(taken.outputs["folder"])
+    taken = Step(at, folder / "digest", "digest", VERL_E2E_FOLDER=str(run))
+    assert taken.done.returncode == 0, taken.done.stderr
+    return run, {
+        "VERL_E2E_FOLDER": str(run),
+        "VERL_E2E_DIGEST": taken.outputs["digest"],
+        "RUNNER_ENVIRONMENT": "github-hosted",
+    }
+
+
+def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: Room, tmp_path: Path) -> None:
+    _, told = handed_over(at, tmp_path)
+    assert len(told["VERL_E2E_DIGEST"]) == 64
+    checked = Step(at, tmp_path / "attest", "check-digest", **told)
+    assert checked.done.returncode == 0, checked.done.stderr
+
+
+@pytest.mark.parametrize("what", ["content", "added", "removed", "link"])
+def test_a_folder_that_was_changed_after_the_job_is_not(at: Room, tmp_path: Path, what: str) -> None:
+    run, told = handed_over(at, tmp_path)
+    match what:
+        case "content":
+            (run / "events.jsonl").write_text("")
+        case "added":
+            (run / "metrics.jsonl").write_text("")
+        case "removed":
+            (run / "environment.json").unlink()
+        case _:
+            (run / "log.txt").symlink_to("/etc/passwd")
+    checked = Step(at, tmp_path / "attest", "check-digest", **told)
+    assert checked.done.returncode == 2
+    assert "was changed after the job ended" in checked.done.stderr or "is a link" in checked.done.stderr
+
+
+def test_the_folder_of_another_job_is_not_handed_over(at: Room, tmp_path: Path) -> None:
+    _, told = handed_over(at, tmp_path)
+    other = make_job(bridge=Repository(path="/of/the/bot", commit="e" * 40))
+    checked = Step(at, tmp_path / "attest", "check-digest", **told, VERL_E2E_JOB=pack(other))
+    assert checked.done.returncode == 2
+    assert "not of the job '0-lora-ddp' that was ordered" in checked.done.stderr
+
+
+def test_a_machine_of_ours_hands_nothing_over(at: Room, tmp_path: Path) -> None:
+    _, told = handed_over(at, tmp_path)
+    checked = Step(at, tmp_path / "attest", "check-digest", **(told | {"RUNNER_ENVIRONMENT": "self-hosted"}))
+    assert checked.done.returncode == 2
+    assert "a runner of GitHub's own" in checked.done.stderr

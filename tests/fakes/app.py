@@ -221,6 +221,7 @@ class FakeBackend:
     folders: FakeFolders
     orders: dict[str, _Order] = field(default_factory=dict)
     submitted: list[Run] = field(default_factory=list)
+    doubt: str = ""
     fail: list[str] = field(default_factory=list)
     most_live: dict[tuple[str, str], int] = field(default_factory=dict)
     _outcomes: dict[str, Callable[[Job], tuple[Record, LogFacts | None]]] = field(default_factory=dict)
@@ -274,6 +275,10 @@ class FakeBackend:
         if facts is not None:
             self.folders.logs[into] = facts
         return True
+
+    def unattested(self, run: Run) -> str:
+        self._call("unattested")
+        return self.doubt
 
     def live(self) -> list[Run]:
         """The orders that are not over."""

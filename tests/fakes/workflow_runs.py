@@ -22,6 +22,7 @@ class FakeWorkflows:
     lost_answer: bool = False
     obeys: bool = True
     now: datetime | None = None
+    attested: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def dispatch(
         self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
@@ -62,6 +63,10 @@ class FakeWorkflows:
         """What it left."""
         return tuple(artifact for artifact, _ in self.left.get(run_id, []))
 
+    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
+        """What was attested of a digest."""
+        return self.attested.get(sha256, ())
+
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
         """Write the files of an artifact."""
         files = next(files for left in self.left.values() for one, files in left if one == artifact)
@@ -79,7 +84,16 @@ class FakeWorkflows:
         """Move a run on."""
         self.runs[run_id] = replace(self.runs[run_id], status=status, conclusion=conclusion)
 
-    def leave(self, run_id: int, name: str, files: Mapping[str, str], *, size: int = 0, expired: bool = False) -> None:
+    def leave(
+        self,
+        run_id: int,
+        name: str,
+        files: Mapping[str, str],
+        *,
+        size: int = 0,
+        expired: bool = False,
+        sha256: str = "",
+    ) -> None:
         """Upload an artifact."""
         number = 100 + sum(map(len, self.left.values()))
-        self.left.setdefault(run_id, []).append((Artifact(number, name, size, expired), files))
+        self.left.setdefault(run_id, []).append((Artifact(number, name, size, expired, sha256), files))

@@ -150,6 +150,14 @@ def test_a_run_that_proves_nothing_is_blocked_and_never_neutral(app: App) -> Non
     assert {one.conclusion for one in app.hub.runs} == {"action_required"}
 
 
+def test_a_doubt_about_who_handed_the_folder_over_is_a_limitation_on_the_card(app: App) -> None:
+    app.backend.doubt = "nothing proves it"
+    app.open()
+    to_the_end(app, passes)
+    (card,) = app.hub.cards(7)
+    assert "Nothing proves it." in card.body
+
+
 def test_nothing_required_is_a_success_with_the_reasons(app: App) -> None:
     app.open(path="docs/a.md")
     assert look(app) is None

@@ -86,18 +86,54 @@ def test_a_workflow_that_may_write_checks_nothing_out_and_runs_no_script(path: P
 
 
 def test_the_job_on_the_gpu_host_may_read_only() -> None:
-    (job,) = jobs(GPU).values()
-    assert set(job["permissions"].values()) == {"read"}
+    assert set(jobs(GPU)["run"]["permissions"].items()) == {("contents", "read"), ("pull-requests", "read")}
     assert "secrets" not in GPU.read_text()
 
 
 def test_the_token_serves_before_code_under_test_is_there_and_never_after() -> None:
-    names = [step["name"] for step in steps(GPU)]
+    inside = jobs(GPU)["run"]["steps"]
+    names = [step["name"] for step in inside]
     order = names.index("Read the head again and unpack the job")
     assert order < names.index("Check the exact commit out")
     run = names.index("Run the job")
-    for step in list(steps(GPU))[run:]:
+    for step in inside[run:]:
         assert "token" not in str(step).lower()
+
+
+def test_what_the_job_prints_is_no_command_to_the_runner() -> None:
+    (run,) = [step for step in steps(GPU) if step["name"] == "Run the job"]
+    first, second = run["run"].strip().splitlines()
+    assert first.startswith('echo "::stop-commands::$(head -c 32 /dev/urandom')
+    assert second.startswith('exec "$VERL_E2E" run')
+
+
+def test_the_one_job_that_may_attest_runs_no_code_under_test_and_not_on_our_machines() -> None:
+    attest = jobs(GPU)["attest"]
+    may = {name: name for name, job in jobs(GPU).items() if {"id-token", "attestations"} & set(job["permissions"])}
+    assert set(may) == {"attest"}
+    assert attest["runs-on"] == "ubuntu-24.04"
+    assert "container" not in attest
+    assert attest["needs"] == "run"
+    checked_out = [step["with"]["repository"] for step in attest["steps"] if "checkout@" in step["uses"]]
+    assert checked_out == ["${{ inputs.tool_repository }}"]
+    assert not any("run" in step for step in attest["steps"])
+
+
+def test_only_a_folder_whose_digest_holds_is_uploaded_and_attested() -> None:
+    names = [step["name"] for step in jobs(GPU)["attest"]["steps"]]
+    order = ("Take the run folder over", "Check the digest and the job", "Upload the run folder", "Attest the upload")
+    assert [name for name in names if name in order] == list(order)
+    upload = next(step for step in steps(GPU) if step.get("id") == "upload")
+    assert (upload["with"]["name"], upload["with"]["overwrite"]) == ("verl-e2e-${{ inputs.key }}", True)
+    assert not any("if" in step for step in jobs(GPU)["attest"]["steps"][:-1])
+
+
+def test_the_container_takes_every_capability_away_and_gives_back_what_the_recorder_needs() -> None:
+    options = jobs(GPU)["run"]["container"]["options"]
+    assert "--ipc" not in options
+    assert "--privileged" not in options
+    assert "--security-opt no-new-privileges" in options
+    assert "--cap-drop ALL" in options
 
 
 def test_nothing_under_test_is_there_unless_the_head_was_read_again() -> None:
@@ -110,8 +146,10 @@ def test_nothing_under_test_is_there_unless_the_head_was_read_again() -> None:
 
 
 def test_the_run_folder_is_uploaded_whatever_happened() -> None:
-    (upload,) = [step for step in steps(GPU) if "upload-artifact" in step.get("uses", "")]
-    assert upload["if"].startswith("always()")
+    inside = {step["name"]: step for step in jobs(GPU)["run"]["steps"]}
+    assert inside["Take the digest of the run folder"]["if"].startswith("always()")
+    assert inside["Hand the run folder over"]["if"].startswith("always()")
+    assert jobs(GPU)["attest"]["if"].startswith("always()")
 
 
 def test_the_same_job_is_asked_for_by_hand_and_by_another_workflow() -> None:
@@ -127,7 +165,7 @@ def test_every_input_of_the_action_that_is_given_exists() -> None:
         for step in steps(path):
             if step.get("uses") == "./tool" or "verl-e2e@" in step.get("uses", ""):
                 assert set(step["with"]) <= known
-                assert step["with"]["command"] in {"event", "sweep", "order"}
+                assert step["with"]["command"] in {"event", "sweep", "order", "check-digest"}
 
 
 def test_every_output_that_is_read_exists() -> None:

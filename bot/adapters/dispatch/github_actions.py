@@ -4,7 +4,7 @@ The handle is the number of the workflow run. Whoever submits looks for a run th
 that was lost on the way starts nothing twice. What runs is `.github/workflows/verl-e2e.yml`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -12,12 +12,15 @@ from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
 from bot.core.jobs import Job
-from bot.core.pulls.forge import WorkflowJob, WorkflowRun
+from bot.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
+from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from bot.core.pulls.job_order import OrderError, check_inputs, pack
 from bot.core.pulls.ledger import Run, RunState
 from bot.ports import BackendError, Clock, ForgeError, Progress, Workflows
 
 WORKFLOW = "verl-e2e.yml"
+# The job that checks, uploads and attests the run folder; it runs none of the code under test.
+ATTEST = "attest"
 _LOG_BYTES = 64 * 1024 * 1024
 # Checkouts, the image, preflight and the upload, beside what the job itself may take.
 _AROUND_S = 3600
@@ -38,7 +41,9 @@ class ActionsSettings:
     `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
     verl-e2e that runs the job. `image` wins over the one of the job's site. A run that no runner takes within
     `queue_minutes` is given up; one that does not end within `force_after_s` of being asked to is forced.
-    `followed` says that other jobs of the workflow run follow the order's, as a report does.
+    `followed` says that other jobs of the workflow run follow the order's, as a report does. `attestation` says
+    whether a folder counts that nothing proves to be handed over by the workflow's second job, and `verify` gives what
+    an attestation says once it was verified, None where no verifier is installed.
     """
 
     branch: str
@@ -50,6 +55,8 @@ class ActionsSettings:
     queue_minutes: int = 120
     force_after_s: float = 300.0
     followed: bool = False
+    attestation: Attestation = Attestation.PREFERRED
+    verify: Callable[[str], Attested] | None = None
 
 
 class GitHubActionsBackend:
@@ -62,6 +69,8 @@ class GitHubActionsBackend:
         # When each run was first asked to end; where nobody remembers, when that was last put down.
         self._asked: dict[int, datetime] = {}
         self._given_up: set[int] = set()
+        # Why nothing proves who handed a folder over, by the run's key.
+        self._doubts: dict[str, str] = {}
 
     def submit(self, run: Run) -> str:
         """Dispatch the workflow once; the handle is the number of its run."""
@@ -108,17 +117,79 @@ class GitHubActionsBackend:
         if into.exists():
             return True
         with _refusals():
-            number = self._number(run)
-            left = self._workflows.artifacts(run.repository, number) if number else ()
-            ours = [one for one in left if one.name == artifact_name(run.key) and not one.expired]
-            if not ours:
+            artifact = self._artifact(run)
+            if artifact is None:
                 return False
-            newest = max(ours, key=lambda one: one.id)
-            if newest.size > CAPS.total_bytes:
-                what = f"the artifact {newest.name} has {newest.size:,} bytes, and {CAPS.total_bytes:,} are taken"
+            if artifact.size > CAPS.total_bytes:
+                what = f"the artifact {artifact.name} has {artifact.size:,} bytes, and {CAPS.total_bytes:,} are taken"
                 raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
-            self._workflows.fetch(run.repository, newest, into, limit=CAPS.total_bytes)
+            doubt = self._doubts[run.key] = self._doubt(run, artifact)
+            if doubt and self._settings.attestation is Attestation.REQUIRED:
+                raise BackendError(doubt, final=True)
+            self._workflows.fetch(run.repository, artifact, into, limit=CAPS.total_bytes)
         return True
+
+    def unattested(self, run: Run) -> str:
+        """Why nothing proves that the workflow's second job handed the folder over, empty when an attestation does."""
+        if run.key not in self._doubts:
+            with _refusals():
+                artifact = self._artifact(run)
+                self._doubts[run.key] = self._doubt(run, artifact) if artifact else ""
+        return self._doubts[run.key]
+
+    def _artifact(self, run: Run) -> Artifact | None:
+        """The newest run folder that the workflow run left, None when it left none."""
+        number = self._number(run)
+        left = self._workflows.artifacts(run.repository, number) if number else ()
+        ours = [artifact for artifact in left if artifact.name == artifact_name(run.key) and not artifact.expired]
+        return max(ours, key=lambda artifact: artifact.id, default=None)
+
+    def _doubt(self, run: Run, artifact: Artifact) -> str:
+        found, reason = self._found(run), "GitHub keeps no attestation of it"
+        if self._settings.verify is None:
+            reason = "verl-e2e is installed without the extra `attestation`"
+        elif not artifact.sha256 or found is None:
+            reason = "GitHub does not tell its digest"
+        else:
+            asked = self._handover(run, found, artifact)
+            for objection in self._objections(run, artifact, asked, self._settings.verify):
+                if not objection:
+                    return ""
+                reason = objection
+        what = f"nothing proves that the job {ATTEST} of {self._settings.workflow} handed over the run folder: {reason}"
+        return f"{what}; copy this version's workflow, and see docs/security.md#who-hands-a-run-folder-over"
+
+    def _objections(
+        self, run: Run, artifact: Artifact, asked: Handover, verify: Callable[[str], Attested]
+    ) -> Iterator[str]:
+        """What speaks against each attestation of the artifact, empty for one that vouches for it."""
+        try:
+            bundles = self._workflows.attestations(run.repository, artifact.sha256)
+        except ForgeError as error:
+            if error.passing:
+                raise
+            yield str(error)
+            return
+        for bundle in bundles:
+            try:
+                yield why_not(verify(bundle), asked)
+            except UnprovenError as error:
+                yield f"its attestation cannot be verified: {error}"
+
+    def _handover(self, run: Run, found: WorkflowRun, artifact: Artifact) -> Handover:
+        repository, (web, _, _) = found.url.partition("/actions/runs/")[0], found.url.partition(f"/{run.repository}/")
+        settings = self._settings
+        ours = f"{repository}/.github/workflows/{settings.workflow}@refs/heads/{settings.branch}"
+        called = f"{web}/{settings.tool_repository}/.github/workflows/{WORKFLOW}@{settings.tool_sha}"
+        return Handover(
+            digest=artifact.sha256,
+            repository=repository,
+            workflow=ours,
+            # The job may lie in the dispatched workflow itself, or in ours that it calls at the pinned commit.
+            signers=(ours, called),
+            commit=found.head_sha,
+            run=f"{found.url}/attempts/{found.attempt}",
+        )
 
     def _number(self, run: Run) -> int:
         """The workflow run's number, 0 when there is none."""
@@ -133,8 +204,9 @@ class GitHubActionsBackend:
     def _as_its_job(self, run: Run, found: WorkflowRun) -> WorkflowRun:
         """The workflow run, ended as soon as the order's job has: what follows may look from inside, or be dropped."""
         open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
-        own = _of_order(self._workflows.jobs(run.repository, found.id), run) if open_or_dropped else ()
-        if not own or any(one.status != "completed" for one in own):
+        rows = self._workflows.jobs(run.repository, found.id) if open_or_dropped else ()
+        own = _of_order(rows, run)
+        if not own or any(job.status != "completed" for job in (*own, *_named(rows, ATTEST))):
             return found
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
@@ -200,7 +272,11 @@ class GitHubActionsBackend:
 
 def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
     """The jobs of a workflow run that have the order's name, also where another workflow calls the one that runs it."""
-    return tuple(one for one in rows if one.name == run.job_id or one.name.endswith(f" / {run.job_id}"))
+    return _named(rows, run.job_id)
+
+
+def _named(rows: tuple[WorkflowJob, ...], name: str) -> tuple[WorkflowJob, ...]:
+    return tuple(job for job in rows if job.name == name or job.name.endswith(f" / {name}"))
 
 
 def artifact_name(key: str) -> str:

@@ -210,6 +210,13 @@ class ArtifactAnswer(Answer):
     name: str
     size_in_bytes: int
     expired: bool = False
+    digest: str | None = None
+
+
+class AttestationAnswer(Answer):
+    """An attestation of an artifact, as a Sigstore bundle."""
+
+    bundle: dict[str, Any] = Field(default_factory=dict)
 
 
 class WorkflowAnswer(Answer):

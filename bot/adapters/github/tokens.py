@@ -21,6 +21,7 @@ from bot.ports import ForgeError
 PERMISSIONS: Mapping[str, str] = {
     "actions": "write",
     "administration": "read",
+    "attestations": "read",
     "checks": "write",
     "contents": "read",
     "issues": "write",

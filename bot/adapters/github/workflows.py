@@ -1,5 +1,8 @@
 """Workflow runs: started once for each key, found again by it, cancelled, and what they leave."""
 
+import hashlib
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -8,6 +11,7 @@ from urllib.parse import quote
 
 from bot.adapters.github.answers import (
     ArtifactAnswer,
+    AttestationAnswer,
     DispatchAnswer,
     WorkflowJobAnswer,
     WorkflowRunAnswer,
@@ -24,6 +28,8 @@ MAX_INPUTS = 25
 MAX_INPUT_CHARACTERS = 65_535
 # A run that was just started may not be listed yet.
 _LOOKS = 4
+# More than any artifact of ours has; others may add theirs to it.
+_MOST_ATTESTATIONS = 30
 _NO_SUCH_FIELD = (400, 422)
 # What GitHub calls an App that acts: ours, or GitHub Actions itself.
 _BOT = "Bot"
@@ -103,7 +109,24 @@ class GithubWorkflows:
         """What a run left behind."""
         listed = self._github.courier(repository).pages(f"{_run(repository, run_id)}/artifacts", "artifacts")
         answers = (read(ArtifactAnswer.model_validate, entry, "artifacts") for entry in listed)
-        return tuple(Artifact(found.id, found.name, found.size_in_bytes, found.expired) for found in answers)
+        return tuple(
+            Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
+            for found in answers
+        )
+
+    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        path = f"/repos/{repository}/attestations/sha256:{sha256}"
+        parameters = {"per_page": _MOST_ATTESTATIONS, "predicate_type": "provenance"}
+        try:
+            data = self._github.courier(repository).ask("GET", path, parameters=parameters)
+        except RefusedError as error:
+            if error.absent:
+                return ()
+            raise
+        entries = data.get("attestations", []) if isinstance(data, dict) else []
+        answers = (read(AttestationAnswer.model_validate, entry, "attestations") for entry in entries)
+        return tuple(json.dumps(found.bundle) for found in answers)
 
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
         """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
@@ -114,6 +137,7 @@ class GithubWorkflows:
         archive = into.with_name(f".{into.name}.zip")
         try:
             download(self._github, repository, path, archive, limit=limit)
+            _check_digest(archive, artifact)
             self._unpack(archive, into, limit=limit)
         finally:
             archive.unlink(missing_ok=True)
@@ -180,6 +204,18 @@ def _check_inputs(inputs: Mapping[str, str], key: str) -> None:
         )
     if not key or not any(key in value for value in inputs.values()):
         raise ForgeError("A workflow's run is found again by its key, so one of the inputs must carry it")
+
+
+def _sha256(digest: str) -> str:
+    return digest.removeprefix("sha256:") if re.fullmatch("sha256:[0-9a-f]{64}", digest) else ""
+
+
+def _check_digest(archive: Path, artifact: Artifact) -> None:
+    """ForgeError for an archive that is not the one of which GitHub told the digest."""
+    with archive.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if artifact.sha256 and found != artifact.sha256:
+        raise ForgeError(f"The artifact {artifact.name!r} has the digest {found}, not {artifact.sha256} as GitHub says")
 
 
 def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:

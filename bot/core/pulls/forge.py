@@ -47,6 +47,8 @@ class Artifact:
     name: str
     size: int
     expired: bool = False
+    # The SHA-256 of the archive, 64 hexadecimal digits; empty where GitHub does not tell it.
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Workflows: dispatch, runs, jobs, logs, artifacts, cancelling, runners."""
 
 import io
+import json
 import re
 import zipfile
 from collections.abc import Mapping
@@ -281,6 +282,16 @@ def add_artifact(api: Api, run: WorkflowRun, name: str, files: Mapping[str, byte
     return made
 
 
+def list_attestations(api: Api, request: Request) -> Reply:
+    """What was attested of a digest; 404 where nothing was."""
+    repository = api.repository(request)
+    found = repository.attestations.get(request.variables["digest"].removeprefix("sha256:"), [])
+    if not found:
+        raise NOT_FOUND
+    rows = [{"bundle": json.loads(one), "repository_id": repository.id, "initiator": "user"} for one in found]
+    return Reply(200, {"attestations": rows[: int(request.query.get("per_page", "30"))]})
+
+
 def cancel(api: Api, request: Request) -> Reply:
     """Ask a run to end: a stubborn one does not listen."""
     run = _run(api, request)
@@ -330,6 +341,7 @@ ROUTES = (
     Route("GET", f"{_ACTIONS}/jobs/{{job}}/logs", get_job_log, _READ, no_anonymous=True),
     Route("GET", f"{_ACTIONS}/runs/{{run}}/artifacts", list_artifacts, _READ),
     Route("GET", f"{_ACTIONS}/artifacts/{{artifact}}/zip", get_artifact, _READ, no_anonymous=True),
+    Route("GET", "/repos/{owner}/{repo}/attestations/{digest}", list_attestations, ("attestations", "read")),
     Route("POST", f"{_ACTIONS}/runs/{{run}}/cancel", cancel, _WRITE),
     Route("POST", f"{_ACTIONS}/runs/{{run}}/force-cancel", force_cancel, _WRITE),
     Route("GET", f"{_ACTIONS}/runners", list_runners, ("administration", "read"), no_anonymous=True),

@@ -225,6 +225,7 @@ def artifact(shapes: Shapes, run: WorkflowRun, one: Artifact) -> Json:
         "created_at": time(one.created),
         "updated_at": time(one.created),
         "expires_at": time(one.created + _KEPT),
+        "digest": f"sha256:{one.sha256}",
         "workflow_run": {
             "id": run.id,
             "repository_id": repository.id,

@@ -1,5 +1,6 @@
 """What the stand-in knows: people, Apps, repositories, and all that hangs on a pull request."""
 
+import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Mapping
@@ -185,6 +186,11 @@ class Artifact:
     created: datetime
     expired: bool = False
 
+    @property
+    def sha256(self) -> str:
+        """The digest of the zip file."""
+        return hashlib.sha256(self.content).hexdigest()
+
 
 @dataclass(slots=True)
 class RequiredChecks:
@@ -221,6 +227,8 @@ class Repository:
     protections: dict[str, RequiredChecks] = field(default_factory=dict)
     merge_queues: dict[str, int] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
+    # Sigstore bundles by the digest of what they are about.
+    attestations: dict[str, list[str]] = field(default_factory=dict)
     workflow_ids: dict[str, int] = field(default_factory=dict)
 
     @property

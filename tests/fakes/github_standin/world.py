@@ -39,6 +39,7 @@ PERMISSIONS = {
     "metadata": "read",
     "pull_requests": "write",
     "administration": "read",
+    "attestations": "read",
     "merge_queues": "read",
 }
 EVENTS = (
