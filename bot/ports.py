@@ -15,7 +15,7 @@ from bot.core.pulls.check_runs import CheckRun as CheckRun
 from bot.core.pulls.deliveries import Backlog, Received
 from bot.core.pulls.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
-from bot.core.pulls.pull import Pull, PullRef
+from bot.core.pulls.pull import OpenPull, Pull, PullRef
 from bot.core.reach.summary import Summary
 from bot.core.record import CheckNotes, Record
 from bot.core.signal.figure import SignalFigure
@@ -170,8 +170,12 @@ class Pulls(Protocol):
         """The pull request as it is now."""
         ...
 
-    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
-        """Every open pull request."""
+    def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
+        """Every open pull request, or those onto one base branch, oldest first."""
+        ...
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        """The commit that a branch points at now, None when there is no such branch."""
         ...
 
     def change(self, pull: Pull) -> Change:

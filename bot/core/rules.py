@@ -193,6 +193,8 @@ class Policy:
     access: Access = DEFAULT_ACCESS
     gate: GateSettings = DEFAULT_GATE
     verl_repository: str = ""
+    # SHA-256 of the file's text, empty where it is not known: the same digest, the same policy.
+    text_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,10 @@ def _look(reference: Reference, here: Here) -> None:
 
 def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
     """The open pull requests with a run that is not over; one that cannot be seen any more is passed over."""
-    for ref in here.rooms.pulls.open_pulls(repository):
+    for pull in here.rooms.pulls.open_pulls(repository):
         try:
-            runs = here.rooms.ledger.runs(repository, number=ref.number)
+            runs = here.rooms.ledger.runs(repository, number=pull.ref.number)
         except UnknownPullError:
             continue
         if any(not run.state.final for run in runs):
-            yield ref
+            yield pull.ref

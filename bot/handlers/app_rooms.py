@@ -17,6 +17,7 @@ from bot.core.pulls.trust import Actor
 from bot.core.rules import Policy
 from bot.handlers.analysis import Analysis
 from bot.handlers.planning import Planned
+from bot.handlers.policy_text import PolicyText
 from bot.ports import (
     Backend,
     Checks,
@@ -96,6 +97,7 @@ class AppRooms:
     sources: Callable[[str, str], Sources] = portable_sources
     app_id: int | None = None
     poll_s: float = 30.0
+    policy_texts: Kept[PolicyText] = field(default_factory=lambda: Kept(64))
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
     # Why heads cannot be planned, and how often judging a run failed.

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from bot.config.problems import ConfigError
 from bot.core.inert import markdown, sentence
 from bot.core.levels import Level
 from bot.core.pulls.capabilities import Access, Capability
@@ -31,10 +30,12 @@ from bot.core.pulls.webhook_events import (
 )
 from bot.core.pulls.wishes import MAX_WISHES, wishes
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.base_policy import policy_of
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
 from bot.handlers.heads import sharing, since
+from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import forget_check, reply
-from bot.handlers.trusting import allowed, policy_of
+from bot.handlers.trusting import allowed
 from bot.ports import UnknownPullError
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"
@@ -71,7 +72,8 @@ def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, 
         case WorkflowJobEvent():
             return _of_handle(event.repository.full_name, event.workflow_job.run_id, rooms)
         case PushEvent():
-            return (PullRef(event.repository.full_name, event.number),)
+            # What a push means as one to a base branch is for `bot.handlers.base_changes`.
+            return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
         case _:
             return ()
 
@@ -181,7 +183,7 @@ def _meant(said: _Said, rooms: AppRooms) -> bool:
 def _access(pull: Pull, rooms: AppRooms) -> Access | None:
     try:
         return policy_of(pull, rooms).access
-    except ConfigError:
+    except NoPolicyError:
         return None
 
 
@@ -280,7 +282,7 @@ def _check_suite(event: CheckSuiteEvent, rooms: AppRooms, delivery: str) -> tupl
 def _forget_all(pull: Pull, job_ids: Iterable[str], rooms: AppRooms) -> None:
     try:
         name = policy_of(pull, rooms).gate.name
-    except ConfigError:
+    except NoPolicyError:
         return
     for one in (name, *(check_name(name, job_id) for job_id in job_ids)):
         forget_check(pull.ref.repository, pull.head_sha, one, rooms)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from bot.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
 from bot.core.change import Change
 from bot.core.levels import Level
 from bot.core.planning.plan import plan
@@ -11,6 +10,7 @@ from bot.core.pulls.pull import Pull, PullRef, Target
 from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
 from bot.handlers.planning import Planned, Planner
+from bot.handlers.policy_text import base_text, read_policy
 from bot.ports import ForgeError, Pulls, SourceTrees, SummaryStore
 
 
@@ -18,7 +18,7 @@ from bot.ports import ForgeError, Pulls, SourceTrees, SummaryStore
 class Readers:
     """What planning reads: facts of pull requests, trees of a target, verl's uses (by policy), kept summaries.
 
-    `policy` stands in for the policy of the base commit where somebody gave one.
+    `policy` stands in for the policy of the base branch where somebody gave one.
     """
 
     pulls: Pulls
@@ -36,7 +36,7 @@ def plan_pull(ref: PullRef, readers: Readers) -> Planned:
     pull = readers.pulls.pull(ref)
     try:
         trees = readers.changes(pull)
-        policy = readers.policy or policy_at(trees, pull.base_sha)
+        policy = readers.policy or _policy(pull, readers.pulls)
         return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries))
     except ForgeError as error:
         return _by_list(pull, readers, error)
@@ -53,16 +53,16 @@ def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
 
 def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
     listed = readers.pulls.change(pull)
-    policy = readers.policy or _policy_by_api(pull, readers.pulls)
+    policy = readers.policy or _policy(pull, readers.pulls)
     lacking = _lacking(pull, listed)
     without = f"{error}. So the files were not looked into."
     found = Planned(listed, plan(listed, policy, tuple(Level) if lacking else ()), None)
     return _saying(found, *([lacking] if lacking else []), without)
 
 
-def _policy_by_api(pull: Pull, pulls: Pulls) -> Policy:
-    text = pulls.file_at(pull.ref.repository, pull.base_sha, POLICY_PATH)
-    return packaged_policy() if text is None else load_policy(text, f"{pull.base_sha[:12]}:{POLICY_PATH}")
+def _policy(pull: Pull, pulls: Pulls) -> Policy:
+    """The policy at the base's tip, as the service reads it."""
+    return read_policy(base_text(pull.ref.repository, pull.base_branch, pulls))
 
 
 def _lacking(target: Target, change: Change) -> str:

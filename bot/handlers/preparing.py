@@ -56,7 +56,7 @@ def prepare(
     try:
         trees = rooms.changes(target)
         found = rooms.plans.get(
-            (repository_of(target), target.base_sha, target.head_sha, policy.source),
+            (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
             lambda: _planned(target, policy, rooms),
         )
     except Exception as error:
@@ -74,7 +74,7 @@ def prepare(
 
 def _planned(target: Target, policy: Policy, rooms: AppRooms) -> Planned:
     """The plan; what took too much once is not tried again on the same head by this process."""
-    key = (repository_of(target), target.base_sha, target.head_sha, policy.source)
+    key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
     known = rooms.unplannable.find(key)
     if known is not None:
         raise UnplannableError(known)

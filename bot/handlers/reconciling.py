@@ -7,8 +7,6 @@ a look that was cut off is simply taken again.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from bot.config.policy import packaged_policy
-from bot.config.problems import ConfigError
 from bot.core.pulls.card_of_pull import card_of
 from bot.core.pulls.conduct import Steps, conduct
 from bot.core.pulls.gate import Gate, JobState, Standing, standings
@@ -22,16 +20,18 @@ from bot.core.pulls.wishes import Entry
 from bot.core.rules import Policy
 from bot.handlers.answering import answer
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.base_policy import note_policy, policy_of, without_policy
 from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.grouping import reference_of, with_group_facts
 from bot.handlers.heads import remember_head, with_others
 from bot.handlers.opened import has_open_checks, open_checks
+from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import CARD, post_card, post_checks
 from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
-from bot.handlers.trusting import policy_of, trust_of
+from bot.handlers.trusting import trust_of
 from bot.ports import BackendError, UnknownPullError
 
 SOON_S = 1.0
@@ -62,6 +62,7 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
     steps = with_others(situation, conduct(situation), lambda pull: _gate_of(pull, rooms, troubles), rooms)
     wait = _show(situation, steps, rooms)
+    note_policy(target, situation.policy, rooms)
     if troubles.found:
         raise troubles.found[0]
     return _again(situation, steps, wait, rooms.poll_s)
@@ -126,7 +127,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
     now = rooms.clock.now()
     try:
         policy = policy_of(target, rooms)
-    except ConfigError as error:
+    except NoPolicyError as error:
         return _without_policy(target, entries, runs, error, rooms)
     if isinstance(target, MergeGroup) and target.destroyed:
         # Its commit may be gone from GitHub, and only ends are left to be told.
@@ -150,14 +151,14 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
 
 
 def _without_policy(
-    target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], error: ConfigError, rooms: AppRooms
+    target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], error: NoPolicyError, rooms: AppRooms
 ) -> Situation:
     """A base whose policy cannot be used: nothing starts, and the gate says what to mend."""
-    problem = f"the policy of the base branch cannot be used: {error.problems[0]}"
+    problem = str(error)
     return Situation(
         target=target,
         now=rooms.clock.now(),
-        policy=packaged_policy(),
+        policy=without_policy(target, error, rooms),
         trust=NeedsApproval(problem),
         problem=problem,
         entries=entries,
@@ -210,7 +211,7 @@ def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> fl
 
 def due(repository: str, rooms: AppRooms) -> tuple[Reference, ...]:
     """What a tick looks at: every open pull request, and every target with a run that is not over."""
-    found: dict[Reference, None] = dict.fromkeys(rooms.pulls.open_pulls(repository))
+    found: dict[Reference, None] = {one.ref: None for one in rooms.pulls.open_pulls(repository)}
     found.update(dict.fromkeys(under_way(repository, rooms)))
     return tuple(found)
 

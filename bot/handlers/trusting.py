@@ -1,11 +1,10 @@
-"""Look up who somebody is, as far as the policy asks, and by which policy it is asked."""
+"""Look up who somebody is, as far as the policy asks."""
 
 from datetime import timedelta
 
-from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
 from bot.core.pulls.capabilities import Access, Capability, Grant
 from bot.core.pulls.ledger import Approval
-from bot.core.pulls.pull import MergeGroup, Pull, Target, repository_of
+from bot.core.pulls.pull import MergeGroup, Pull, Target
 from bot.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
 from bot.core.pulls.wishes import Entry
 from bot.core.rules import Policy
@@ -13,17 +12,6 @@ from bot.handlers.app_rooms import AppRooms
 
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.
 AUTHOR_KEPT = timedelta(minutes=5)
-
-
-def policy_of(target: Target, rooms: AppRooms) -> Policy:
-    """The policy of the base commit, never of the head; ConfigError when it cannot be used."""
-    repository, base = repository_of(target), target.base_sha
-
-    def read() -> Policy:
-        text = rooms.pulls.file_at(repository, base, POLICY_PATH)
-        return packaged_policy() if text is None else load_policy(text, f"{base[:12]}:{POLICY_PATH}")
-
-    return rooms.policies.get((repository, base), read)
 
 
 def allowed(login: str, capability: Capability, pull: Pull, access: Access, rooms: AppRooms) -> Granted | Denied:

@@ -25,16 +25,18 @@ from bot.config.settings import Settings
 from bot.core.jobs import Repository
 from bot.core.planning.build import Sources
 from bot.core.pulls.deliveries import Received
-from bot.core.pulls.pull import PullRef
+from bot.core.pulls.pull import OpenPull, PullRef
 from bot.core.pulls.pull_address import web_of
 from bot.core.pulls.references import read_reference, reference_text
+from bot.core.pulls.webhook_events import PushEvent
 from bot.core.pulls.webhooks import BadDeliveryError, parse_event
 from bot.handlers.app_rooms import AppRooms, portable_sources
+from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from bot.handlers.redelivering import Redelivery
-from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError
+from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError, Worklist
 from bot.wiring.analysis import LimitedAnalysis
 from bot.wiring.app import MakeWork
 from bot.wiring.attesting import verify_attestations
@@ -63,10 +65,13 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
 
         def missed() -> Collection[str]:
             redelivery.ask_again()
-            return missed_targets(worklist.known(), settings.repositories, rooms.pulls)
+            known = worklist.known()
+            for repository in _served_of(known, settings.repositories):
+                look_again(_open_pulls(repository, rooms.pulls), rooms, worklist)
+            return missed_targets(known, settings.repositories, rooms.pulls)
 
         return Work(
-            hear=lambda delivery: _hear(delivery, rooms, settings.repositories),
+            hear=lambda delivery: _hear(delivery, rooms, settings.repositories, worklist),
             reconcile=lambda target: reconcile(read_reference(target), rooms),
             open_targets=lambda: _open_targets(ledger, rooms),
             missed_targets=missed,
@@ -112,7 +117,7 @@ def app_rooms(
     return rooms, Redelivery(GithubAdministration(github), clock)
 
 
-def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...]) -> Collection[str]:
+def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...], worklist: Worklist) -> Collection[str]:
     """The targets of a delivery; none for a repository that is not served."""
     try:
         event = parse_event(delivery.event, delivery.body)
@@ -125,6 +130,8 @@ def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...]) -> Colle
     repository = getattr(getattr(event, "repository", None), "full_name", "")
     if names and repository.lower() not in names:
         return ()
+    if isinstance(event, PushEvent) and event.number is None:
+        base_pushed(event, rooms, worklist)
     return tuple(reference_text(one) for one in hear(event, rooms, delivery.id))
 
 
@@ -143,12 +150,19 @@ def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls
         if isinstance(reference, PullRef):
             name = reference.repository
             newest[name] = max(newest.get(name, 0), reference.number)
+    found = (one.ref for name in _served_of(known, served) for one in _open_pulls(name, pulls))
+    return {reference_text(one) for one in found if one.number > newest[one.repository]}
+
+
+def _served_of(known: Collection[str], served: tuple[str, ...]) -> tuple[str, ...]:
+    """The repositories with a known pull request that are served still; each is when none is named."""
+    pulls = (one for one in map(read_reference, known) if isinstance(one, PullRef))
     named = {name.lower() for name in served}
-    searched = [name for name in newest if not named or name.lower() in named]
-    return {reference_text(one) for name in searched for one in _open_pulls(name, pulls) if one.number > newest[name]}
+    names = dict.fromkeys(one.repository for one in pulls)
+    return tuple(name for name in names if not named or name.lower() in named)
 
 
-def _open_pulls(repository: str, pulls: Pulls) -> tuple[PullRef, ...]:
+def _open_pulls(repository: str, pulls: Pulls) -> tuple[OpenPull, ...]:
     """The open pull requests; none where the App is no longer, which must not hide what the others have."""
     try:
         return pulls.open_pulls(repository)

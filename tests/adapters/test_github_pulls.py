@@ -10,7 +10,7 @@ from bot.adapters.github.answers import FileAnswer
 from bot.adapters.github.pulls import GithubPulls, as_changed_path
 from bot.adapters.github.session import anonymously
 from bot.core.change import PathStatus, SubmoduleBump
-from bot.core.pulls.pull import PullRef, PullState
+from bot.core.pulls.pull import OpenPull, PullRef, PullState
 from bot.ports import ForgeError, UnknownPullError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, nobody, room
 from tests.fakes.github_standin.repository import Moved
@@ -60,10 +60,27 @@ def test_every_open_pull_request_over_all_pages(at: Room) -> None:
     for number in range(2, 104):
         at.world.repository.pulls[number] = replace(at.world.pull(1), id=10_000 + number, number=number)
     at.world.close(7)
-    assert [ref.number for ref in GithubPulls(at.github).open_pulls(REPOSITORY)] == [
+    assert [one.ref.number for one in GithubPulls(at.github).open_pulls(REPOSITORY)] == [
         number for number in range(1, 104) if number != 7
     ]
     assert at.calls("GET", "/pulls") == 2
+
+
+def test_open_pull_requests_are_listed_with_their_base_and_head(at: Room) -> None:
+    at.world.commit({"a": b"1"}, branch="release/1.x")
+    number = at.world.open_pull("ada", {"x": b"1"}, base="release/1.x")
+    listed = GithubPulls(at.github).open_pulls(REPOSITORY, base="release/1.x")
+    assert listed == (OpenPull(PullRef(REPOSITORY, number), "release/1.x", at.world.head(number)),)
+
+
+@pytest.mark.parametrize("branch", ["main", "release/1.x", "a#b%2Fc", "über", "x+y&z"])
+def test_the_tip_of_a_branch_is_read_whatever_it_is_called(at: Room, branch: str) -> None:
+    tip = at.world.commit({"a": b"1"}, branch=branch)
+    pulls = GithubPulls(at.github)
+    assert pulls.tip(REPOSITORY, branch) == tip
+    moved = at.world.commit({"a": b"2"}, branch=branch)
+    assert pulls.tip(REPOSITORY, branch) == moved
+    assert pulls.tip(REPOSITORY, f"{branch}-gone") is None
 
 
 def test_a_change_has_both_names_of_a_rename_and_where_it_left_the_base(at: Room) -> None:

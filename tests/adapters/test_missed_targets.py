@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bot.core.change import Change
-from bot.core.pulls.pull import Pull, PullRef
+from bot.core.pulls.pull import OpenPull, Pull, PullRef
 from bot.ports import ForgeError
 from bot.wiring.app_work import missed_targets
 
@@ -14,10 +14,15 @@ class Listed:
 
     numbers: dict[str, tuple[int, ...]]
 
-    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+    def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
+        assert base == ""
         if repository not in self.numbers:
             raise ForgeError(f"the App is not installed in {repository}")
-        return tuple(PullRef(repository, number) for number in self.numbers[repository])
+        refs = (PullRef(repository, number) for number in self.numbers[repository])
+        return tuple(OpenPull(ref, "main", "1" * 40) for ref in refs)
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        raise NotImplementedError
 
     def pull(self, ref: PullRef) -> Pull:
         raise NotImplementedError

@@ -46,6 +46,7 @@ ASKED = {
     "GET /repos/{owner}/{repo}/compare/{basehead*}",
     "GET /repos/{owner}/{repo}/contents/{path*}",
     "GET /repos/{owner}/{repo}/git/blobs/{sha}",
+    "GET /repos/{owner}/{repo}/git/ref/{ref*}",
     "GET /repos/{owner}/{repo}/installation",
     "GET /repos/{owner}/{repo}/issues/{number}/comments",
     "GET /repos/{owner}/{repo}/pulls",
@@ -69,6 +70,8 @@ def _read(at: Room) -> None:
     pulls = GithubPulls(at.github)
     pull = pulls.pull(ONE)
     pulls.open_pulls(REPOSITORY)
+    pulls.open_pulls(REPOSITORY, base="main")
+    pulls.tip(REPOSITORY, "main")
     pulls.change(pull)
     pulls.file_at(REPOSITORY, pull.head_sha, "src/a.py")
     pulls.file_at(REPOSITORY, "main", "long.bin")

@@ -48,6 +48,7 @@ ACTED_ON = {
     ("installation_repositories", "added"): 2,
     ("installation_repositories", "removed"): 1,
     ("ping", ""): 4,
+    ("push", ""): 2,
 }
 
 
@@ -130,15 +131,30 @@ def test_a_queue_that_gives_up_is_read_too() -> None:
         ("refs/heads/main", None),
     ],
 )
-def test_a_push_counts_on_a_mirror_branch_alone(ref: str, number: int | None) -> None:
+def test_a_push_names_a_pull_request_on_a_mirror_branch_alone(ref: str, number: int | None) -> None:
     payload = shown("push") | {"ref": ref, "after": "a" * 40, "deleted": False}
-    event = parse_event("push", sent(payload))
+    event = parse_event("push", sent(payload)) if "\n" not in ref else None
     assert (event.number if isinstance(event, PushEvent) else None) == number
 
 
-def test_a_removed_mirror_branch_is_passed_over() -> None:
+def test_a_removed_mirror_branch_names_none() -> None:
     payload = shown("push") | {"ref": "refs/heads/pull-request/17", "after": "0" * 40, "deleted": True}
-    assert parse_event("push", sent(payload)) is None
+    event = parse_event("push", sent(payload))
+    assert isinstance(event, PushEvent)
+    assert event.number is None
+
+
+@pytest.mark.parametrize("branch", ["main", "release/1.x", "a#b", "über"])
+def test_a_push_tells_which_branch_it_was(branch: str) -> None:
+    event = parse_event("push", sent(shown("push") | {"ref": f"refs/heads/{branch}", "after": "a" * 40}))
+    assert isinstance(event, PushEvent)
+    assert event.branch == branch
+
+
+@pytest.mark.parametrize("ref", ["refs/heads/a b", "refs/heads/a\n", "refs/heads/", f"refs/heads/{'a' * 501}"])
+def test_a_branch_that_git_would_not_take_is_refused(ref: str) -> None:
+    with pytest.raises(BadDeliveryError):
+        parse_event("push", sent(shown("push") | {"ref": ref, "after": "a" * 40}))
 
 
 @pytest.mark.parametrize(

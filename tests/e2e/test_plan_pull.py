@@ -56,12 +56,14 @@ def test_a_pull_request_is_planned_as_its_commits_are_without_a_token(world: Wor
     assert {one.caller for one in world.standin.traffic} == {""}
 
 
-def test_it_takes_one_call_and_a_second_time_no_fetch(world: World, tmp_path: Path) -> None:
+def test_it_takes_three_calls_and_a_second_time_no_fetch(world: World, tmp_path: Path) -> None:
     number = world.open_pull("ada", {MAPPING: CHANGED})
     text = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
+    asked = [f"/repos/{NAME}/pulls/{number}", f"/repos/{NAME}/git/ref/heads/main"]
+    asked.append(f"/repos/{NAME}/contents/.github/verl-e2e.yml")
     fetches = world.standin.git.fetches
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout == text
-    assert [one.path for one in world.standin.traffic] == [f"/repos/{NAME}/pulls/{number}"] * 2
+    assert [one.path for one in world.standin.traffic] == asked * 2
     assert world.standin.git.fetches == fetches
     world.push(number, {MAPPING: str(BRIDGE[MAPPING])})
     assert "no level is required" in plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
@@ -131,7 +133,7 @@ def test_a_list_that_is_cut_and_no_git_asks_for_everything(world: World, tmp_pat
     arguments = (f"{NAME}#{number}", "--json")
     whole = plan(world, *arguments, cache=tmp_path / "c")
     assert json.loads(whole.stdout)["levels"] == []
-    assert len(world.standin.traffic) == 1
+    assert len(world.standin.traffic) == 3
     cut = plan(world, *arguments, cache=tmp_path / "d", GITHUB_SERVER_URL="http://127.0.0.1:9")
     assert json.loads(cut.stdout)["levels"] == [0, 1, 2, 3, 4, 5]
     assert "GitHub counts 3010 changed files and 3000 are known: every level is planned" in cut.stderr

@@ -16,7 +16,7 @@ from bot.core.facts import LogFacts
 from bot.core.jobs import Checkpoint, Data, Job, SiteProfile
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
-from bot.core.pulls.pull import Pull, PullRef, PullState, Target
+from bot.core.pulls.pull import OpenPull, Pull, PullRef, PullState, Target
 from bot.core.reach.entries import Uses
 from bot.core.record import Record
 from bot.handlers.analysis import DirectAnalysis
@@ -110,6 +110,7 @@ class FakeHub:
     roles: dict[str, str] = field(default_factory=dict)
     teams: dict[str, set[str]] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    tips: dict[str, str] = field(default_factory=lambda: {"main": BASE})
     reactions: set[tuple[int, str]] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
     fail: list[str] = field(default_factory=list)
@@ -136,9 +137,14 @@ class FakeHub:
             raise UnknownPullError(f"{ref}: no such pull request")
         return self.pulls[ref.number]
 
-    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
+    def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         self._call("open_pulls")
-        return tuple(one.ref for one in self.pulls.values() if one.state is PullState.OPEN)
+        shown = (one for one in self.pulls.values() if one.state is PullState.OPEN and base in ("", one.base_branch))
+        return tuple(OpenPull(one.ref, one.base_branch, one.head_sha) for one in shown)
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        self._call("tip")
+        return self.tips.get(branch)
 
     def change(self, pull: Pull) -> Change:
         raise NotImplementedError

@@ -150,6 +150,7 @@ def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, comm
     lenient = sha("lenient")
     policy = f"{POLICY}capabilities: {{override: {{logins: [alice]}}, approve: {{logins: [alice]}}}}\n"
     app.hub.files[(lenient, POLICY_PATH)] = policy.encode()
+    app.hub.tips["aside"] = lenient
     aside = {"base_branch": "aside", "base_sha": lenient, "path": "src/lora/a.py", "author": "alice"}
     app.open(**aside, head_repository="alice/bridge")
     app.hub.roles["alice"] = "read"

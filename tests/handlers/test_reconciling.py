@@ -131,7 +131,7 @@ def test_a_second_look_writes_nothing(app: App) -> None:
     to_the_end(app)
     app.hub.calls.clear()
     look(app)
-    assert set(app.hub.calls) <= {"pull", "role"}
+    assert set(app.hub.calls) <= {"pull", "role", "tip"}
 
 
 def test_a_failed_level_0_leaves_the_others_skipped_with_the_reason(app: App) -> None:
@@ -768,7 +768,9 @@ def test_whatever_holds_a_job_leaves_no_check_that_waits_for_ever(app: App, endi
         ask(app, "cancel")
     if ending == "problem":
         app.rooms = replace(app.rooms, changes=no_trees)
-    app.open(**told.get(ending, {"base_sha": moved}))
+    if ending not in told:
+        app.hub.tips["main"] = moved
+    app.open(**told.get(ending, {}))
     to_the_end(app)
     assert (live(app), unfinished(app)) == ([], [])
 
@@ -797,11 +799,11 @@ def test_only_our_own_app_writes_the_gate(app: App) -> None:
 
 
 def test_a_job_that_changed_under_way_is_ended_before_its_successor_begins(app: App) -> None:
-    pull = app.open()
+    app.open()
     look(app)
     moved = sha("moved")
     app.hub.files[(moved, POLICY_PATH)] = POLICY.replace(sha("verl"), sha("newer verl")).encode()
-    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    app.hub.tips["main"] = moved
     look(app)
     assert [one.state for one in app.ledger.kept.values()] == [RunState.CANCELLING]
     look(app)
@@ -848,14 +850,14 @@ def test_a_rerun_counts_once_though_no_time_passes(app: App) -> None:
 
 
 def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> None:
-    pull = app.open()
+    app.open()
     look(app)
     finish(app, SMOKE, passes)
     look(app)
     assert live(app) == [AMPLIFIED, RECOMPUTE]
     moved = sha("moved")
     app.hub.files[(moved, POLICY_PATH)] = POLICY.replace("0-amplified-lora, ", "").encode()
-    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    app.hub.tips["main"] = moved
     look(app)
     app.backend.settle()
     finish(app, RECOMPUTE, passes)
@@ -881,12 +883,12 @@ def test_a_baseline_is_shown_to_its_end_though_the_head_passes_meanwhile(app: Ap
 
 
 def test_a_policy_that_breaks_under_way_changes_no_check_of_a_job(app: App) -> None:
-    pull = app.open(path="src/lora/a.py")
+    app.open(path="src/lora/a.py")
     look(app)
     before = [one for one in app.hub.runs if one.name != "verl-e2e"]
     moved = sha("moved")
     app.hub.files[(moved, POLICY_PATH)] = b"schema: 2\n"
-    app.hub.pulls[7] = replace(pull, base_sha=moved)
+    app.hub.tips["main"] = moved
     look(app)
     assert [one for one in app.hub.runs if one.name != "verl-e2e"] == before
     assert (live(app), gate(app)[1]) == ([SMOKE], "action_required")

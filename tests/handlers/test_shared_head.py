@@ -21,6 +21,8 @@ def app() -> App:
     made = App()
     made.hub.files[(LENIENT, POLICY_PATH)] = POLICY.replace("paths: [docs/]", "paths: [docs/, src/]").encode()
     made.hub.files[(STRICT, POLICY_PATH)] = POLICY.replace(sha("verl"), sha("other verl")).encode()
+    made.hub.tips["lenient"] = LENIENT
+    made.hub.tips["strict"] = STRICT
     return made
 
 
@@ -94,7 +96,7 @@ def test_what_fails_for_one_base_is_tried_again_for_another(app: App) -> None:
 def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: App) -> None:
     pull = app.open(path="src/lora/a.py")
     look(app)
-    open_other(app, pull, base_sha=LENIENT)
+    open_other(app, pull, base_branch="lenient")
     look(app, OTHER)
     assert said(app) == "in_progress"
     assert title(app).startswith("Waits for pull request #7, which has this head too; there it says: 0 of 1 required")
@@ -109,7 +111,7 @@ def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: 
 def test_the_one_that_is_left_is_satisfied_once_the_other_is_closed_and_stays_so(app: App) -> None:
     pull = app.open(path="src/lora/a.py")
     look(app)
-    open_other(app, pull, base_sha=LENIENT)
+    open_other(app, pull, base_branch="lenient")
     look(app, OTHER)
     app.hub.pulls[REF.number] = replace(pull, state=PullState.CLOSED)
     look(app)
@@ -123,7 +125,7 @@ def test_the_one_that_is_left_is_satisfied_once_the_other_is_closed_and_stays_so
 def test_a_head_that_another_one_had_before_a_push_asks_nothing(app: App) -> None:
     pull = app.open(path="src/lora/a.py")
     look(app)
-    open_other(app, pull, base_sha=LENIENT)
+    open_other(app, pull, base_branch="lenient")
     app.push("two")
     look(app, OTHER)
     assert said(app) == "success"
@@ -168,7 +170,7 @@ def test_a_gate_that_waits_for_another_names_what_that_one_needs(app: App) -> No
     look(app)
     app.backend.finish(app.backend.live()[0], passes)
     look(app)
-    open_other(app, pull, draft=True, base_sha=STRICT)
+    open_other(app, pull, draft=True, base_branch="strict")
     look(app, REF)
     look(app, OTHER)
     look(app, REF)
@@ -198,7 +200,7 @@ def test_a_push_away_from_a_shared_head_leaves_its_checks_to_the_other(app: App)
 def test_checks_of_a_closed_one_are_ended_by_the_one_that_is_left(app: App) -> None:
     pull = app.open(path="src/peft/a.py")
     look(app)
-    open_other(app, pull, base_sha=LENIENT)
+    open_other(app, pull, base_branch="lenient")
     app.hub.pulls[REF.number] = replace(pull, state=PullState.CLOSED)
     for _ in range(4):
         look(app)

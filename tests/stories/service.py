@@ -33,9 +33,11 @@ from bot.config.profiles import load_profile
 from bot.core.parity.bands import Bands
 from bot.core.pulls.deliveries import Received
 from bot.core.pulls.references import read_reference, reference_text
+from bot.core.pulls.webhook_events import PushEvent
 from bot.core.pulls.webhooks import parse_event
 from bot.handlers.analysis import DirectAnalysis
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import due, reconcile
 from bot.handlers.redelivering import Redelivery
@@ -161,6 +163,8 @@ class Service:
         for one in batch:
             try:
                 event = parse_event(one.event, one.body)
+                if isinstance(event, PushEvent) and event.number is None:
+                    base_pushed(event, self.rooms, self.worklist)
                 found = () if event is None else hear(event, self.rooms, one.id)
                 self.deliveries.heard([(one.id, [reference_text(each) for each in found])], self.clock.now())
             except Exception as error:
@@ -193,6 +197,11 @@ class Service:
         wanted = [reference_text(one) for one in due(self.world.full_name, self.rooms)]
         self.worklist.want(wanted, self.clock.now())
         self.redelivery.ask_again()
+        self.settle()
+
+    def search(self) -> None:
+        """What the service looks for now and then: what no delivery told of."""
+        look_again(self.rooms.pulls.open_pulls(self.world.full_name), self.rooms, self.worklist)
         self.settle()
 
     def go_on(self, seconds: float = 31.0) -> None:

@@ -58,10 +58,12 @@ class PullAnswer(Answer):
     base: Side
 
 
-class NumberAnswer(Answer):
+class ListedAnswer(Answer):
     """A pull request in a list."""
 
     number: int
+    head: Side
+    base: Side
 
 
 class FileAnswer(Answer):
@@ -79,6 +81,12 @@ class CommitAnswer(Answer):
     """A commit."""
 
     sha: str
+
+
+class RefAnswer(Answer):
+    """A branch: the commit that it points at."""
+
+    target: CommitAnswer = Field(alias="object")
 
 
 class ComparisonAnswer(Answer):

@@ -10,14 +10,15 @@ from bot.adapters.github.answers import (
     ComparisonAnswer,
     ContentAnswer,
     FileAnswer,
-    NumberAnswer,
+    ListedAnswer,
     PullAnswer,
+    RefAnswer,
     read,
 )
 from bot.adapters.github.retry import RefusedError
 from bot.adapters.github.session import GitHub
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.core.pulls.pull import OpenPull, Pull, PullRef, PullState
 from bot.ports import ForgeError, UnknownPullError
 
 # GitHub's words; one that we do not know is taken for the plainest: something changed.
@@ -41,13 +42,27 @@ class GithubPulls:
             raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here") from error
         return as_pull(read(PullAnswer.model_validate, data, str(ref)), ref)
 
-    def open_pulls(self, repository: str) -> tuple[PullRef, ...]:
-        """Every open pull request, oldest first."""
+    def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
+        """Every open pull request, or those onto one base branch, oldest first."""
+        onto = {"base": base} if base else {}
         found = self._github.courier(repository).pages(
-            f"/repos/{repository}/pulls", state="open", sort="created", direction="asc"
+            f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
         )
-        numbers = {read(NumberAnswer.model_validate, entry, "pull requests").number for entry in found}
-        return tuple(PullRef(repository, number) for number in sorted(numbers))
+        answers = (read(ListedAnswer.model_validate, entry, "pull requests") for entry in found)
+        # A page that is read while others are opened may repeat an entry.
+        listed = {one.number: OpenPull(PullRef(repository, one.number), one.base.ref, one.head.sha) for one in answers}
+        return tuple(listed[number] for number in sorted(listed))
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        """The commit that a branch points at now, None when there is no such branch."""
+        where = quote(branch.encode("utf-8", "surrogateescape"))
+        try:
+            data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/ref/heads/{where}")
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        return read(RefAnswer.model_validate, data, f"the branch {branch}").target.sha
 
     def change(self, pull: Pull) -> Change:
         """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`).

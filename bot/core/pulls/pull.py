@@ -51,6 +51,18 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenPull:
+    """An open pull request as a list tells of it."""
+
+    # Which one it is.
+    ref: PullRef
+    # The branch that it is to be merged into.
+    base_branch: str
+    # Its newest commit.
+    head_sha: str
+
+
+@dataclass(frozen=True, slots=True)
 class MergeGroup:
     """A merge queue's candidate: `head_sha` is what would be merged onto `base_sha`; `pulls` are those inside.
 

@@ -232,17 +232,23 @@ MIRROR_REF = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,8})")
 
 
 class PushEvent(Part):
-    """A vetted head was copied to `pull-request/<number>` in the repository itself."""
+    """A branch of the repository itself was pushed, made or removed."""
 
-    ref: Annotated[str, StringConstraints(pattern=rf"^{MIRROR_REF.pattern}$")]
+    ref: Annotated[str, StringConstraints(pattern=r"^refs/heads/[^\x00-\x20\x7f]{1,500}$")]
     after: Sha
     deleted: bool = False
     repository: Repo
 
     @property
-    def number(self) -> int:
-        """The pull request that it is the copy of."""
-        return int(self.ref.rpartition("/")[2])
+    def number(self) -> int | None:
+        """The pull request whose vetted head was copied to `pull-request/<number>`; None for any other branch."""
+        found = MIRROR_REF.fullmatch(self.ref)
+        return int(found[1]) if found and not self.deleted else None
+
+    @property
+    def branch(self) -> str:
+        """The branch, which may be a base of pull requests."""
+        return self.ref.removeprefix("refs/heads/")
 
 
 class InstallationEvent(Part):

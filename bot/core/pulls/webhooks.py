@@ -8,7 +8,7 @@ from typing import Any, NoReturn, get_args
 
 from pydantic import ValidationError
 
-from bot.core.pulls.webhook_events import MIRROR_REF, MODELS, CommentEvent, Event, PushEvent
+from bot.core.pulls.webhook_events import MODELS, CommentEvent, Event, PushEvent
 
 # GitHub sends no more than 25 MB; what we read of it is far smaller.
 MAX_BODY = 25 * 1024 * 1024
@@ -49,7 +49,7 @@ def _acted_on(model: type[Event], payload: dict[str, Any]) -> bool:
     """Whether this kind of event is one that we act on; what is malformed counts, so that it is refused and seen."""
     if model is PushEvent:
         ref = payload.get("ref")
-        return not isinstance(ref, str) or (bool(MIRROR_REF.fullmatch(ref)) and payload.get("deleted") is not True)
+        return not isinstance(ref, str) or ref.startswith("refs/heads/")
     field = model.model_fields.get("action")
     action = payload.get("action")
     return field is None or not isinstance(action, str) or action in get_args(field.annotation)

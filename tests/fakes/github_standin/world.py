@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.fakes.github_standin import api_actions, api_checks, api_issues
+from tests.fakes.github_standin.push_shapes import push_payload
 from tests.fakes.github_standin.repository import Edit
 from tests.fakes.github_standin.server import Standin
 from tests.fakes.github_standin.shapes import Json, association
@@ -134,6 +135,31 @@ class World:
         """A commit on a branch of the repository itself, pushed by somebody unnamed."""
         with self.state.lock:
             return self.repository.git.commit(f"refs/heads/{branch}", files, message)
+
+    def move_base(self, files: Mapping[str, Edit], branch: str = "main", by: str = "octo", *, told: bool = True) -> str:
+        """Somebody merges into a base branch; open pull requests onto it keep their `base.sha`, as on GitHub."""
+        with self.state.lock:
+            before = self.repository.git.find(f"refs/heads/{branch}")
+            after = self.commit(files, "Change the base", branch)
+            if told:
+                self._tell_of_push(branch, before, after, by)
+            return after
+
+    def delete_branch(self, branch: str, by: str = "octo") -> None:
+        """Somebody removes a branch; GitHub closes the pull requests onto it later."""
+        with self.state.lock:
+            before = self._tip(branch)
+            self.repository.git.delete_ref(f"refs/heads/{branch}")
+            self._tell_of_push(branch, before, None, by)
+
+    def retarget(self, number: int, branch: str, by: str = "") -> None:
+        """Somebody gives a pull request another base."""
+        with self.state.lock:
+            pull = self.pull(number)
+            changes = {"base": {"ref": {"from": pull.base_branch}, "sha": {"from": pull.base_sha}}}
+            pull.base_branch, pull.base_sha, pull.updated = branch, self._tip(branch), self.state.now()
+            self._mirror(pull)
+            self._tell(pull, "edited", self._sender(pull, by), {"changes": changes})
 
     def open_pull(
         self,
@@ -383,6 +409,10 @@ class World:
         self.api.hooks.emit("merge_group", action, self.repository, {"merge_group": group, "sender": sender, **more})
 
     # Beneath
+
+    def _tell_of_push(self, branch: str, before: str | None, after: str | None, by: str) -> None:
+        payload = push_payload(self.api.shapes, self.repository, branch, before, after, self.state.user(by))
+        self.api.hooks.emit("push", None, self.repository, payload)
 
     def _tip(self, branch: str) -> str:
         found = self.repository.git.find(f"refs/heads/{branch}")
