@@ -67,9 +67,11 @@ def test_the_table_of_permissions_and_events_is_the_manifest() -> None:
     assert re.findall(r"`(\w+)`", section.split("Events:")[1]) == sorted(manifest["default_events"])
 
 
-def _shell(name: str, folder: Path) -> str:
+def _shell(name: str, folder: Path, **replaced: str) -> str:
     """What a block of the installation prints, run in a folder that has the documents."""
     block = _between(_text("install.md"), name).removeprefix("```sh\n").removesuffix("```\n")
+    for old, new in replaced.items():
+        block = block.replace(old, new)
     return subprocess.run(["sh", "-euc", block], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
@@ -84,6 +86,20 @@ def test_the_page_that_registers_the_app_sends_the_manifest(tmp_path: Path) -> N
         manifest[key] for key in ("default_permissions", "default_events", "public")
     ]
     assert "https://github.com/organizations/ORGANISATION/settings/apps/new" in page
+
+
+def test_an_app_of_a_personal_account_is_registered_by_the_same_command(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(DOCS)
+    _shell("register", tmp_path, ORGANISATION="''")
+    assert 'action="https://github.com/settings/apps/new"' in (tmp_path / "register.html").read_text()
+
+
+def test_the_first_commands_of_the_installation_keep_the_checkout() -> None:
+    block = _text("install.md").split("```sh\n")[1].split("```")[0]
+    environment = re.search(r"^scripts/create-venv.sh (\S+)$", block, re.MULTILINE)
+    assert environment is not None
+    assert Path(environment[1]).name != "verl-e2e"
+    assert block.count(f"{environment[1]}/bin") == 3
 
 
 def test_what_github_answers_becomes_settings_that_only_their_owner_reads(tmp_path: Path) -> None:

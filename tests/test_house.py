@@ -314,3 +314,37 @@ def test_setup_without_a_usable_python_is_one_sentence(tmp_path: Path, version_o
     assert answer.returncode == 2
     assert said in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+def fill(folder: Path, *names: str) -> None:
+    """A folder with files in it."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine\n")
+
+
+@pytest.mark.parametrize(
+    "names", [("README.md",), (".git/config",), (".hidden",), ("bin/python", "a b"), ("pyvenv.cfg", ".git/config")]
+)
+def test_a_folder_that_is_no_virtual_environment_is_never_emptied(tmp_path: Path, names: tuple[str, ...]) -> None:
+    fill(tmp_path / "checkout", *names)
+    (tmp_path / "link").symlink_to(tmp_path / "checkout")
+    for place in ("checkout", "link", "checkout/../checkout"):
+        answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / place, sys.executable)
+        assert answer.returncode == 2
+        assert "would be deleted" in answer.stderr
+    assert all((tmp_path / "checkout" / name).read_text() == "mine\n" for name in names)
+
+
+def test_a_file_in_the_place_of_the_environment_is_left_alone(tmp_path: Path) -> None:
+    fill(tmp_path, "file")
+    assert call(ROOT / "scripts" / "create-venv.sh", tmp_path / "file", sys.executable).returncode == 2
+    assert (tmp_path / "file").read_text() == "mine\n"
+
+
+def test_an_empty_folder_and_an_old_environment_are_made_one(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "empty"):
+        answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / name, sys.executable)
+        assert answer.returncode == 0, answer.stderr
+        assert (tmp_path / name / "pyvenv.cfg").is_file()

@@ -38,15 +38,15 @@ class _Uses(Document):
     calls: tuple[_Call, ...]
 
 
-def packaged_uses() -> Uses:
-    """The uses of the verl commit that the packaged policy pins."""
+def packaged_uses(because: str = "no verl checkout was given") -> Uses:
+    """The uses of the verl commit that the packaged policy pins; `because` says why no checkout is read instead."""
     file = _Uses.model_validate_json(files("bot").joinpath(_PACKAGED).read_bytes())
     entries = tuple(Entry(one.module, one.attribute, one.file, one.line, one.guarded) for one in file.entries)
     calls = tuple(
         CallSite(one.name, one.method, one.positional, one.keywords, one.open_ended, one.file, one.line)
         for one in file.calls
     )
-    return Uses(entries, calls, f"the packaged list of verl {file.commit[:12]}, for no verl checkout was given")
+    return Uses(entries, calls, f"the packaged list of verl {file.commit[:12]}, because {because}")
 
 
 def uses_json(uses: Uses, commit: str) -> str:

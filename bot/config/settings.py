@@ -15,6 +15,7 @@ from bot.core.pulls.attestation import Attestation
 _SOURCE = "environment"
 _LEVELS = ("debug", "info", "warning", "error")
 BACKENDS = ("github-actions", "local")
+DEFAULT_VERL = "https://github.com/verl-project/verl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ VARIABLES: Mapping[str, Variable] = {
     ),
     "site_profile": Variable(
         "VERL_E2E_SITE_PROFILE",
-        "The site profile of this read.host, packaged name or file, for `local`.",
+        "The site profile of the hosts that run jobs: a packaged name, or a file on this machine. For every back end.",
         str,
         "default",
     ),
@@ -256,7 +257,7 @@ VARIABLES: Mapping[str, Variable] = {
         "VERL_E2E_VERL",
         "verl's repository: its address, or a folder with a clone of it, which `local` needs.",
         read.place,
-        "https://github.com/verl-project/verl",
+        DEFAULT_VERL,
     ),
     "bridge": Variable(
         "VERL_E2E_BRIDGE",

@@ -24,6 +24,10 @@ from bot.core.rules import Policy
 from bot.ports import Administration, ForgeError
 
 DAYS = 3
+UNREACHED = (
+    "this machine got no answer: check its network (name service, proxy, firewall) and GITHUB_API_URL, "
+    "and run doctor again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,8 @@ class DoctorRooms:
     """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake.
 
     `file_at` gives a file of a repository at a revision; `hook_url` where our App's webhooks go; `has_verl` says
-    whether a verl repository has a commit.
+    whether a verl repository has a commit. `own_verl` is what VERL_E2E_VERL names, empty where it was not set, and
+    `own_has` says whether that has a commit.
     """
 
     administration: Administration
@@ -59,6 +64,8 @@ class DoctorRooms:
     hook_url: Callable[[], str]
     has_verl: Callable[[str, str], bool]
     database: Callable[[], None]
+    own_verl: str = ""
+    own_has: Callable[[str], bool] = lambda _: False
 
 
 def examine(
@@ -71,7 +78,8 @@ def examine(
     try:
         branch = branch or rooms.default_branch(repository)
     except ForgeError as error:
-        return (*first, ill("repository", str(error), "mend this first: the rest could not be looked at"))
+        mend = UNREACHED if error.passing else "mend this first: the rest could not be looked at"
+        return (*first, ill("repository", str(error), mend))
     policy, told = _policy(repository, branch, rooms)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("webhook", lambda: _hook(setup, rooms)),
@@ -92,7 +100,17 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
     except Exception as error:
         if not getattr(error, "user_mistake", False):
             raise
-        yield ill(about, f"it could not be looked at: {error}", "see that our App is installed and may read this")
+        yield _not_looked_at(about, error)
+
+
+def _not_looked_at(about: str, error: Exception) -> Finding:
+    """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
+    told = f"it could not be looked at: {error}"
+    if not isinstance(error, ForgeError) or not error.passing:
+        return ill(about, told, "see that our App is installed and may read this")
+    if error.wait_s:
+        return ill(about, told, f"run doctor again in {error.wait_s / 60:.0f} min")
+    return ill(about, told, UNREACHED)
 
 
 def _database(rooms: DoctorRooms) -> Iterator[Finding]:
@@ -145,11 +163,23 @@ def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | 
 def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
     if policy is None:
         return
-    if rooms.has_verl(policy.verl_repository, policy.verl_commit):
-        yield well("verl", f"the pinned verl {policy.verl_commit[:12]} is in {policy.verl_repository}")
+    commit, address = policy.verl_commit, policy.verl_repository
+    if rooms.own_verl:
+        yield from _guarded("verl", lambda: _own_verl(commit, rooms))
+    if rooms.has_verl(address, commit):
+        yield well("verl", f"the pinned verl {commit[:12]} is in {address}")
         return
-    told = f"the pinned verl {policy.verl_commit} is not in {policy.verl_repository}"
+    told = f"the pinned verl {commit} is not in {address}"
     yield ill("verl", told, f"set verl.commit in {POLICY_PATH} to a commit that is there")
+
+
+def _own_verl(commit: str, rooms: DoctorRooms) -> Iterator[Finding]:
+    """The verl that the service itself reads."""
+    if rooms.own_has(commit):
+        yield well("verl", f"the pinned verl {commit[:12]} is in {rooms.own_verl}, which VERL_E2E_VERL names")
+        return
+    told = f"the pinned verl {commit} is not in {rooms.own_verl}, which VERL_E2E_VERL names"
+    yield ill("verl", told, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there")
 
 
 def _branch(repository: str, branch: str, setup: Setup, policy: Policy | None, rooms: DoctorRooms) -> Iterable[Finding]:

@@ -29,6 +29,7 @@ from bot.handlers.planning import Planned
 from bot.ports import ForgeError, LimitError
 from bot.wiring.folders import run_folders
 
+_NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "bot.wiring.analysis:child"
 _PLANNING = Limits(memory_bytes=1 << 30, cpu_s=60, wall_s=120.0)
 # A log may be long: what is read of it has limits of its own, see `bot.adapters.logs`.
@@ -105,7 +106,7 @@ class LimitedAnalysis:
 
     def commands(self, body: str) -> tuple[CommandLine, ...]:
         """The command lines of a comment; none in one that takes too much to be understood."""
-        if PREFIX not in body or len(body) <= SHORT_COMMENT:
+        if PREFIX not in body.lower() or len(body) <= SHORT_COMMENT:
             return command_lines(body)
         try:
             found: tuple[CommandLine, ...] = self._comments.run("commands", (self._place, (body,)), _HEARING, _nothing)
@@ -136,7 +137,9 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
 def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
     mirrors = Mirrors(place.mirrors, place.web_url, (GitRepository, GitError), ask=ask)
     # Bands of our own, so that those which a run folder brings along are never believed.
-    return DirectAnalysis(mirrors.changes, packaged_uses(), SummaryCache(place.summaries), run_folders(Bands()))
+    return DirectAnalysis(
+        mirrors.changes, packaged_uses(_NO_CHECKOUT), SummaryCache(place.summaries), run_folders(Bands())
+    )
 
 
 def _nothing(_: object) -> object:

@@ -4,19 +4,21 @@ from datetime import datetime
 from urllib.parse import quote, urlsplit
 
 from bot.adapters.dispatch.github_actions import runners_by_size
+from bot.adapters.git import GitError
 from bot.adapters.github.administration import GithubAdministration
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.retry import Patience, RefusedError
 from bot.adapters.github.session import GitHub, anonymously, as_app
 from bot.adapters.github.tokens import PERMISSIONS
 from bot.adapters.ledger import open_store
-from bot.config.settings import Settings
+from bot.config.settings import DEFAULT_VERL, Settings
 from bot.config.workflow_file import workflow_text
 from bot.core.pulls.checkup import Finding
 from bot.core.pulls.pull_address import api_of
 from bot.core.pulls.webhook_events import MODELS
 from bot.handlers.doctoring import DoctorRooms, Setup, examine
 from bot.ports import ForgeError
+from bot.wiring.verl import verl_at
 
 # GitHub sends these to every App, without a subscription.
 _UNASKED = frozenset({"installation", "installation_repositories", "ping"})
@@ -76,7 +78,21 @@ def _rooms(github: GitHub, settings: Settings, repository: str) -> DoctorRooms:
         hook_url,
         has_verl,
         lambda: _open_database(settings),
+        settings.verl if settings.verl != DEFAULT_VERL else "",
+        lambda commit: _own_has(settings.verl, commit),
     )
+
+
+def _own_has(place: str, commit: str) -> bool:
+    """Whether the verl that the service reads has a commit: a clone on this machine, or a public repository."""
+    try:
+        return bool(verl_at(place).resolve(f"{commit}^{{commit}}" if "://" not in place else commit))
+    except GitError:
+        return False
+    except RefusedError as error:
+        if error.absent or error.status == 422:
+            return False
+        raise
 
 
 def _open_database(settings: Settings) -> None:
@@ -95,7 +111,11 @@ def _has_commit(github: GitHub, repository: str, address: str, commit: str) -> b
     courier = elsewhere.courier(name) if elsewhere else github.courier(repository)
     try:
         courier.ask("GET", f"/repos/{name}/commits/{quote(commit, safe='')}")
-    except RefusedError as error:
+    except ForgeError as error:
+        if error.passing:
+            raise ForgeError(f"{parts.netloc}: {error}", passing=True, wait_s=error.wait_s) from None
+        if not isinstance(error, RefusedError):
+            raise
         # 422 is GitHub's word for a SHA that no commit has.
         if error.absent or error.status == 422:
             return False

@@ -133,10 +133,44 @@ def test_a_database_that_is_not_there_is_told(world: World, tmp_path: Path) -> N
     assert "/nonexistent" in sick(done)["database"]
 
 
+def clone(world: World, folder: Path) -> None:
+    """A clone of verl on this machine."""
+    source = world.state.repositories["octo/verl"].git.path
+    subprocess.run(("git", "clone", "--quiet", source, folder), check=True, timeout=60)
+
+
+def test_a_clone_of_verl_on_this_machine_is_looked_into(world: World, tmp_path: Path) -> None:
+    clone(world, tmp_path / "verl")
+    done = doctor(world, tmp_path, NAME, VERL_E2E_VERL=str(tmp_path / "verl"))
+    assert done.returncode == 0, done.stdout
+    assert f"is in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in done.stdout
+    world.commit({".github/verl-e2e.yml": policy(world, "b" * 40)})
+    told = doctor(world, tmp_path, NAME, VERL_E2E_VERL=str(tmp_path / "verl")).stdout
+    assert f"the pinned verl {'b' * 40} is not in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in told
+
+
+def test_a_machine_without_a_network_is_told_just_that(world: World, tmp_path: Path) -> None:
+    done = doctor(world, tmp_path, NAME, "--json", GITHUB_API_URL="http://127.0.0.1:9")
+    found = [one for ones in json.loads(done.stdout)["repositories"].values() for one in ones if one["state"] == "ill"]
+    assert [one["about"] for one in found] == ["app"]
+    assert "did not answer" in found[0]["sentence"]
+    assert found[0]["mend"].startswith("this machine got no answer: check its network")
+
+
+def test_a_verl_on_a_site_that_cannot_be_reached_is_no_matter_of_permissions(world: World, tmp_path: Path) -> None:
+    elsewhere = policy(world, "b" * 40).replace(f"{world.url}/octo/verl", "http://127.0.0.1:9/octo/verl")
+    world.commit({".github/verl-e2e.yml": elsewhere})
+    done = doctor(world, tmp_path, NAME, "--json")
+    assert list(sick(done)) == ["verl"]
+    assert "127.0.0.1:9" in sick(done)["verl"]
+    assert "installed" not in done.stdout
+
+
 def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp_path: Path) -> None:
     world.commit({WORKFLOW: None})
     world.repository.runners.clear()
-    clones = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path)}
+    clone(world, tmp_path / "verl")
+    clones = {"VERL_E2E_BRIDGE": str(tmp_path), "VERL_E2E_VERL": str(tmp_path / "verl")}
     done = doctor(world, tmp_path, NAME, VERL_E2E_BACKEND="local", **clones)
     assert done.returncode == 0, done.stderr + done.stdout
 
