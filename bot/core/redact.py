@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from bot.core.secret_patterns import ANSI, PATTERNS, assigned_secrets, hide_secrets, hide_value, mark
+from bot.core.secret_patterns import ANSI, PATTERNS, assigned_secrets, hide_secrets, hide_value, mark, one_line_keys
 
 WINDOW = 256 * 1024
 OVERLAP = 16 * 1024
@@ -20,7 +20,7 @@ _LINE = re.compile(rb"[^\r\n]*[\r\n]|[^\r\n]+")
 _KEY_BEGIN = re.compile(rb"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----)([^\r\n]*)")
 _KEY_END = re.compile(rb"[^\r\n]*-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----")
 _KEY_BODY = re.compile(
-    rb"\A((?:" + ANSI + rb")*(?:\([^)\r\n]{1,200}\))?(?:" + ANSI + rb"|[ \t>|+])*)([A-Za-z0-9+/=]+)(?=\s*\Z)"
+    rb"\A((?:" + ANSI + rb")*+(?:\([^)\r\n]{1,200}\))?+(?:" + ANSI + rb"|[ \t>|+])*+)([A-Za-z0-9+/=]++)(?=\s*+\Z)"
 )
 # A path may also begin after a colour, an escaped line end, `file://` or a compiler's flag.
 _FRESH = re.compile(rb"(?:" + ANSI + rb"|\\[nrt]|file:(?://)?|(?:^|[\s'\"=])-[A-Za-z])\Z")
@@ -225,7 +225,9 @@ class RedactingStream:
                 yield at, at + len(value)
                 at = tail.find(value, at + 1)
         for pattern in PATTERNS:
-            for match in pattern.regex.finditer(tail):
-                yield match.span()
+            for begin, end, _ in pattern.spans(tail):
+                yield max(0, begin - _NAME_REACH), end
+        for begin, end, _ in one_line_keys(tail):
+            yield max(0, begin - _NAME_REACH), end
         for begin, end, _ in assigned_secrets(tail):
             yield max(0, begin - _NAME_REACH), end

@@ -61,7 +61,14 @@ PATTERNS: tuple[SecretPattern, ...] = (
     _pattern("gitlab_token", (b"glpat-",), rb"glpat-" + _WORD + rb"{16,}"),
     _pattern("slack_token", (b"xox",), rb"xox[abeoprs]-[A-Za-z0-9\-]{10,}"),
     _pattern("docker_token", (b"dckr_pat_",), rb"dckr_pat_" + _WORD + rb"{16,}"),
-    _pattern("jwt", (b"eyJ",), rb"eyJ" + _WORD + rb"{8,}\." + _WORD + rb"{8,}(?:\." + _WORD + rb"*)?"),
+    # Looked for from the first character of a word on, and only in one that a second part follows: otherwise each
+    # `eyJ` of a long word would be read to its end.
+    _pattern(
+        "jwt",
+        (b"eyJ",),
+        rb"(?<!" + _WORD + rb")(?=" + _WORD + rb"*+\." + _WORD + rb"{8})"
+        rb"" + _WORD + rb"*?(eyJ" + _WORD + rb"{8,}+\." + _WORD + rb"++(?:\." + _WORD + rb"*+)?)",
+    ),
     _pattern(
         "bearer",
         (b"earer", b"BEARER"),
@@ -73,11 +80,6 @@ PATTERNS: tuple[SecretPattern, ...] = (
         rb"(?:[Aa]uthorization|AUTHORIZATION)['\"]?[ \t]*[:=][ \t]*['\"]?(?:[A-Za-z]{2,10}[ \t]+)?([^\s'\",;<>]{8,})",
     ),
     _pattern("userinfo", (b"://",), rb"://(?!git@)([^\s/?#@'\"<>]{1,400})@"),
-    _pattern(
-        "private_key",
-        (b"PRIVATE KEY-----",),
-        rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----([^\r\n]+?)-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----",
-    ),
 )
 
 # Names are found by these parts in lower case, then judged whole by `is_secret_name`.
@@ -104,11 +106,18 @@ _VOCABULARY = re.compile(
     r"(?:.*_)?(?:BOS|CLS|END|EOS|IMAGE|MASK|MAX|MIN|NEW|NUM|PAD|PER|SEP|SPECIAL|START|STOP|UNK|VIDEO)_TOKEN"
 )
 
-_GAP = rb"(?:" + ANSI + rb"|[ \t'\"])*"
+_KEY_MARK = re.compile(rb"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY-----|[\r\n]")
+
+# Beyond these a name is no variable's, and what decides about a value has been read. A secret itself may be longer.
+_NAME_BYTES, _JUDGED_BYTES = 80, 4096
+
+_GAP = rb"(?:" + ANSI + rb"|[ \t'\"])*+"
 _ASSIGNMENT = re.compile(
-    rb"(?P<rest>[A-Za-z0-9_.\-]*)(?P<sep>" + _GAP + rb"[=:](?!:)" + _GAP + rb"|[ \t]+)"
-    rb"(?P<value>[^\s'\",;&\x1b]*[^\s'\",;&)\]}\x1b])"
+    rb"(?P<rest>[A-Za-z0-9_.\-]{0,80}+)(?P<sep>" + _GAP + rb"[=:](?!:)" + _GAP + rb"|[ \t]++)"
+    rb"(?=[^\s'\",;&\x1b])"
 )
+_VALUE_END = re.compile(rb"[\s'\",;&\x1b]")
+_CLOSING = b")]}"
 _NAME_CHARS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HARMLESS = re.compile(rb"(?:None|none|null|True|False|true|false|\*+|\.\.\.|\$\{?\w+\}?|[{<\[(].*|[0-9]{1,3})\Z")
@@ -126,45 +135,91 @@ def is_secret_name(name: str) -> bool:
     return _CREDENTIAL.fullmatch(words) is not None
 
 
+def one_line_keys(block: bytes) -> Iterator[Span]:
+    """Where the bodies of private keys lie that begin and end on one line."""
+    begun = -1
+    for found in _KEY_MARK.finditer(block):
+        match found[1]:
+            case b"BEGIN":
+                begun = begun if begun >= 0 else found.end()
+            case b"END" if 0 <= begun < found.start():
+                yield begun, found.start(), b"private_key"
+                begun = -1
+            case _:
+                begun = -1
+
+
 def assigned_secrets(block: bytes) -> Iterator[Span]:
-    """Where values lie that are given to a secret name: `X_TOKEN=...`, `'password': '...'`, `--api-key ...`."""
-    lowered = block.lower()
+    """Where values lie that are given to a secret name: `X_TOKEN=...`, `'password': '...'`, `--api-key ...`.
+
+    In time linear in the block, whatever it holds.
+    """
+    lowered, ends = block.lower(), _Ends(block)
     for part in _NAME_PARTS:
         at = lowered.find(part)
         while at >= 0:
-            span = _assigned_at(block, at, at + len(part))
+            span = _assigned_at(block, at, at + len(part), ends)
             if span:
                 yield span
-            at = lowered.find(part, at + len(part))
+            at = lowered.find(part, max(at + len(part), span[1] if span else 0))
 
 
-def _assigned_at(block: bytes, start: int, end: int) -> Span | None:
+class _Ends:
+    """Where values and lines of a block end; what was searched once is not searched again."""
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+        self._value = self._line = (0, 0, 0)
+
+    def of_value(self, start: int) -> int:
+        """The end of a value that begins at `start`, closing brackets left out; `start` when nothing is left."""
+        begun, bare, until = self._value
+        if not begun <= start < until:
+            found = _VALUE_END.search(self._block, start)
+            until = found.start() if found else len(self._block)
+            bare = until
+            while bare > start and self._block[bare - 1] in _CLOSING:
+                bare -= 1
+            self._value = (start, bare, until)
+        return max(bare, start)
+
+    def of_line(self, start: int) -> int:
+        """The end of the line in which `start` lies."""
+        begun, _, until = self._line
+        if not begun <= start <= until or not until:
+            ends = (self._block.find(mark, start) for mark in (b"\n", b"\r"))
+            until = min((at for at in ends if at >= 0), default=len(self._block))
+            self._line = (start, until, until)
+        return until
+
+
+def _assigned_at(block: bytes, start: int, end: int, ends: _Ends) -> Span | None:
     match = _ASSIGNMENT.match(block, end)
     if match is None:
         return None
-    while start > 0 and end - start < 80 and block[start - 1] in _NAME_CHARS:
+    while start > 0 and end - start < _NAME_BYTES and block[start - 1] in _NAME_CHARS:
         start -= 1
     name = block[start : match.end("rest")].decode("ascii", "replace")
     bare = name.lstrip("-.")
-    value = match["value"]
-    if not match["sep"].strip() and not name.startswith("--"):
+    begins = match.end()
+    value_end = ends.of_value(begins)
+    value = block[begins : min(value_end, begins + _JUDGED_BYTES)]
+    if not value or (not match["sep"].strip() and not name.startswith("--")):
         return None
     if _HARMLESS.match(value) or not (is_secret_name(bare) or (bare.lower() == "token" and _OPAQUE.match(value))):
         return None
     kind = _kind_of(bare)
     if kind == b"token" and _NUMBER.match(value):
         return None
-    return match.start("value"), _value_end(block, match), kind
+    return begins, _closed(block, begins, value_end, ends), kind
 
 
-def _value_end(block: bytes, match: re.Match[bytes]) -> int:
+def _closed(block: bytes, begins: int, end: int, ends: _Ends) -> int:
     """The end of the value: of a quoted one the closing quote on the same line."""
-    start, end = match.span("value")
-    quote = block[start - 1 : start]
+    quote = block[begins - 1 : begins]
     if quote not in (b"'", b'"'):
         return end
-    line_end = min(at for at in (block.find(b"\n", end), block.find(b"\r", end), len(block)) if at >= 0)
-    closing = block.find(quote, end, line_end)
+    closing = block.find(quote, end, ends.of_line(end))
     return closing if closing >= 0 else end
 
 
@@ -185,6 +240,8 @@ def hide_secrets(block: bytes) -> bytes:
     for pattern in PATTERNS:
         if pattern.may_occur(block):
             block = _replace(block, pattern.spans(block))
+    if b"PRIVATE KEY-----" in block:
+        block = _replace(block, one_line_keys(block))
     return _replace(block, assigned_secrets(block))
 
 

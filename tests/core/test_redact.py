@@ -1,6 +1,7 @@
 """Redaction: what must go, what must stay, and that the log's shape is kept at any chunking."""
 
 import base64
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -232,3 +233,64 @@ def test_documents_are_redacted_in_values_and_keys() -> None:
 )
 def test_names_tell_secrets(name: str, secret: bool) -> None:
     assert is_secret_name(name) is secret
+
+
+LONG = 240 * 1024
+# What was quadratic, or looks as if it were: one line that begins many matches and ends none.
+COSTLY_LINES = {
+    "names": b"_token",
+    "names with a value in a value": b"_token=",
+    "names with harmless values": b"_token={",
+    "quoted names": b"'token': '_token=",
+    "closing brackets": b"_token=)",
+    "spaces": b"token  ",
+    "colours": b"token\x1b[0m",
+    "web tokens": b"eyJ",
+    "web tokens with short ends": b"eyJhbGciOiJS.x-",
+    "web tokens in one word": b"eyJabcdefgh",
+    "key beginnings": b"-----BEGIN RSA PRIVATE KEY-----",
+    "key ends": b"-----END RSA PRIVATE KEY-----",
+    "wandb": b"wandb key ",
+    "wandb keys": b"wandbkeykeykeykeykeykeykey012345678901234567890123456789012345678",
+    "addresses": b"://a",
+    "authorizations": b"authorization: a ",
+    "installations": b"ghs_1_eyJ.",
+    "bearers": b"bearer ",
+    "dashes": b"sk-",
+}
+
+
+@pytest.mark.parametrize("unit", COSTLY_LINES.values(), ids=COSTLY_LINES)
+def test_no_line_takes_more_than_linear_time(unit: bytes) -> None:
+    line = unit * (LONG // len(unit))
+    for tail in (b"", b"x\n", b"))))\n"):
+        began = time.process_time()
+        stream = site().stream()
+        stream.feed(line + tail)
+        stream.finish()
+        # The quadratic ones took minutes; these take some hundredths of a second.
+        assert time.process_time() - began < 8
+
+
+@pytest.mark.parametrize("unit", [b"+", b"+A", b"A", b" ", b"\x1b[0m"])
+def test_no_line_of_a_key_takes_more_than_linear_time(unit: bytes) -> None:
+    stream = site().stream()
+    stream.feed(b"-----BEGIN PRIVATE KEY-----\n")
+    began = time.process_time()
+    stream.feed(unit * (LONG // len(unit)) + b"!\n")
+    assert time.process_time() - began < 8
+
+
+def test_a_secret_of_any_length_goes_whole() -> None:
+    long = "a1B2" * 5_000
+    assert site().redact_text(f"HF_TOKEN={long} x") == "HF_TOKEN=<redacted:token> x"
+    assert site().redact_text(f"'password': '{long} {long}' x") == "'password': '<redacted:password>' x"
+    token = f"eyJ{long}.eyJ{long}.{long}"
+    assert site().redact_text(f"\x1b[32m{token}\x1b[0m") == "\x1b[32m<redacted:jwt>\x1b[0m"
+
+
+def test_keys_on_one_line_go_one_by_one() -> None:
+    begin, end = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
+    text = f"a {begin}MII{end} b {begin}MIJ{end} c {begin}\n"
+    hidden = f"{begin}<redacted:private_key>{end}"
+    assert site().redact_text(text) == f"a {hidden} b {hidden} c {begin}\n"
