@@ -38,6 +38,9 @@ from bot.core.stages import Stage
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
+# The values of one document; 16 MiB of `{}` would be five million.
+MAX_VALUES = 250_000
+_MOST_MISTAKES = 1_000
 # A folder written by hand may hold the log in another form.
 LOG_NAMES = (LOG_FILE, "log.txt", "log.txt.xz", "log.txt.gz")
 LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
@@ -146,9 +149,16 @@ def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | N
     raw = _read(path, missing)
     if raw is None:
         return None
+    if sum(map(raw.count, (b",", b"{", b"["))) > MAX_VALUES:
+        missing.append(f"{path.name}: more than {MAX_VALUES:,} values")
+        return None
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:
+        if error.error_count() > _MOST_MISTAKES:
+            # To list them would take many times the memory of the document.
+            missing.append(f"{path.name}: {error.error_count():,} mistakes in it")
+            return None
         first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         missing.append(f"{path.name}: {where}: {first['msg']}")

@@ -6,9 +6,11 @@ every version, and nothing to install from 3.14 on.
 
 import lzma
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
@@ -36,6 +38,18 @@ class LogError(Exception):
         self.file = file
         self.problem = problem
         self.mend = mend
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """How much of a log is read before it is given up."""
+
+    total_bytes: int = 1 << 30
+    """Bytes after decompression."""
+    lines: int = 20_000_000
+    """Line ends."""
+    seconds: float = 120.0
+    """From the first byte to the last, with what the reader does in between."""
 
 
 class _Decoder(Protocol):
@@ -91,6 +105,25 @@ def open_log(file: str | Path) -> Iterator[bytes]:
             yield from pieces
         else:
             yield from _decoded(name, make, head, pieces)
+
+
+def bounded(file: str | Path, bounds: LogBounds) -> Iterator[bytes]:
+    """`open_log` within bounds: `LogError` as soon as one is passed, for whoever packs a log decides how long it is."""
+    ends, size, lines = time.monotonic() + bounds.seconds, 0, 0
+    for block in open_log(file):
+        size += len(block)
+        lines += block.count(b"\n")
+        if size > bounds.total_bytes:
+            raise _beyond(file, f"more than {bounds.total_bytes >> 20:,} MiB unpacked")
+        if lines > bounds.lines:
+            raise _beyond(file, f"more than {bounds.lines:,} lines")
+        if time.monotonic() > ends:
+            raise _beyond(file, f"more than {bounds.seconds:g} s of work")
+        yield block
+
+
+def _beyond(file: str | Path, what: str) -> LogError:
+    return LogError(str(file), f"it is too long to be judged: {what}", "Have the run print less.")
 
 
 def _standard_input() -> BinaryIO:

@@ -7,7 +7,7 @@ in them is redacted before it is written (`bot.core.redact`).
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import FailFast, Field
 
 from bot.core.jobs import Document, Job
 from bot.core.judging.checkpoint_files import Checkpoints
@@ -115,14 +115,14 @@ class Environment(Document):
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
-    repositories: tuple[RepositoryState, ...] = ()
+    repositories: Annotated[tuple[RepositoryState, ...], FailFast()] = ()
     import_roots: dict[str, str] = Field(default_factory=dict)
-    imports: tuple[ImportLine, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    imports: Annotated[tuple[ImportLine, ...], FailFast()] = ()
+    findings: Annotated[tuple[Finding, ...], FailFast()] = ()
     python: str = ""
     packages: dict[str, str] = Field(default_factory=dict)
     hand_installed: tuple[str, ...] = ()
-    gpus: tuple[Gpu, ...] = ()
+    gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
     driver: str = ""
     cpu_count: int = 0
     image: str = ""

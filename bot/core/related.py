@@ -7,13 +7,15 @@ their own run folders, so that the folder alone says whom a failure belongs to.
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from bot.core.jobs import Digest, Document, Sha
 from bot.core.judging.outcome import Result
 from bot.core.stages import Stage
 
 RELATED_FILE = "related.json"
+# Far beyond any real run. What is longer is refused by its first entry too many, before all of it was looked at.
+MOST_RUNS, MOST_STEPS, MOST_METRICS, MOST_MARKS = 64, 20_000, 2_000, 1_000
 
 
 class Role(StrEnum):
@@ -49,7 +51,7 @@ class RelatedStep(Document):
     """The metrics of one training step of a related run; values may be NaN or infinite."""
 
     step: int
-    values: dict[str, float]
+    values: Annotated[dict[str, float], Field(max_length=MOST_METRICS)]
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
@@ -73,15 +75,15 @@ class RelatedRun(Document):
     cause: str = ""
     excerpt: str = ""
     cached: bool = False
-    signature: tuple[str, ...] = ()
-    steps: tuple[RelatedStep, ...] = ()
+    signature: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
+    steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
 
 
 class Related(Document):
     """`related.json`. `not_run` says of a role that the verdict asks for why nothing was run in it."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
-    runs: tuple[RelatedRun, ...] = ()
+    runs: Annotated[tuple[RelatedRun, ...], FailFast(), Field(max_length=MOST_RUNS)] = ()
     not_run: dict[Role, str] = Field(default_factory=dict)
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from bot.adapters import folder as disk
-from bot.adapters.logs import LogError, open_log
+from bot.adapters.logs import LogBounds, LogError, bounded, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.config.bands import bands_text, packaged_bands, read_bands
 from bot.config.problems import ConfigError
@@ -55,7 +55,8 @@ class _Folders:
     def facts(self, folder: Path) -> LogFacts | None:
         log = disk.find_log(folder)
         try:
-            return None if log is None else log_facts(str(log))
+            # Whoever made the folder decided how long its log is.
+            return None if log is None else scan(bounded(log, LogBounds()), fastest_prefilter(literal_bytes()))
         except LogError as error:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
 

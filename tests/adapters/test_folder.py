@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -263,3 +264,24 @@ def test_the_times_of_stages_are_those_of_the_last_phase() -> None:
     assert times[Stage.CHECKPOINT_LOAD] == 603.314
     assert times[Stage.TRAIN_STEP] == 609.647, "294.6 is the save phase's"
     assert Stage.RAY not in times, "the resume phase was seen again from its provider on"
+
+
+BOMBS = {
+    "empty objects": '{"schema": 1, "runs": [' + ",".join(["{}"] * 400_000) + "]}",
+    "unknown keys": '{"schema": 1, ' + ",".join(f'"a{number}": 1' for number in range(400_000)) + "}",
+    "wrong roles": '{"schema": 1, "not_run": {' + ",".join(f'"a{number}": 1' for number in range(200_000)) + "}}",
+    "depth": "[" * 900_000,
+    "a number": '{"schema": ' + "1" * 8_000_000 + "}",
+    "values": '{"schema": 1, "runs": [' + "[]," * 2_000_000,
+}
+
+
+@pytest.mark.parametrize("document", BOMBS.values(), ids=BOMBS)
+@pytest.mark.parametrize("name", ["related.json", "environment.json", "checkpoints.json", "job.json"])
+def test_a_document_with_endless_mistakes_is_told_in_one_sentence(run: Path, name: str, document: str) -> None:
+    (run / name).write_text(document)
+    began = time.process_time()
+    missing = [told for told in disk.read_record(run).missing if told.startswith(name)]
+    assert len(missing) == 1
+    assert len(missing[0]) < 500
+    assert time.process_time() - began < 15

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.adapters.logs import CHUNK, LogError, open_log
+from bot.adapters.logs import CHUNK, LogBounds, LogError, bounded, open_log
 
 TEXT = b"".join(b"line %d of a log\n" % number for number in range(20_000))
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
@@ -98,3 +98,28 @@ def test_a_bomb_comes_out_in_bounded_pieces(tmp_path: Path, form: str) -> None:
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zstd.compress(TEXT))))
     assert b"".join(open_log("-")) == TEXT
+
+
+@pytest.mark.parametrize(
+    ("bounds", "told"),
+    [
+        (LogBounds(total_bytes=1 << 20), "more than 1 MiB unpacked"),
+        (LogBounds(lines=1_000_000), "more than 1,000,000 lines"),
+        (LogBounds(seconds=0.0), "more than 0 s of work"),
+    ],
+)
+def test_a_small_file_that_unpacks_to_a_huge_log_is_given_up(tmp_path: Path, bounds: LogBounds, told: str) -> None:
+    bomb = tmp_path / "log.txt.zst"
+    bomb.write_bytes(zstd.compress(b"\n" * (64 << 20)))
+    assert bomb.stat().st_size < 16_384
+    read = 0
+    with pytest.raises(LogError, match=told):
+        for block in bounded(bomb, bounds):
+            read += len(block)
+    assert read <= 4 << 20
+
+
+def test_a_log_within_its_bounds_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    file.write_bytes(b"one\ntwo\n")
+    assert b"".join(bounded(file, LogBounds())) == b"one\ntwo\n"

@@ -1,12 +1,13 @@
 """The scan as a whole: the recorded logs, any cut of the input, milestones, bounds."""
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
 
 from bot.core.facts import LogFacts, LoggedError
-from bot.core.scan.literals import LITERALS, grep_patterns
+from bot.core.scan.literals import LITERALS, Literal, grep_patterns
 from bot.core.scan.prefilter import FindPrefilter
 from bot.core.scan.progress import MAX_STEPS
 from bot.core.scan.scan import Scanner, literal_bytes, scan
@@ -292,3 +293,14 @@ def test_lists_of_facts_are_bounded() -> None:
         *(f"Saving checkpoint to /c/global_step_{n}" for n in range(400)),
     )
     assert len(facts.adapters) == len(facts.lost_weights) == len(facts.checkpoints) == 256
+
+
+@pytest.mark.parametrize("literal", [one for one in LITERALS if one.shape], ids=lambda one: one.text)
+def test_no_long_line_takes_more_than_linear_time(literal: Literal) -> None:
+    # Each shape is tried on lines that nearly match it many times over.
+    fillers = ("1", "a", " ", ": line 1: ", "1 tensors ", f"{literal.text} ", f"{literal.text}1", "x ")
+    for filler in fillers:
+        line = (filler * (62_000 // len(filler)) + literal.text).encode()
+        began = time.process_time()
+        scan([line + b"\n"])
+        assert time.process_time() - began < 4

@@ -6,7 +6,7 @@ themselves are gone with the run's own folder.
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, FailFast, Field
 
 from bot.core.jobs import Document
 
@@ -35,7 +35,7 @@ class CheckpointListing(Document):
     """
 
     after: str
-    files: tuple[CheckpointFile, ...] = ()
+    files: Annotated[tuple[CheckpointFile, ...], FailFast()] = ()
     trackers: dict[str, str] = Field(default_factory=dict)
     cut: bool = False
 
@@ -45,6 +45,6 @@ class Checkpoints(Document):
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     folder: str
-    listings: tuple[CheckpointListing, ...] = ()
+    listings: Annotated[tuple[CheckpointListing, ...], FailFast()] = ()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

@@ -353,19 +353,30 @@ class FactBook:
         return errors
 
 
+_SEARCHED = 8192
+
+
 @lru_cache(maxsize=1024)
 def _shape(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
+def _search(literal: Literal, text: str) -> re.Match[str] | None:
+    """Search a literal's shape; in a long line only around the literal, for some shapes take quadratic time."""
+    if len(text) <= _SEARCHED:
+        return _shape(literal.shape).search(text)
+    at = max(text.find(literal.text), 0)
+    return _shape(literal.shape).search(text, max(at - _SEARCHED // 2, 0), at + _SEARCHED // 2)
+
+
 def _applies(literal: Literal, text: str) -> bool:
     if literal.shape:
-        return _shape(literal.shape).search(text) is not None
+        return _search(literal, text) is not None
     return literal.text in text
 
 
 def _number(literal: Literal, line: Line) -> int:
-    match = _shape(literal.shape).search(line.text)
+    match = _search(literal, line.text)
     assert match is not None  # the caller saw it match
     return int(match[1].replace(",", "") or "0")
 

@@ -180,10 +180,10 @@ _LOST = tuple(
     for text, shape in (
         ("Can't find ", r"Can't find (?:the following HF parameters|\S+) in hf_keys|Can't find the following HF par"),
         ("No mapping found for ", r"No mapping found for (?:megatron_param|global_name): "),
-        ("not written", r"\d+ tensors (?:from the original checkpoint were )?not written"),
+        ("not written", r"(?<!\d)\d{1,9} tensors (?:from the original checkpoint were )?not written"),
         ("tensors were yielded but not saved", ""),
         ("from generator not found in original model structure", ""),
-        (" tensors for keys: ", r"Missing \d+ tensors for keys: "),
+        (" tensors for keys: ", r"Missing \d{1,9} tensors for keys: "),
     )
 )
 
