@@ -7,18 +7,35 @@ Errors:
     |  +- NotARepositoryError
     |  +- UnknownRevisionError
     +- GitFailedError        git itself failed or ran out of time; holds command, code and stderr
+
+Beside them `bot.ports.LimitError`, for what would take more than is read.
 """
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from bot.ports import LimitError
 
 TIMEOUT_S = 120.0
+# What is read of a repository at all: whoever wrote the change decides how much a few small objects unpack to.
+MOST_ENTRIES = 200_000
+MOST_PATHS = 20_000
+MOST_PATH_BYTES = 4096
+# Of one file; only lock files are this large, and the planner looks at them too.
+CONTENT_BYTES = 4 << 20
+_LISTED_BYTES = 64 << 20
+_READ_BYTES = 256 << 20
+_TOLD_BYTES = 64 << 10
+_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|mmap failed|Cannot allocate memory|exceeded maximum allowed tree depth")
 _STATUSES = {
     "A": PathStatus.ADDED,
     "M": PathStatus.MODIFIED,
@@ -52,6 +69,11 @@ _SETTINGS = (
     "core.untrackedCache=false",
     "protocol.allow=never",
     "protocol.ext.allow=never",
+    # A window onto a pack must fit into the memory that a limited process has.
+    "core.packedGitWindowSize=32m",
+    "core.packedGitLimit=256m",
+    "core.deltaBaseCacheLimit=64m",
+    "core.bigFileThreshold=8m",
     # The caller named this folder, so whose it is does not matter; and nothing that a commit holds is executed.
     "safe.directory=*",
 )
@@ -141,6 +163,8 @@ class GitRepository:
     def change(self, base: str, head: str) -> Change:
         """What the head changed since it left the base: merge base to head, or base to head without a merge base."""
         base_sha, head_sha = self.resolve(base), self.resolve(head)
+        # Git holds every difference in memory before it tells the first; a tree is told as it is read.
+        self.tree(head_sha)
         merge_base = self.merge_base(base_sha, head_sha)
         return Change(base_sha, head_sha, merge_base, self.changed_paths(merge_base or base_sha, head_sha))
 
@@ -153,14 +177,22 @@ class GitRepository:
         if code:
             # A partial clone lacks the contents that renames are found by; unfound, both names are there all the same.
             out = self._run(*_DIFF, "--no-renames", old, new)
-        return tuple(_changed_paths(out))
+        if out.count(b"\0") > 3 * MOST_PATHS:
+            raise LimitError("the number of changed paths", f"{MOST_PATHS:,}")
+        found = tuple(_changed_paths(out))
+        if len(found) > MOST_PATHS:
+            raise LimitError("the number of changed paths", f"{MOST_PATHS:,}")
+        return found
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
-        """The content of a file at a commit; None when there is no file of that name, or it is a folder."""
+        """The content of a file at a commit; None when there is no file of that name, or it is a folder.
+
+        LimitError for one larger than `CONTENT_BYTES`.
+        """
         found = self._entry(self.resolve(revision), path)
         if found is None or found[1] != "blob":
             return None
-        return self._run("cat-file", "blob", found[2])
+        return self.read_objects([found[2]])[found[2]]
 
     def digest(self, revision: str, path: str) -> str | None:
         """The SHA-256 of a file's content at a commit, None when it is not there."""
@@ -182,14 +214,17 @@ class GitRepository:
         """The files at a commit below a folder, each with the id of its content; links and submodules left out."""
         arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
         out = self._run(*arguments, *(["--", _literal(under)] if under.strip("/") else []))
+        if out.count(b"\0") > MOST_ENTRIES:
+            raise LimitError("the number of files", f"{MOST_ENTRIES:,}")
         return {name: sha for mode, _, sha, name in _tree_entries(out) if mode.startswith("100")}
 
     def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
-        """Contents by id, in one go; None for what is not here, as in a partial clone."""
+        """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""
         if not ids:
             return {}
         wanted = list(dict.fromkeys(ids))
-        _, out, _ = self._try("cat-file", "--batch", given="".join(f"{one}\n" for one in wanted).encode("ascii"))
+        _, told, _ = self._try("cat-file", "--batch-check=%(objectname) %(objectsize)", given=_rows(wanted))
+        _, out, _ = self._try("cat-file", "--batch", given=_rows(_readable(told)), most_bytes=2 * _READ_BYTES)
         found = dict(_batch(out))
         return {one: found.get(one) for one in wanted}
 
@@ -223,22 +258,40 @@ class GitRepository:
             raise GitFailedError(self._command(arguments), code, stderr)
         return out
 
-    def _try(self, *arguments: str, given: bytes = b"") -> tuple[int, bytes, str]:
-        """The one gate to git: an argument list, no shell, a closed environment, a time limit."""
+    def _try(self, *arguments: str, given: bytes = b"", most_bytes: int = _LISTED_BYTES) -> tuple[int, bytes, str]:
+        """The one gate to git: an argument list, no shell, a closed environment, limits of time and output."""
         command = self._command(arguments)
         raw = [os.fsencode(part) for part in command]
-        try:
-            done = subprocess.run(
-                raw,
-                env=_ENVIRONMENT,
-                input=given,
-                capture_output=True,
-                timeout=self._timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise GitFailedError(command, None, f"no answer in {self._timeout_s:g} s") from None
-        return done.returncode, done.stdout, done.stderr.decode("utf-8", "backslashreplace")
+        with TemporaryFile() as asked, TemporaryFile() as told:
+            asked.write(given)
+            asked.seek(0)
+            process = subprocess.Popen(raw, env=_ENVIRONMENT, stdin=asked, stdout=subprocess.PIPE, stderr=told)
+            ends = time.monotonic() + self._timeout_s
+            timer = threading.Timer(self._timeout_s, process.kill)
+            timer.start()
+            try:
+                out = self._output(process, arguments[0], most_bytes)
+            finally:
+                timer.cancel()
+                process.kill()
+                process.wait()
+            told.seek(0)
+            stderr = told.read(_TOLD_BYTES).decode("utf-8", "backslashreplace")
+        if time.monotonic() >= ends:
+            raise GitFailedError(command, None, f"no answer in {self._timeout_s:g} s")
+        if process.returncode < 0 or _OUT_OF_MEMORY.search(stderr):
+            raise LimitError(f"what git {arguments[0]} needs for this repository", "what a process may take")
+        return process.returncode, out, stderr
+
+    def _output(self, process: "subprocess.Popen[bytes]", verb: str, most_bytes: int) -> bytes:
+        """What git prints, read as it comes; LimitError as soon as it is too much."""
+        assert process.stdout is not None
+        with process.stdout as stdout:
+            out = stdout.read(most_bytes + 1)
+            if len(out) > most_bytes:
+                raise LimitError(f"what git {verb} says of this repository", f"{most_bytes >> 20} MiB")
+        process.wait()
+        return out
 
     def _command(self, arguments: Sequence[str]) -> list[str]:
         settings = [part for setting in _SETTINGS for part in ("-c", setting)]
@@ -260,6 +313,20 @@ def _git_dir(path: Path) -> Path:
     if (path / "HEAD").exists() and (path / "objects").is_dir():
         return path
     raise NotARepositoryError(f"{path} is no git repository; {_NAME_ANOTHER}")
+
+
+def _rows(ids: Iterable[str]) -> bytes:
+    return "".join(f"{one}\n" for one in ids).encode("ascii")
+
+
+def _readable(told: bytes) -> Iterator[str]:
+    """Of `id size` lines the ids that may be read: no large content, and not too much in all."""
+    left = _READ_BYTES
+    for line in told.decode("ascii", "replace").splitlines():
+        name, _, size = line.partition(" ")
+        if size.isdigit() and int(size) <= min(CONTENT_BYTES, left):
+            left -= int(size)
+            yield name
 
 
 def _literal(path: str) -> str:
@@ -302,6 +369,8 @@ def _tree_entries(out: bytes) -> Iterator[tuple[str, str, str, str]]:
     for entry in filter(None, out.split(b"\0")):
         meta, _, raw = entry.partition(b"\t")
         mode, kind, sha = meta.decode("ascii").split(" ")
+        if len(raw) > MOST_PATH_BYTES:
+            raise LimitError("the length of a path", f"{MOST_PATH_BYTES:,} bytes")
         yield mode, kind, sha, _name(raw)
 
 

@@ -22,7 +22,7 @@ from bot.core.rules import Policy, ReachPolicy, classify
 from bot.handlers.choosing_tests import TestChooser
 from bot.ports import SourceTrees, SummaryStore
 
-ABSENT = "its content is not in this repository, as in a partial clone"
+ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _SHOWN_BUMPED = 20
 _IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import itertools
 import lzma
 import sys
 from collections.abc import Callable
@@ -112,11 +113,9 @@ def test_a_small_file_that_unpacks_to_a_huge_log_is_given_up(tmp_path: Path, bou
     bomb = tmp_path / "log.txt.zst"
     bomb.write_bytes(zstd.compress(b"\n" * (64 << 20)))
     assert bomb.stat().st_size < 16_384
-    read = 0
+    blocks = bounded(bomb, bounds)
     with pytest.raises(LogError, match=told):
-        for block in bounded(bomb, bounds):
-            read += len(block)
-    assert read <= 4 << 20
+        list(itertools.islice(blocks, 4))
 
 
 def test_a_log_within_its_bounds_is_whole(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bot.adapters.mirror.gate import Bounds, Ended, Gate, Origin, size_of
 from bot.adapters.mirror.refusals import Cause, cause_of, error_of, unknown_object
-from bot.ports import ForgeError
+from bot.ports import ForgeError, LimitError
 
 _PULSE_S = 0.05
 _REFUSED_AT_MOST = 5
@@ -139,6 +139,9 @@ class Clone:
 
     def _read(self, *arguments: str, without_answer: int = 0) -> bytes:
         ended = self._gate.local(*arguments)
+        if ended.code is None or ended.code < 0 or "ut of memory" in ended.stderr:
+            # The clone is whole, and what it holds is too much.
+            raise LimitError(f"what git {arguments[0]} does with this change", ended.stopped or "what it may take")
         if ended.code not in (0, without_answer):
             raise DamagedError(f"git {arguments[0]}: {ended.stopped or ended.stderr.strip()}")
         return ended.out

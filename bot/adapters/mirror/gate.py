@@ -2,6 +2,7 @@
 
 import base64
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -10,11 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 
 from bot.ports import ForgeError
 
 _PULSE_S = 0.2
+_TOLD_BYTES = 64 << 10
 _ENVIRONMENT = {
     "LC_ALL": "C",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -46,6 +49,11 @@ _SETTINGS = (
     "credential.helper=",
     "safe.directory=*",
     "gc.auto=0",
+    # So that git fits into the memory that it may take, on a host of any size.
+    "pack.threads=2",
+    "core.packedGitWindowSize=32m",
+    "core.packedGitLimit=256m",
+    "core.bigFileThreshold=8m",
     "maintenance.auto=false",
     "fetch.recurseSubmodules=false",
     "protocol.version=2",
@@ -62,7 +70,7 @@ class Bounds:
     """What a clone may take: seconds for one command and for waiting on another process, bytes, packs.
 
     `content_bytes` is the largest content that is read at all, and `read_bytes` what is read at once: whoever writes a
-    change decides how much a small pack unpacks to.
+    change decides how much a small pack unpacks to. `output_bytes` and `memory_bytes` are for one git.
     """
 
     command_s: float = 600.0
@@ -70,8 +78,10 @@ class Bounds:
     fetch_bytes: int = 1 << 30
     disk_bytes: int = 4 << 30
     packs: int = 40
-    content_bytes: int = 8 << 20
-    read_bytes: int = 512 << 20
+    content_bytes: int = 4 << 20
+    read_bytes: int = 256 << 20
+    output_bytes: int = 64 << 20
+    memory_bytes: int = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,41 +137,54 @@ class Gate:
     ) -> Ended:
         chosen = [part for setting in settings for part in ("-c", setting)]
         command = [self._program, f"--git-dir={self.place.absolute()}", "--no-pager", *chosen, *arguments]
-        process = subprocess.Popen(
-            command,
-            env={**_ENVIRONMENT, **self._surroundings, **allowed},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Of its own session, so that stopping it stops the helpers that it started.
-            start_new_session=True,
-        )
-        try:
-            return self._watched(process, given)
-        except BaseException:
-            _stop(process)
-            raise
-
-    def _watched(self, process: "subprocess.Popen[bytes]", given: bytes) -> Ended:
-        ends = time.monotonic() + self._bounds.command_s
-        waiting: bytes | None = given
-        while True:
+        with TemporaryFile() as asked, TemporaryFile() as out, TemporaryFile() as told:
+            asked.write(given)
+            asked.seek(0)
+            process = subprocess.Popen(
+                command,
+                env={**_ENVIRONMENT, **self._surroundings, **allowed},
+                stdin=asked,
+                stdout=out,
+                stderr=told,
+                # Of its own session, so that stopping it stops the helpers that it started.
+                start_new_session=True,
+            )
+            _limit(process, self._bounds.memory_bytes)
             try:
-                out, err = process.communicate(waiting, timeout=_PULSE_S)
-            except subprocess.TimeoutExpired:
-                waiting = None
-            else:
-                return Ended(process.returncode, out, err.decode("utf-8", "backslashreplace"))
-            if why := self._excess(ends):
+                stopped = self._watched(process, out.fileno())
+            finally:
                 _stop(process)
-                return Ended(None, b"", "", why)
+            out.seek(0)
+            told.seek(0)
+            if stopped:
+                return Ended(None, b"", "", stopped)
+            return Ended(process.returncode, out.read(), told.read(_TOLD_BYTES).decode("utf-8", "backslashreplace"))
 
-    def _excess(self, ends: float) -> str:
+    def _watched(self, process: "subprocess.Popen[bytes]", out: int) -> str:
+        """Wait for the end; gives why it may not go on, empty when it ended by itself."""
+        ends = time.monotonic() + self._bounds.command_s
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PULSE_S)
+            if why := self._excess(ends, out):
+                return why
+            if process.returncode is not None:
+                return ""
+
+    def _excess(self, ends: float, out: int) -> str:
         if time.monotonic() > ends:
             return f"took more than {self._bounds.command_s:g} s"
+        if os.fstat(out).st_size > self._bounds.output_bytes:
+            return f"told more than {self._bounds.output_bytes >> 20} MiB"
         if incoming(self.place) > self._bounds.fetch_bytes:
             return f"brought more than {self._bounds.fetch_bytes >> 20} MiB"
         return ""
+
+
+def _limit(process: "subprocess.Popen[bytes]", memory_bytes: int) -> None:
+    """Limit the memory of a git that was just started; one that is limited already keeps its limit."""
+    with suppress(OSError, ValueError):
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
 def incoming(place: Path) -> int:
@@ -182,12 +205,11 @@ def _size(path: Path) -> int:
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a git and what it started; both pipes are read to their end."""
-    # It may have ended by itself just now.
+    """End a git, if it has not ended, and what it started."""
     with suppress(ProcessLookupError):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.wait()
 
 
 def _authorization(url: str, token: str | None) -> dict[str, str]:

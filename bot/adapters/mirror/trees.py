@@ -49,6 +49,8 @@ class MirrorTrees:
 
     def change(self, base: str, head: str) -> Change:
         """What the head changes, renames found where the contents are of a size to be looked into."""
+        # Git holds every difference in memory before it tells the first; a tree is told as it is read.
+        self.tree(head)
         found = base if self._as_it_stands else self._reading(lambda _: self._clone.merge_base(base, head))
         old = found or base
         renames = self._comparable(self._reading(lambda _: self._clone.changed_contents(old, head)))

@@ -13,6 +13,8 @@ A reference is a dotted text. Its first part says how it is looked up:
 import ast
 from dataclasses import dataclass
 
+from bot.core.reach.source_limits import beyond_limits
+
 BODY = ""
 # Raise it whenever a summary of the same text would read differently: stored ones are then made anew.
 SUMMARY_VERSION = 2
@@ -69,6 +71,8 @@ class Summary:
 
 def parse(source: bytes) -> ast.Module | str:
     """The syntax tree, or one clause that says why there is none."""
+    if problem := beyond_limits(source):
+        return problem
     try:
         return ast.parse(source)
     except SyntaxError as error:

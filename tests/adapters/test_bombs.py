@@ -1,0 +1,111 @@
+"""The limited analysis against commits that are small to send and huge to read: a plan, or one sentence, in time."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from bot.adapters.git import GitError, GitRepository
+from bot.adapters.mirror import Mirrors
+from bot.adapters.reach_cache import SummaryCache
+from bot.config.callers import packaged_uses
+from bot.config.policy import load_policy
+from bot.core.levels import Level
+from bot.core.pulls.pull import Pull, PullRef, PullState
+from bot.handlers.planning import Planner
+from bot.ports import LimitError
+from bot.wiring.analysis import LimitedAnalysis
+from tests.fakes.git_bombs import COMMITS, ENTRY, Bombs
+from tests.fakes.github_standin.world import World, living
+
+POLICY = load_policy(
+    b"""\
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: vllm024.dev2}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+exempt: [{name: documentation, paths: [docs/], because: nothing runs it}]
+reach:
+  package: megatron.bridge
+  roots: [src/]
+  callers: verl/
+  rules: [{name: reached code, levels: [0], because: verl runs this code}]
+rules: [{name: source, paths: [src/], levels: [0], because: verl runs it}]
+""",
+    "the test's",
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with living(tmp_path_factory.mktemp("world")) as made:
+        made.commit({ENTRY: "value = 1\n", "docs/guide.md": "how to\n"}, "Start")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def analysis(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedAnalysis]:
+    folder = tmp_path_factory.mktemp("service")
+    made = LimitedAnalysis(folder, world.url, folder, Mirrors(folder, world.url, (GitRepository, GitError)))
+    yield made
+    made.close()
+
+
+def pull_of(world: World, head: str, number: int = 1) -> Pull:
+    git = world.repository.git
+    git.update_ref(f"refs/pull/{number}/head", head)
+    base = git.text("rev-parse", "refs/heads/main")
+    return Pull(
+        ref=PullRef(world.full_name, number),
+        base_branch="main",
+        base_sha=base,
+        head_sha=head,
+        head_repository="carol/bridge",
+        author="carol",
+        author_association="NONE",
+        draft=False,
+        state=PullState.OPEN,
+        changed_files=1,
+    )
+
+
+@pytest.mark.parametrize("name", COMMITS)
+def test_a_bomb_is_planned_by_its_names_or_refused_in_a_sentence(
+    world: World, analysis: LimitedAnalysis, name: str
+) -> None:
+    base = world.repository.git.text("rev-parse", "refs/heads/main")
+    pull = pull_of(world, COMMITS[name](Bombs(world.repository.git, base)))
+    began = time.monotonic()
+    levels: tuple[Level, ...] = (Level.SMOKE,)
+    with suppress(LimitError):
+        levels = analysis.plan(pull, POLICY).plan.levels
+    # What could not be read is never "nothing".
+    assert Level.SMOKE in levels
+    # With other work beside it; the limits themselves are 60 s of one core and 120 s in all.
+    assert time.monotonic() - began < 150
+
+
+def test_an_ordinary_change_is_planned_as_it_is_in_this_process(world: World, analysis: LimitedAnalysis) -> None:
+    head = world.repository.git.commit("refs/heads/side", {ENTRY: "value = 2\n", "docs/a.md": "b\n"}, "Change it")
+    pull = pull_of(world, head, 2)
+    found = analysis.plan(pull, POLICY)
+    repository = GitRepository(world.repository.git.path)
+    here = Planner(repository, packaged_uses(), SummaryCache()).plan(pull.base_sha, head, POLICY)
+    assert found == here
+
+
+def test_a_child_gets_no_commit_but_those_of_its_pull_request(world: World, tmp_path: Path) -> None:
+    mirrors = Mirrors(tmp_path, world.url, (GitRepository, GitError))
+    answer = mirrors.answers([pull_of(world, world.repository.git.text("rev-parse", "refs/heads/main"))])
+    for question in (
+        ("commits", (("pull/1", "0" * 40, "refs/pull/1/head"),)),
+        ("contents", ("--upload-pack=touch /tmp/x",)),
+        ("contents", ("0" * 40,) * 200_000),
+        ("renew", "x"),
+        ("token",),
+        None,
+    ):
+        with pytest.raises(ValueError, match="may not have"):
+            answer(question)

@@ -1,0 +1,42 @@
+"""A file that is parsed at all is one that the parser reads in memory and time in proportion to its length."""
+
+import time
+
+import pytest
+
+from bot.core.reach.source_limits import MAX_BYTES, MAX_NAME_PARTS, MAX_STATEMENTS, beyond_limits
+from bot.core.reach.summary import parse
+
+DOTTED = b"a." * MAX_NAME_PARTS + b"a"
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (b"#" * (MAX_BYTES + 1), "larger than 1,048,576 bytes"),
+        (b"a\n" * (MAX_STATEMENTS + 1), "more than 50,000 statements"),
+        (b"a\r" * (MAX_STATEMENTS + 1), "more than 50,000 statements"),
+        (b"a;" * (MAX_STATEMENTS + 1), "more than 50,000 statements"),
+        (b"import " + DOTTED, "more than 64 parts"),
+        (b"from " + DOTTED + b" import x", "more than 64 parts"),
+        (b"import " + DOTTED.replace(b".", b" \t.\\\n "), "more than 64 parts"),
+        (b"import " + DOTTED.replace(b"a", "ä".encode()), "more than 64 parts"),
+        (b"import " + DOTTED.replace(b".", b".\\\r\n"), "more than 64 parts"),
+        (b"import x, " + DOTTED, "more than 64 parts"),
+    ],
+)
+def test_a_file_beyond_a_limit_is_not_parsed(source: bytes, told: str) -> None:
+    assert told in beyond_limits(source)
+    assert parse(source) == beyond_limits(source)
+
+
+@pytest.mark.parametrize("source", [b"", b"import a.b.c\n", b"x = 1;" * 1_000, b"# " + b"." * 1_000, b"-" * 1_000])
+def test_an_ordinary_file_is_parsed(source: bytes) -> None:
+    assert beyond_limits(source) == ""
+
+
+@pytest.mark.parametrize("unit", [b"a", b"a.", b"a . ", b"a.b ", b" ", b"\\\n", b".", b"a\\\n", "ä".encode()])
+def test_the_look_itself_takes_linear_time(unit: bytes) -> None:
+    began = time.process_time()
+    beyond_limits(unit * (MAX_BYTES // len(unit)))
+    assert time.process_time() - began < 4
