@@ -40,7 +40,7 @@ def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -
 def _post_check(target: Target, check: CheckRun, there: Callable[[str], tuple[CheckRun, ...]], rooms: AppRooms) -> None:
     repository, subject = repository_of(target), check_subject(check.head_sha, check.name)
     posted = rooms.ledger.posted(repository, CHECK, subject)
-    digest = _digest(asdict(check))
+    digest = check_digest(check)
     if posted is not None and posted.digest == digest:
         return
     if posted is None:
@@ -52,6 +52,11 @@ def _post_check(target: Target, check: CheckRun, there: Callable[[str], tuple[Ch
         remote_id = posted.remote_id
     written = rooms.checks.write_check(repository, replace(check, id=remote_id))
     _remember(repository, CHECK, subject, written, digest, rooms)
+
+
+def check_digest(check: CheckRun) -> str:
+    """What a check run as it was written is remembered by."""
+    return _digest(asdict(check))
 
 
 def _is_same(found: CheckRun, wanted: CheckRun, rooms: AppRooms) -> bool:

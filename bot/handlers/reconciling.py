@@ -24,6 +24,7 @@ from bot.handlers.base_policy import note_policy, policy_of, without_policy
 from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
+from bot.handlers.first_sign import show_planning, tell_failure
 from bot.handlers.grouping import reference_of, with_group_facts
 from bot.handlers.heads import remember_head, with_others
 from bot.handlers.opened import has_open_checks, open_checks
@@ -44,23 +45,43 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
 
     Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
     """
-    troubles = Troubles()
     target = _target(reference, rooms)
     if target is None:
         return None
+    try:
+        return _reconcile(target, rooms)
+    except Exception as error:
+        tell_failure(target, error, rooms)
+        raise
+
+
+def _reconcile(target: Target, rooms: AppRooms) -> float | None:
+    troubles = Troubles()
     if isinstance(target, Pull):
         remember_head(target, rooms)
     entries, runs = _remembered(target, rooms, troubles)
     if _is_at_rest(target, runs, rooms):
         return None
+    show_planning(target, rooms)
     situation = replace(
         _situation(target, entries, runs, rooms),
         elsewhere=_elsewhere(target, rooms, troubles),
         opened=open_checks(target, rooms),
     )
-    situation = replace(situation, runs=_take(conduct(situation), situation, rooms, troubles))
+
+    def gate_of(pull: Pull) -> Gate:
+        return _gate_of(pull, rooms, troubles)
+
+    due = conduct(situation)
+    situation = replace(situation, runs=_end(due, situation, rooms, troubles))
+    if due.dispatch or any(run.state is RunState.QUEUED for run in situation.here):
+        # Where checks cannot be written no GPU is spent: nobody would see what came of it.
+        announced = (*situation.runs, *due.dispatch)
+        steps = with_others(situation, conduct(replace(situation, runs=announced)), gate_of, rooms)
+        post_checks(target, steps.checks, rooms)
+        situation = replace(situation, runs=_start(due, situation, rooms, troubles))
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
-    steps = with_others(situation, conduct(situation), lambda pull: _gate_of(pull, rooms, troubles), rooms)
+    steps = with_others(situation, conduct(situation), gate_of, rooms)
     wait = _show(situation, steps, rooms)
     note_policy(target, situation.policy, rooms)
     if troubles.found:
@@ -175,15 +196,20 @@ def _trust(
     return trust_of(target, entries, policy, rooms)
 
 
-def _take(steps: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles) -> tuple[Run, ...]:
-    """End and start runs; gives all runs as they are then."""
-    runs = {one.key: one for one in situation.runs}
-    for run in steps.cancel:
+def _end(due: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles) -> tuple[Run, ...]:
+    """End runs; gives all runs as they are then."""
+    runs = {run.key: run for run in situation.runs}
+    for run in due.cancel:
         runs[run.key] = cancel(run, rooms, troubles)
-    ordered = [one for one in runs.values() if one.state is RunState.QUEUED and one.head_sha == situation.head_sha]
-    waiting = (*ordered, *steps.dispatch)
-    if waiting and is_still_head(situation.target, rooms):
-        for run in waiting:
+    return tuple(runs.values())
+
+
+def _start(due: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles) -> tuple[Run, ...]:
+    """Start runs, those that were put down before and not taken yet among them; gives all runs as they are then."""
+    runs = {run.key: run for run in situation.runs}
+    ordered = [run for run in runs.values() if run.state is RunState.QUEUED and run.head_sha == situation.head_sha]
+    if is_still_head(situation.target, rooms):
+        for run in (*ordered, *due.dispatch):
             runs[run.key] = submit(run, rooms, troubles)
     return tuple(runs.values())
 

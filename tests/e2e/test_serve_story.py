@@ -1,5 +1,6 @@
 """The whole service as a process, from a webhook to a green gate, killed on the way."""
 
+import json
 import os
 import signal
 import time
@@ -15,6 +16,8 @@ from tests.stories.recordings import SMOKE, adapted, job_of
 
 # The figure asked for: the plan stands on the pull request this long after the delivery, on an idle machine.
 PLAN_S = 5.0
+# And the first sign of us this long after it.
+SIGN_S = 3.0
 
 
 @pytest.fixture
@@ -70,6 +73,21 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
     assert (len(world.runs()), len(world.cards(number))) == (1, 1)
     for secret in (SECRET, "PRIVATE KEY"):
         assert secret not in log.read_text()
+
+
+def test_the_first_sign_on_a_fresh_service_comes_before_the_plan(world: World, tmp_path: Path) -> None:
+    environ, log = environment(world, tmp_path / "data"), tmp_path / "log"
+    with serving(environ, log) as (_, address):
+        world.deliveries.url = f"{address}/webhook"
+        number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+        took = until(lambda: world.gate(number))
+        assert took < 4 * SIGN_S
+        until(lambda: world.live_runs() and world.cards(number))
+    made = [json.loads(one.sent) for one in world.standin.traffic if one.path.endswith("/check-runs") and one.sent]
+    assert [check["output"]["title"] for check in made if check["name"] == "verl-e2e"] == ["Planning"]
+    gate = world.check(world.head(number), "verl-e2e")
+    assert gate is not None
+    assert gate.title == "0 of 1 required jobs satisfied, running 0-lora-ddp"
 
 
 def test_a_pull_request_whose_deliveries_were_all_lost_is_found(world: World, tmp_path: Path) -> None:
