@@ -448,7 +448,7 @@ class Administration(Protocol):
         ...
 
     def machines(self, repository: str) -> tuple[Machine, ...]:
-        """The self-hosted runners that the repository itself has."""
+        """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
         ...
 
     def workflow_state(self, repository: str, workflow: str) -> str:

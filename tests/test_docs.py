@@ -11,7 +11,7 @@ import click
 import pytest
 import yaml
 
-from bot.adapters.github.tokens import PERMISSIONS
+from bot.adapters.github.tokens import ORGANISATION, PERMISSIONS
 from bot.cli import cli
 from bot.config.settings import VARIABLES
 from bot.core.levels import Level
@@ -53,7 +53,7 @@ def test_the_labels_of_the_commands_page_are_those_that_are_heard() -> None:
 
 def test_the_manifest_asks_for_what_the_app_uses_and_no_more() -> None:
     manifest = json.loads(_text("app-manifest.json"))
-    assert manifest["default_permissions"] == {**PERMISSIONS, **FOR_EVENTS}
+    assert manifest["default_permissions"] == {**PERMISSIONS, **ORGANISATION, **FOR_EVENTS}
     assert set(manifest["default_events"]) == set(MODELS) - ALWAYS_SENT
     assert manifest["public"] is False
     assert manifest["hook_attributes"]["url"].endswith("/webhook")

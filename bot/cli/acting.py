@@ -19,5 +19,7 @@ def action(command: str) -> int:
     Example: verl-e2e action event
     """
     from bot.action import act
+    from bot.cli.privacy import be_private
 
+    be_private()
     return act(command, os.environ, lambda sentence: click.echo(sentence, err=True))

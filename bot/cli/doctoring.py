@@ -30,11 +30,14 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
 
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
-    from bot.config.settings import load_settings
+    from bot.cli.privacy import be_private, forget
+    from bot.config.settings import SECRETS, load_settings
     from bot.core.pulls.checkup import State
     from bot.wiring.doctor import check_up
 
+    be_private()
     settings = load_settings(os.environ)
+    forget(SECRETS)
     chosen = repositories or settings.repositories
     if not chosen:
         raise click.UsageError("name a repository, OWNER/REPO, or set VERL_E2E_REPOSITORIES")

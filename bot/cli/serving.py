@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -29,13 +30,17 @@ def serve(*, check: bool) -> int:
     Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
     """
     from bot.adapters.json_log import log_to_stderr
-    from bot.config.settings import load_settings
+    from bot.cli.privacy import be_private, forget
+    from bot.config.settings import SECRETS, load_settings
     from bot.wiring.app import open_service
     from bot.wiring.app_work import github_work
 
+    be_private()
     settings = load_settings(os.environ)
+    forget(SECRETS)
     log_to_stderr(settings.log_level, settings.webhook_secret, settings.private_key, settings.database_url)
     service = open_service(settings, _now, github_work(os.environ))
+    _close_files(settings)
     if check:
         service.store.close()
         click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
@@ -45,6 +50,17 @@ def serve(*, check: bool) -> int:
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
+
+
+def _close_files(settings: "Settings") -> None:
+    """Files of earlier versions lay open to every user of the host."""
+    from bot.adapters.durable import queue_url
+    from bot.cli.privacy import close_to_others
+
+    files = [Path(url.removeprefix("sqlite:///")) for url in (settings.database_url, queue_url(settings.database_url))]
+    beside = [found for file in files if file.parent.is_dir() for found in file.parent.glob(f"{file.name}*")]
+    for path in close_to_others([*settings.data.iterdir(), *beside]):
+        logging.getLogger(__name__).warning("%s was open to other users of this host and is no more", path)
 
 
 def listen(settings: "Settings", service: "Service") -> None:

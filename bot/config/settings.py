@@ -38,6 +38,7 @@ class Settings:
     tool: tuple[str, str]
     image: str
     runners: Mapping[int, tuple[str, ...]]
+    fork_runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
     attestation: Attestation
     trusted_root: Path | None
@@ -105,7 +106,7 @@ def settings_table() -> str:
 def _text_of(variable: Variable, environ: Mapping[str, str]) -> str:
     if variable.name == _KEY:
         return _key_text(environ)
-    text = environ.get(variable.name, "").strip()
+    text = _secret_text(variable.name, environ)
     if text:
         return text
     if variable.default is None:
@@ -113,27 +114,35 @@ def _text_of(variable: Variable, environ: Mapping[str, str]) -> str:
     return variable.default
 
 
-def _key_text(environ: Mapping[str, str]) -> str:
-    """The private key from its own variable or from the file that the other one names."""
-    text, file = environ.get(_KEY, "").strip(), environ.get(_KEY_FILE, "").strip()
+def _secret_text(name: str, environ: Mapping[str, str]) -> str:
+    """A variable's text, for a secret also from the file that `NAME_FILE` names; empty when neither is set."""
+    text, file = environ.get(name, "").strip(), environ.get(_SECRET_FILES.get(name, ""), "").strip()
     if text and file:
-        raise read.BadValueError(f"{_KEY_FILE} is set too", "set one of the two")
-    if text:
-        # Many secret stores keep one line only.
-        return text.replace("\\n", "\n")
-    if not file:
-        raise read.BadValueError(
-            "it is not set", f"set it to the App's private key, or {_KEY_FILE} to a file that holds it"
-        )
+        raise read.BadValueError(f"{_SECRET_FILES[name]} is set too", "set one of the two")
+    return _content(_SECRET_FILES[name], file) if file else text
+
+
+def _content(name: str, file: str) -> str:
     try:
         return Path(file).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise read.BadValueError(f"{_KEY_FILE} {file}: {error.strerror}", "name a PEM file that can be read") from None
+        raise read.BadValueError(f"{name} {file}: {error.strerror}", "name a file that can be read") from None
+
+
+def _key_text(environ: Mapping[str, str]) -> str:
+    """The private key from its own variable or from the file that the other one names."""
+    text = _secret_text(_KEY, environ)
+    if not text:
+        raise read.BadValueError(
+            "it is not set", f"set it to the App's private key, or {_KEY_FILE} to a file that holds it"
+        )
+    # Many secret stores keep one line only.
+    return text.replace("\\n", "\n")
 
 
 def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
     """Names that are nearly ours: a setting that nothing reads looks just like one that is obeyed."""
-    known = {variable.name for variable in VARIABLES.values()} | {_KEY_FILE}
+    known = {variable.name for variable in VARIABLES.values()} | set(_SECRET_FILES.values())
     ours = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
     problems = []
     for name in sorted(set(environ) - known - _OTHERS):
@@ -144,6 +153,9 @@ def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
 
 
 _KEY, _KEY_FILE = "GITHUB_APP_PRIVATE_KEY", "GITHUB_APP_PRIVATE_KEY_FILE"
+_SECRET_FILES = {name: f"{name}_FILE" for name in (_KEY, "GITHUB_WEBHOOK_SECRET", "DATABASE_URL")}
+# What no process that is started from the service needs; each may be given as a file instead.
+SECRETS = tuple(_SECRET_FILES)
 # Ours as well, but read elsewhere; they mean nothing here.
 _OTHERS = frozenset({"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"})
 
@@ -156,7 +168,9 @@ VARIABLES: Mapping[str, Variable] = {
         read.private_key,
     ),
     "webhook_secret": Variable(
-        "GITHUB_WEBHOOK_SECRET", "The secret of the App's webhook, at least 16 characters.", read.secret
+        "GITHUB_WEBHOOK_SECRET",
+        "The secret of the App's webhook, at least 16 characters. Or `GITHUB_WEBHOOK_SECRET_FILE`, as above.",
+        read.secret,
     ),
     "api_url": Variable(
         "GITHUB_API_URL",
@@ -172,7 +186,8 @@ VARIABLES: Mapping[str, Variable] = {
     ),
     "database_url": Variable(
         "DATABASE_URL",
-        "`sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/NAME` (needs the extra `postgres`).",
+        "`sqlite:///FILE`, or `postgresql://USER:PASSWORD@HOST/NAME` (needs the extra `postgres`). "
+        "Or `DATABASE_URL_FILE`, as above.",
         read.database_url,
         "",
         "`verl-e2e.sqlite3` in `VERL_E2E_DATA`",
@@ -199,9 +214,10 @@ VARIABLES: Mapping[str, Variable] = {
     ),
     "workflow_ref": Variable(
         "VERL_E2E_WORKFLOW_REF",
-        "The branch that the workflow is taken from, the repository's default branch.",
+        "The branch that the workflow is taken from and jobs run on: one that holds nothing else, so that no job "
+        "writes the caches of the default branch.",
         str,
-        "main",
+        "verl-e2e",
     ),
     "tool": Variable(
         "VERL_E2E_TOOL",
@@ -221,6 +237,12 @@ VARIABLES: Mapping[str, Variable] = {
         read.runners,
         "",
         "`self-hosted,linux,gpu-xN` for 1, 2, 4 and 8",
+    ),
+    "fork_runners": Variable(
+        "VERL_E2E_FORK_RUNNERS",
+        "The same for the jobs of forks: ephemeral runners of a pool of their own; empty: they share the others.",
+        read.runners,
+        "",
     ),
     "queue_minutes": Variable(
         "VERL_E2E_QUEUE_MINUTES",

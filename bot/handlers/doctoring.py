@@ -1,7 +1,7 @@
 """Look at how the App and a repository are set up, and tell what is to be mended."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
@@ -14,12 +14,14 @@ from bot.core.pulls.checkup import (
     note,
     of_branch,
     of_deliveries,
+    of_dispatch_branch,
     of_hook,
     of_installation,
     of_runners,
     of_workflow,
     well,
 )
+from bot.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
 from bot.core.rules import Policy
 from bot.ports import Administration, ForgeError
 
@@ -47,6 +49,8 @@ class Setup:
     workflow_text: bytes = b""
     runners: Mapping[int, tuple[str, ...]] | None = None
     hook: str = ""
+    # The runners of forks' jobs, empty where they share the others.
+    fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +198,19 @@ def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) ->
     path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
     state = rooms.administration.workflow_state(repository, setup.workflow)
     yield of_workflow(state, rooms.file_at(repository, at, path), setup.workflow_text, path, at)
+    default = rooms.default_branch(repository)
+    yield of_dispatch_branch(at, default)
+    if at != default and rooms.file_at(repository, default, path) is None:
+        told = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
+        yield ill("workflow", told, f"copy this version's {path} to {default} too")
 
 
 def _runners(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
     if setup.runners is None:
         return ()
-    return of_runners(rooms.administration.machines(repository), setup.runners)
+    machines = rooms.administration.machines(repository)
+    return (
+        *of_runners(machines, setup.runners),
+        *of_kept_runners(machines, setup.runners),
+        *of_fork_pool(machines, setup.runners, setup.fork_runners),
+    )

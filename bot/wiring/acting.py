@@ -45,6 +45,7 @@ class ActionSettings:
     tool: tuple[str, str]
     image: str
     runners: Mapping[int, tuple[str, ...]]
+    fork_runners: Mapping[int, tuple[str, ...]]
     queue_minutes: int
     attestation: Attestation
     verl: str
@@ -105,6 +106,7 @@ def _dispatching(settings: ActionSettings) -> ActionsSettings:
         image=settings.image,
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
+        fork_runners=settings.fork_runners,
         queue_minutes=settings.queue_minutes,
         attestation=settings.attestation,
         verify=verify_attestations(),

@@ -184,6 +184,7 @@ def _backend(
         image=settings.image,
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
+        fork_runners=settings.fork_runners,
         queue_minutes=settings.queue_minutes,
         attestation=settings.attestation,
         verify=verify_attestations(settings.trusted_root),

@@ -58,6 +58,7 @@ def _setup(settings: Settings) -> Setup:
         workflow_text(),
         settings.runners or runners_by_size(),
         hook,
+        settings.fork_runners,
     )
 
 

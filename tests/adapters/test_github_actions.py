@@ -118,6 +118,16 @@ def test_the_smallest_runner_that_is_large_enough_is_asked_for(gpu_count: int, l
     assert label in order_inputs(order(make_job(gpu_count=gpu_count)), SETTINGS)["labels"]
 
 
+def test_a_run_of_a_fork_goes_to_the_pool_of_forks_and_to_no_other() -> None:
+    pool = {1: ("self-hosted", "forks-x1")}
+    settings = replace(SETTINGS, fork_runners=pool)
+    assert json.loads(order_inputs(order(from_fork=True), settings)["labels"]) == ["self-hosted", "forks-x1"]
+    assert "forks" not in order_inputs(order(), settings)["labels"]
+    assert "gpu-x1" in order_inputs(order(from_fork=True), SETTINGS)["labels"]
+    with pytest.raises(BackendError, match="largest runner that is named has 1"):
+        order_inputs(order(make_job(gpu_count=8), from_fork=True), settings)
+
+
 def noise(length: int) -> str:
     chosen = random.Random(1)
     return "".join(chosen.choice(string.printable.strip()) for _ in range(length))

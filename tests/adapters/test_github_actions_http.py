@@ -134,17 +134,7 @@ def handed_over(at: Room, backend: GitHubActionsBackend) -> tuple[Run, dict[str,
     run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
     started = at.world.start_run()
     at.world.finish_run({"job.json": b"{}"}, artifact=artifact_name(run.key))
-    web = f"{at.world.url}/{REPOSITORY}"
-    workflow = f"{web}/{WORKFLOW}@refs/heads/main"
-    return run, {
-        "issuer": "https://token.actions.githubusercontent.com",
-        "signer": workflow,
-        "runner": "github-hosted",
-        "repository": web,
-        "commit": started.head_sha,
-        "workflow": workflow,
-        "run": f"{web}/actions/runs/{started.id}/attempts/1",
-    }
+    return run, at.world.claims(started)
 
 
 def attest(at: Room, sigstore: SigstoreInstance, claims: dict[str, str], sha256: str = "") -> None:

@@ -28,6 +28,7 @@ jobs: {run: {runs-on: [self-hosted]}}
 # What each adapter asks for; a new request without a line here fails the test.
 ASKED = {
     "GET /app/hook/deliveries",
+    "GET /orgs/{org}/actions/runners",
     "GET /orgs/{org}/installation",
     "GET /orgs/{org}/teams/{team}/memberships/{user}",
     "GET /repos/{owner}/{repo}/actions/artifacts/{artifact}/zip",

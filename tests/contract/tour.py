@@ -200,3 +200,4 @@ def _actions(world: World, repository: str) -> Iterator[Call]:
     yield Call("POST", f"{actions}/runs/{second.id}/force-cancel")
     yield Call("POST", f"{actions}/runs/{first.id}/cancel")
     yield Call("GET", f"{actions}/runners")
+    yield Call("GET", f"/orgs/{world.repository.owner.login}/actions/runners")

@@ -35,9 +35,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     with living(tmp_path / "github", NAME) as world:
         verl = world.state.add_repository("octo/verl").git.commit("refs/heads/main", {"verl.py": "x = 1\n"}, "Start")
         world.commit({".github/verl-e2e.yml": policy(world, verl), WORKFLOW: workflow_text()})
+        world.commit({WORKFLOW: workflow_text()}, "Hold the workflow", "verl-e2e")
         world.protect(("verl-e2e", APP_ID))
         for size, labels in LABELS.items():
             world.runner(f"host-{size}", *labels)
+        world.runner("for-forks", "self-hosted", "forks", ephemeral=True, shared=True)
         yield world
 
 
@@ -51,6 +53,7 @@ def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> s
         "GITHUB_APP_PRIVATE_KEY": world.private_key,
         "GITHUB_WEBHOOK_SECRET": "a secret of sixteen",
         "VERL_E2E_DATA": str(folder / "data"),
+        "VERL_E2E_FORK_RUNNERS": "8=self-hosted,forks",
         "VERL_E2E_TOOL": f"octo/verl-e2e@{'a' * 40}",
     }
     env = {**settings, **environment}
@@ -76,9 +79,11 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
     world.app.events = ("pull_request",)
     world.protect(("verl-e2e", None), as_ruleset=True)
     world.commit({WORKFLOW: "on: push\n", ".github/verl-e2e.yml": "verl: {}\n"})
+    world.state.shared_runners[0].ephemeral = False
     for runner in world.repository.runners:
         runner.online = False
-    done = doctor(world, tmp_path, NAME, "--json", VERL_E2E_PUBLIC_URL="https://bot.example")
+    here = {"VERL_E2E_PUBLIC_URL": "https://bot.example", "VERL_E2E_WORKFLOW_REF": "main"}
+    done = doctor(world, tmp_path, NAME, "--json", **here)
     assert done.returncode == 1, done.stderr
     found = sick(done)
     assert "checks: write" in found["permissions"]
@@ -88,6 +93,8 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
     assert ".github/verl-e2e.yml" in found["policy"]
     assert "hook.invalid" in found["webhook"]
     assert "host-1" in found["runners for 1 GPU"]
+    assert "approved code may write the caches" in found["dispatch branch"]
+    assert "for-forks takes jobs of forks and stays" in found["runners for forks"]
 
 
 def test_a_verl_commit_that_is_nowhere_is_told(world: World, tmp_path: Path) -> None:

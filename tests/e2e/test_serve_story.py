@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.test_serve import ROOT, figures, serving
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
+from tests.fakes.sigstore_instance import SigstoreInstance
 from tests.stories.conftest import furnish
 from tests.stories.recordings import SMOKE, adapted, job_of
 
@@ -35,6 +36,7 @@ def environment(world: World, folder: Path) -> dict[str, str]:
         "GITHUB_APP_ID": str(APP_ID),
         "GITHUB_APP_PRIVATE_KEY": world.private_key,
         "GITHUB_WEBHOOK_SECRET": SECRET,
+        "VERL_E2E_WORKFLOW_REF": "main",
         "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
         "VERL_E2E_DATA": str(folder),
         "VERL_E2E_PORT": "0",
@@ -53,7 +55,9 @@ def until(true: Callable[[], object], seconds: float = 60) -> float:
 
 
 def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) -> None:
-    environ, log = environment(world, tmp_path / "data"), tmp_path / "log"
+    sigstore, log = SigstoreInstance(), tmp_path / "log"
+    root = sigstore.write_trusted_root(tmp_path / "trusted_root.json")
+    environ = environment(world, tmp_path / "data") | {"VERL_E2E_TRUSTED_ROOT": str(root)}
     with serving(environ, log) as (process, address):
         world.deliveries.url = f"{address}/webhook"
         number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
@@ -62,7 +66,8 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
         process.send_signal(signal.SIGKILL)
         process.wait()
     (run,) = world.live_runs()
-    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    folder = adapted(SMOKE, job_of(run))
+    world.finish_run(folder, run, artifact=f"verl-e2e-{run.inputs['key']}", sigstore=sigstore)
     with serving(environ, log) as (process, address):
         world.deliveries.url = f"{address}/webhook"
         until(lambda: world.gate(number) == "success")

@@ -282,6 +282,7 @@ def test_a_fork_waits_for_an_approval_of_exactly_its_head(app: App) -> None:
     approve(app, "one")
     look(app)
     assert live(app) == [SMOKE]
+    assert [run.from_fork for run in app.backend.live()] == [True]
     app.push("two")
     look(app)
     app.backend.settle()

@@ -52,6 +52,8 @@ class ActionsSettings:
     image: str = ""
     workflow: str = WORKFLOW
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
+    # Runners for the jobs of forks; empty where they share the others.
+    fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     queue_minutes: int = 120
     force_after_s: float = 300.0
     followed: bool = False
@@ -267,7 +269,7 @@ class GitHubActionsBackend:
         return f"{what}; start one with these labels (`verl-e2e doctor` lists those that answer), and run the job again"
 
     def _labels(self, run: Run) -> tuple[str, ...]:
-        return labels_for(run.job.gpu_count, self._settings.runners) if run.job else ()
+        return labels_for(run.job.gpu_count, _pool(run, self._settings)) if run.job else ()
 
 
 def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
@@ -294,6 +296,11 @@ def labels_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> tuple[
     return runners[sizes[0]]
 
 
+def _pool(run: Run, settings: ActionsSettings) -> Mapping[int, tuple[str, ...]]:
+    """The runners that may take a run: a fork's has a pool of its own where one is named."""
+    return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
+
+
 def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
     job = run.job
@@ -309,7 +316,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
         "job": pack(job, run.merge_base),
         "pull": "" if run.number is None else str(run.number),
         "head_sha": run.head_sha,
-        "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, settings.runners)) + "]",
+        "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, _pool(run, settings))) + "]",
         "image": image,
         "timeout_minutes": str(_minutes(job)),
         "tool_repository": settings.tool_repository,

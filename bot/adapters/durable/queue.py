@@ -15,6 +15,9 @@ from typing import Any
 from dbos import DBOS, DBOSConfig, SetEnqueueOptions
 from dbos import error as dbos_error
 
+from bot.adapters.durable.plain_json import drop_pickled, serializer
+
+log = logging.getLogger(__name__)
 _QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
 _POLL_S = 0.2
 _FORGOTTEN_AT_ONCE = 1000
@@ -33,6 +36,8 @@ class TargetQueue:
     def start(self) -> None:
         """Take up what was begun, and be ready for more."""
         _set_up_file(self._url)
+        if dropped := drop_pickled(self._url):
+            log.warning("removed %d looks that an earlier version had queued; their targets are wanted still", dropped)
         DBOS(config=_config(self._url))
         _adopt_logger()
 
@@ -102,6 +107,7 @@ def _config(url: str) -> DBOSConfig:
         "executor_id": "verl-e2e",
         "log_level": "WARNING",
         "sys_db_pool_size": 5,
+        "serializer": serializer(),
         "db_engine_kwargs": {"connect_args": {"factory": _QuickConnection}} if url.startswith("sqlite") else {},
     }
 

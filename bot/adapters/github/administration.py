@@ -57,13 +57,16 @@ class GithubAdministration:
         )
 
     def machines(self, repository: str) -> tuple[Machine, ...]:
-        """The self-hosted runners that the repository itself has."""
-        listed = self._github.courier(repository).pages(f"/repos/{repository}/actions/runners", "runners")
-        answers = (read(RunnerAnswer.model_validate, entry, "runners") for entry in listed)
-        return tuple(
-            Machine(found.name, found.status == "online", found.busy, tuple(label.name for label in found.labels))
-            for found in answers
-        )
+        """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
+        owner = repository.partition("/")[0]
+        listed = list(self._github.courier(repository).pages(f"/repos/{repository}/actions/runners", "runners"))
+        try:
+            listed += self._github.courier(f"{owner}/").pages(f"/orgs/{owner}/actions/runners", "runners")
+        except ForgeError as error:
+            # A person's repository, or an organisation that does not let us look.
+            if error.passing:
+                raise
+        return tuple(_as_machine(read(RunnerAnswer.model_validate, entry, "runners")) for entry in listed)
 
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
@@ -114,6 +117,11 @@ class GithubAdministration:
         return tuple(
             RequiredCheck(name, bound.get(name), "branch protection") for name in sorted({*bound, *asked.contexts})
         )
+
+
+def _as_machine(found: RunnerAnswer) -> Machine:
+    labels = tuple(label.name for label in found.labels)
+    return Machine(found.name, found.status == "online", found.busy, labels, found.ephemeral)
 
 
 def _app(app_id: int | None) -> int | None:

@@ -246,6 +246,7 @@ class RunnerAnswer(Answer):
     status: str
     busy: bool = False
     labels: tuple[LabelAnswer, ...] = ()
+    ephemeral: bool | None = None
 
 
 class DeliveryAnswer(Answer):

@@ -29,6 +29,8 @@ PERMISSIONS: Mapping[str, str] = {
     "metadata": "read",
     "pull_requests": "write",
 }
+# What a token for an organisation may: look up teams, and see runners.
+ORGANISATION: Mapping[str, str] = {"members": "read", "organization_self_hosted_runners": "read"}
 _RENEWED_BEFORE_S = 300.0
 _LONGEST_S = 3600.0
 
@@ -157,7 +159,7 @@ def narrowed(granted: Mapping[str, str], needed: Mapping[str, str] = PERMISSIONS
 
 def _narrow(place: str, found: InstallationAnswer) -> dict[str, Any]:
     name = place.partition("/")[2]
-    needed = PERMISSIONS if name else {"members": "read"}
+    needed = PERMISSIONS if name else ORGANISATION
     permissions = narrowed(found.permissions, needed)
     if not permissions:
         # GitHub takes an empty list for all that there is.

@@ -95,6 +95,16 @@ def _of_queue(minutes: int, patience_s: int) -> Finding:
     return ill("merge queue", told, "let the queue wait longer, or set gate.merge_queue_deadline_s lower in the policy")
 
 
+def of_dispatch_branch(branch: str, default: str) -> Finding:
+    """Where jobs run: on a branch of their own, or on the one whose caches and environments others rely on."""
+    about = "dispatch branch"
+    if branch != default:
+        return well(about, f"jobs run on {branch}, so their caches are not those of {default}")
+    told = f"jobs run on {default}, so approved code may write the caches that other workflows of {default} restore"
+    fix = "make a branch that holds only the workflow, as docs/install.md shows, and name it in VERL_E2E_WORKFLOW_REF"
+    return ill(about, told, fix)
+
+
 def of_workflow(state: str, found: bytes | None, ours: bytes, path: str, branch: str) -> Finding:
     """The workflow that runs jobs: there, switched on, and that of this version."""
     about, copy = "workflow", f"copy this version's {path} to {branch}"
@@ -139,7 +149,7 @@ def _of_size(size: int, labels: tuple[str, ...], machines: Collection[Machine]) 
         return note(about, f"every runner with {words} is busy: {_names(online)}", "a job waits for it")
     if fit:
         return ill(about, f"no runner with {words} is online: {_names(fit)}", "start one of them")
-    mend = "register one with these labels in the repository (an organisation's are not seen), or mend VERL_E2E_RUNNERS"
+    mend = "register one with these labels (an organisation's are seen with the permission), or mend VERL_E2E_RUNNERS"
     return ill(about, f"no runner has the labels {words}, and a job would wait for one until it is given up", mend)
 
 

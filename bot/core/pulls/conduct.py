@@ -13,7 +13,7 @@ from bot.core.pulls.checks_wanted import checks_wanted
 from bot.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, standings
 from bot.core.pulls.holding import DRAFT, hold, hold_of_plan
 from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.core.pulls.pull import MergeGroup
+from bot.core.pulls.pull import MergeGroup, Pull
 from bot.core.pulls.situation import CLOSED, Situation
 from bot.core.pulls.trust import NeedsApproval
 from bot.core.pulls.wanted import WantedJob, runs_of
@@ -176,6 +176,7 @@ def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
         created=situation.now,
         updated=situation.now,
         job=wanted.job,
+        from_fork=isinstance(situation.target, Pull) and situation.target.from_fork,
     )
 
 

@@ -82,12 +82,14 @@ class BranchRules:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A self-hosted runner."""
+    """A self-hosted runner of the repository, or of its organisation."""
 
     name: str
     online: bool
     busy: bool
     labels: tuple[str, ...]
+    # Whether it serves one job and is gone; None where GitHub does not tell.
+    ephemeral: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

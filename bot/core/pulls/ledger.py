@@ -120,6 +120,8 @@ class Run(Document):
     created: AwareDatetime
     updated: AwareDatetime
     job: Job | None = None
+    # Whether the head lies in a fork, which has runners of its own.
+    from_fork: bool = False
 
 
 class Posted(Document):

@@ -12,7 +12,7 @@ import yaml
 
 from tests.fakes.github_standin import job_shapes
 from tests.fakes.github_standin.routing import NOT_FOUND, Api, ApiError, Reply, Request, Route, number_in
-from tests.fakes.github_standin.state import Artifact, Repository, User, WorkflowRun
+from tests.fakes.github_standin.state import Artifact, Repository, Runner, User, WorkflowRun
 
 _FOLDER = ".github/workflows"
 _MOST_INPUTS = 25
@@ -312,7 +312,16 @@ def force_cancel(api: Api, request: Request) -> Reply:
 
 
 def list_runners(api: Api, request: Request) -> Reply:
-    """The self-hosted runners."""
+    """The self-hosted runners of a repository."""
+    return _runners(api, request, api.repository(request).runners)
+
+
+def list_shared_runners(api: Api, request: Request) -> Reply:
+    """Those of an organisation."""
+    return _runners(api, request, api.state.shared_runners)
+
+
+def _runners(api: Api, request: Request, found: list[Runner]) -> Reply:
     rows = [
         {
             "id": one.id,
@@ -320,9 +329,10 @@ def list_runners(api: Api, request: Request) -> Reply:
             "os": "linux",
             "status": "online" if one.online else "offline",
             "busy": False,
+            "ephemeral": one.ephemeral,
             "labels": [{"name": label, "type": "custom"} for label in one.labels],
         }
-        for one in api.repository(request).runners
+        for one in found
     ]
     return api.paged_in(request, "runners", rows)
 
@@ -345,5 +355,12 @@ ROUTES = (
     Route("POST", f"{_ACTIONS}/runs/{{run}}/cancel", cancel, _WRITE),
     Route("POST", f"{_ACTIONS}/runs/{{run}}/force-cancel", force_cancel, _WRITE),
     Route("GET", f"{_ACTIONS}/runners", list_runners, ("administration", "read"), no_anonymous=True),
+    Route(
+        "GET",
+        "/orgs/{org}/actions/runners",
+        list_shared_runners,
+        ("organization_self_hosted_runners", "read"),
+        no_anonymous=True,
+    ),
     Route("GET", "/_storage/{kind}/{number}", stored),
 )

@@ -208,6 +208,7 @@ class Runner:
     name: str
     labels: tuple[str, ...]
     online: bool = True
+    ephemeral: bool = False
 
 
 @dataclass(slots=True)
@@ -249,6 +250,7 @@ class State:
         self.installations: dict[int, Installation] = {}
         self.tokens: dict[str, Token] = {}
         self.repositories: dict[str, Repository] = {}
+        self.shared_runners: list[Runner] = []
         self.teams: dict[str, dict[str, str]] = {}
         self.comments: dict[int, Comment] = {}
         self.suites: dict[int, CheckSuite] = {}

@@ -28,6 +28,7 @@ from tests.fakes.github_standin.state import (
     User,
     WorkflowRun,
 )
+from tests.fakes.sigstore_instance import SigstoreInstance
 
 SECRET = "a secret of the stand-in alone"
 APP_ID = 4242
@@ -42,6 +43,7 @@ PERMISSIONS = {
     "administration": "read",
     "attestations": "read",
     "merge_queues": "read",
+    "organization_self_hosted_runners": "read",
 }
 EVENTS = (
     "check_run",
@@ -111,9 +113,12 @@ class World:
         """Ask for checks before a merge."""
         self.repository.protections[branch] = RequiredChecks(checks, as_ruleset)
 
-    def runner(self, name: str, *labels: str, online: bool = True) -> None:
-        """Register a self-hosted runner."""
-        self.repository.runners.append(Runner(self.state.new_id(), name, labels, online))
+    def runner(
+        self, name: str, *labels: str, online: bool = True, ephemeral: bool = False, shared: bool = False
+    ) -> None:
+        """Register a self-hosted runner, `shared` with the whole organisation."""
+        made = Runner(self.state.new_id(), name, labels, online, ephemeral)
+        (self.state.shared_runners if shared else self.repository.runners).append(made)
 
     def actions_token(self, text: str, permissions: Mapping[str, str]) -> None:
         """What a workflow has as its GITHUB_TOKEN: the identity of GitHub Actions, for this repository alone."""
@@ -348,16 +353,36 @@ class World:
 
     def finish_run(
         self, files: Mapping[str, bytes], run: WorkflowRun | None = None, *, artifact: str = "run-folder",
-        conclusion: str = "success", log: bytes = b"",
+        conclusion: str = "success", log: bytes = b"", sigstore: SigstoreInstance | None = None,
     ) -> WorkflowRun:  # fmt: skip
-        """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless told."""
+        """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless told.
+
+        With `sigstore` a job of the run attests the artifact.
+        """
         with self.state.lock:
             chosen = run or self.live_runs()[0]
             chosen.log += log
             if files:
-                api_actions.add_artifact(self.api, chosen, artifact, files)
+                left = api_actions.add_artifact(self.api, chosen, artifact, files)
+                if sigstore:
+                    bundle = sigstore.attest(left.sha256, self.claims(chosen))
+                    self.repository.attestations.setdefault(left.sha256, []).append(bundle)
             api_actions.end_run(self.api, chosen, conclusion)
             return chosen
+
+    def claims(self, run: WorkflowRun) -> dict[str, str]:
+        """What GitHub says of a job of the run on a machine of its own."""
+        web = f"{self.url}/{self.full_name}"
+        workflow = f"{web}/{run.path}@refs/heads/{run.ref}"
+        return {
+            "issuer": "https://token.actions.githubusercontent.com",
+            "signer": workflow,
+            "runner": "github-hosted",
+            "repository": web,
+            "commit": run.head_sha,
+            "workflow": workflow,
+            "run": f"{web}/actions/runs/{run.id}/attempts/1",
+        }
 
     def end_run(self, run: WorkflowRun, conclusion: str) -> None:
         """A run ends without a word."""
