@@ -178,6 +178,10 @@ class Pulls(Protocol):
         """The commit that a branch points at now, None when there is no such branch."""
         ...
 
+    def committers(self, pull: Pull) -> frozenset[str]:
+        """The logins that GitHub names as author or committer of the commits, of which it lists 250 at most."""
+        ...
+
     def change(self, pull: Pull) -> Change:
         """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
         ...

@@ -1,11 +1,21 @@
-"""The policy's keys `capabilities` and `gate`: who may ask for what, and how the bot reports."""
+"""The policy's keys `capabilities`, `overrides` and `gate`: who may do what, and how the bot reports."""
 
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from bot.core.jobs import Document
-from bot.core.pulls.capabilities import DEFAULT_GRANTS, Access, Capability, GateSettings, Grant, Start
+from bot.core.levels import Level
+from bot.core.pulls.capabilities import (
+    DEFAULT_GRANTS,
+    DEFAULT_OVERRIDE_RULES,
+    Access,
+    Capability,
+    GateSettings,
+    Grant,
+    OverrideRules,
+    Start,
+)
 
 _WIDE_ROLES = {"none", "read"}
 # What reaches a GPU or sets evidence aside is never for everybody; and nobody vouches for a head by having written it.
@@ -69,6 +79,28 @@ class CapabilityGrants(Document):
     def access(self) -> Access:
         """Who may do what, the defaults included."""
         return Access({**DEFAULT_GRANTS, **{capability: keys.grant() for capability, keys in self._given()}})
+
+
+_ALL_LEVELS = DEFAULT_OVERRIDE_RULES.levels
+_Levels = tuple[Annotated[int, Field(strict=True, ge=min(_ALL_LEVELS), le=max(_ALL_LEVELS))], ...]
+
+
+class OverrideKeys(Document):
+    """What may be overridden, by how many people and for how long."""
+
+    levels: _Levels = tuple(int(level) for level in _ALL_LEVELS)
+    two_persons: _Levels = ()
+    most: Annotated[int, Field(strict=True, ge=0, le=len(_ALL_LEVELS))] = DEFAULT_OVERRIDE_RULES.most
+    expires_h: Annotated[int, Field(strict=True, ge=1, le=8_760)] = DEFAULT_OVERRIDE_RULES.expires_h
+
+    def rules(self) -> OverrideRules:
+        """The keys as a value."""
+        return OverrideRules(
+            tuple(Level(number) for number in self.levels),
+            tuple(Level(number) for number in self.two_persons),
+            self.most,
+            self.expires_h,
+        )
 
 
 _DEFAULT = GateSettings()

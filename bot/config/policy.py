@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pathspec
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
-from bot.config.access import CapabilityGrants, GateKeys
+from bot.config.access import CapabilityGrants, GateKeys, OverrideKeys
 from bot.config.problems import closest
 from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
@@ -179,6 +179,7 @@ class PolicyFile(Document):
     bands: Annotated[Text, AfterValidator(_inside)] | None = None
     capabilities: CapabilityGrants = CapabilityGrants()
     gate: GateKeys = GateKeys()
+    overrides: OverrideKeys = OverrideKeys()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False, serialize_by_alias=True)
 
@@ -234,6 +235,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         features=tuple(_feature(entry) for entry in file.features),
         access=file.capabilities.access(),
         gate=file.gate.settings(),
+        overrides=file.overrides.rules(),
     )
 
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Patch
 from bot.core.levels import Level
-from bot.core.pulls.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Access, GateSettings
+from bot.core.pulls.capabilities import (
+    DEFAULT_ACCESS,
+    DEFAULT_GATE,
+    DEFAULT_OVERRIDE_RULES,
+    Access,
+    GateSettings,
+    OverrideRules,
+)
 from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
 
 
@@ -192,6 +199,8 @@ class Policy:
     bands: str = ""
     access: Access = DEFAULT_ACCESS
     gate: GateSettings = DEFAULT_GATE
+    # What may be overridden, by how many people and for how long.
+    overrides: OverrideRules = DEFAULT_OVERRIDE_RULES
     verl_repository: str = ""
     # SHA-256 of the file's text, empty where it is not known: the same digest, the same policy.
     text_digest: str = ""

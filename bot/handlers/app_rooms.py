@@ -104,4 +104,5 @@ class AppRooms:
     unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))
     authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
+    committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
     bookkeeping: Lock = field(default_factory=Lock)

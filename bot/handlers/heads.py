@@ -6,7 +6,6 @@ One commit may be the head of several pull requests, and GitHub shows one gate f
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 
 from bot.core.pulls.conduct import Steps, conduct
 from bot.core.pulls.gate import Gate, GateState
@@ -20,12 +19,6 @@ from bot.ports import UnknownPullError
 _HEAD = "head"
 # A head is shared by a few pull requests at most; somebody who opens a hundred with one head delays the rest only.
 _MOST_SHARING = 20
-
-
-def since(pull: Pull, rooms: AppRooms) -> datetime | None:
-    """When this head was first looked at; None when it never was."""
-    known = rooms.ledger.posted(pull.ref.repository, _HEAD, _subject(pull.head_sha))
-    return known.at if known is not None else None
 
 
 def remember_head(pull: Pull, rooms: AppRooms) -> None:

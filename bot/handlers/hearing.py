@@ -5,15 +5,15 @@ Nothing is decided here but whether somebody may ask. The same event heard twice
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 
 from bot.core.inert import markdown, sentence
 from bot.core.levels import Level
 from bot.core.pulls.capabilities import Access, Capability
 from bot.core.pulls.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
-from bot.core.pulls.command_text import render_approve, render_mistakes
+from bot.core.pulls.command_text import render_mistakes, render_named
 from bot.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
 from bot.core.pulls.ledger import Approval, Asked, Override
+from bot.core.pulls.overrides import OWN_HEAD, SECOND_PERSON, counted
 from bot.core.pulls.pull import MergeGroup, Pull, PullRef
 from bot.core.pulls.references import Reference
 from bot.core.pulls.trust import Denied
@@ -29,10 +29,12 @@ from bot.core.pulls.webhook_events import (
     WorkflowRunEvent,
 )
 from bot.core.pulls.wishes import MAX_WISHES, wishes
+from bot.core.rules import Policy
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.base_policy import policy_of
+from bot.handlers.grants import is_own_head, remember_pusher
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
-from bot.handlers.heads import sharing, since
+from bot.handlers.heads import sharing
 from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import forget_check, reply
 from bot.handlers.trusting import allowed
@@ -40,18 +42,19 @@ from bot.ports import UnknownPullError
 
 HEARD, NOT_UNDERSTOOD = "eyes", "confused"
 LABEL = "verl-e2e:"
+# Commands that count for the one commit that they name.
+NAMES_HEAD = frozenset({"approve", "override"})
 BROKEN_POLICY = "the policy of the base branch cannot be used, so nobody can be told who may ask; mend it first"
 _RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(one)}": (LEVEL, (str(int(one)),)) for one in Level}}
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """One command of somebody: who, where it stands, on which pull request, and when a comment was written."""
+    """One command of somebody: who, where it stands, and on which pull request."""
 
     actor: str
     source: str
     pull: Pull
-    written: datetime | None = None
 
 
 def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, ...]:
@@ -80,6 +83,8 @@ def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, 
 
 def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, ...]:
     ref = PullRef(event.repository.full_name, event.pull_request.number)
+    if event.action == "synchronize":
+        remember_pusher(ref, event.pull_request.head.sha, event.sender.login, rooms)
     label = event.label.name if event.action == "labeled" and event.label else ""
     meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
     if meant is not None:
@@ -126,14 +131,16 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
 def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:
     """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
     if isinstance(one, Mistake):
-        return render_mistakes([one]) + (render_approve(pull.head_sha) if one.verb == "approve" else "")
+        shown = render_named(one.verb, pull.head_sha, one.text.split()[2:]) if one.verb in NAMES_HEAD else ""
+        return render_mistakes([one]) + shown
     comment = event.comment
-    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull, comment.created_at)
+    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull)
     refused = _keep(one, said, rooms)
     if not refused:
         return ""
-    other = one.verb == "approve" and one.arguments[0] != pull.head_sha
-    return f"Line {one.line}: {sentence(refused)}.\n" + (f"\n{render_approve(pull.head_sha)}" if other else "")
+    other = one.verb in NAMES_HEAD and pull.head_sha not in one.arguments
+    shown = f"\n{render_named(one.verb, pull.head_sha, one.arguments)}" if other else ""
+    return f"Line {one.line}: {sentence(refused)}.\n{shown}"
 
 
 def _press(command: Command, said: _Said, rooms: AppRooms) -> None:
@@ -150,20 +157,33 @@ def _press(command: Command, said: _Said, rooms: AppRooms) -> None:
 def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
     """Keep a command if its actor may give it; gives why not, empty when it is kept."""
     verb, pull = VERBS[command.verb], said.pull
-    access = _access(pull, rooms)
-    if access is None and verb.needs is not Capability.ASK:
+    policy = _policy(pull, rooms)
+    if policy is None and verb.needs is not Capability.ASK:
         return BROKEN_POLICY
-    leave = allowed(said.actor, verb.needs, pull, access or Access(), rooms)
+    leave = allowed(said.actor, verb.needs, pull, policy.access if policy else Access(), rooms)
     if isinstance(leave, Denied):
         return leave.reason
-    if command.verb == "approve" and command.arguments[0] != pull.head_sha:
-        return f"the head is {pull.head_sha} now, not {command.arguments[0]}; look at it and approve that"
+    named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())
+    if any(sha != pull.head_sha for sha in named):
+        return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
     if command.verb == LEVEL and _is_one_too_many(said, rooms):
         return f"{MAX_WISHES} different wishes for one head are served, and these levels would be one more"
-    if command.verb == "override" and not _meant(said, rooms):
-        return f"the head is {pull.head_sha}, which was not known here when this was written; look and write it again"
-    rooms.ledger.add(_entry(command, said, rooms))
-    return ""
+    entry = _entry(command, said, rooms)
+    refused = _why_no_override(entry, pull, policy, rooms) if isinstance(entry, Override) and policy else ""
+    if not refused:
+        rooms.ledger.add(entry)
+    return refused
+
+
+def _why_no_override(new: Override, pull: Pull, policy: Policy, rooms: AppRooms) -> str:
+    """Why an override would not count, empty when it does or when only a second person is missing."""
+    if is_own_head(new.actor, pull, rooms):
+        return OWN_HEAD
+    entries = rooms.ledger.entries(pull.ref.repository, pull.ref.number)
+    before = (one for one in entries if isinstance(one, Override) and one.head_sha == pull.head_sha)
+    given = (*(one for one in before if one.base in {"", pull.base_branch} and one.source != new.source), new)
+    uncounted = counted(given, policy.overrides, rooms.clock.now()).uncounted
+    return next((one.why for one in uncounted if one.override is new and one.why != SECOND_PERSON), "")
 
 
 def _is_one_too_many(said: _Said, rooms: AppRooms) -> bool:
@@ -173,16 +193,9 @@ def _is_one_too_many(said: _Said, rooms: AppRooms) -> bool:
     return not known and len(wishes(entries, said.pull.head_sha)) >= MAX_WISHES
 
 
-def _meant(said: _Said, rooms: AppRooms) -> bool:
-    """Whether a comment can only mean the head as it is: it names none, and may be heard long after it was written."""
-    known = since(said.pull, rooms)
-    # GitHub's times have whole seconds.
-    return known is not None and said.written is not None and said.written >= known.replace(microsecond=0)
-
-
-def _access(pull: Pull, rooms: AppRooms) -> Access | None:
+def _policy(pull: Pull, rooms: AppRooms) -> Policy | None:
     try:
-        return policy_of(pull, rooms).access
+        return policy_of(pull, rooms)
     except NoPolicyError:
         return None
 
@@ -201,7 +214,7 @@ def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval |
             base=pull.base_branch,
         )
     if command.verb == "override":
-        level, reason = command.arguments
+        level, _, reason = command.arguments
         return Override(
             repository=where,
             number=number,

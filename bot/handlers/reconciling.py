@@ -11,6 +11,7 @@ from bot.core.pulls.card_of_pull import card_of
 from bot.core.pulls.conduct import Steps, conduct
 from bot.core.pulls.gate import Gate, JobState, Standing, standings
 from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.overrides import expires_at
 from bot.core.pulls.pull import MergeGroup, Pull, PullState, Target
 from bot.core.pulls.pull_card import render
 from bot.core.pulls.references import Reference
@@ -25,6 +26,7 @@ from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
 from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
 from bot.handlers.first_sign import show_planning, tell_failure
+from bot.handlers.grants import standing_entries
 from bot.handlers.grouping import reference_of, with_group_facts
 from bot.handlers.heads import remember_head, with_others
 from bot.handlers.opened import has_open_checks, open_checks
@@ -153,6 +155,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
     if isinstance(target, MergeGroup) and target.destroyed:
         # Its commit may be gone from GitHub, and only ends are left to be told.
         return Situation(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
+    entries, refused = standing_entries(target, entries, policy, rooms) if isinstance(target, Pull) else (entries, ())
     made = prepare(target, policy, entries, runs, rooms)
     trust = _trust(target, entries, policy, standings(made.wanted, runs, (), target.head_sha), rooms)
     runs = carry_forward(target, policy, made.wanted, runs, rooms)
@@ -168,6 +171,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
         entries=entries,
         runs=runs,
         merge_base=made.merge_base,
+        refused=refused,
     )
 
 
@@ -232,6 +236,8 @@ def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> fl
     live = bool(steps.dispatch) or any(not one.state.final for one in (*situation.runs, *situation.shared))
     ending = any(one.state is RunState.CANCELLING for one in situation.runs)
     waits = [poll_s] * live + [ENDING_S] * ending + [wait] * (wait > 0)
+    ends = (expires_at(one, situation.policy.overrides) for one in situation.overrides)
+    waits += [max((end - situation.now).total_seconds(), SOON_S) for end in ends]
     return min(waits, default=None)
 
 

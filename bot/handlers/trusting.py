@@ -12,6 +12,8 @@ from bot.handlers.app_rooms import AppRooms
 
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.
 AUTHOR_KEPT = timedelta(minutes=5)
+# Whoever gave a leave is looked up again at each look, but for looks that follow at once.
+GIVER_KEPT = timedelta(minutes=1)
 
 
 def allowed(login: str, capability: Capability, pull: Pull, access: Access, rooms: AppRooms) -> Granted | Denied:
@@ -41,9 +43,16 @@ def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: 
 
 
 def _author(pull: Pull, policy: Policy, rooms: AppRooms) -> Actor:
-    now, key = rooms.clock.now(), (str(pull.ref), pull.author, policy.source)
+    return known_actor(pull.author, Capability.RUN, pull, policy, rooms, AUTHOR_KEPT)
+
+
+def known_actor(
+    login: str, capability: Capability, pull: Pull, policy: Policy, rooms: AppRooms, kept: timedelta = GIVER_KEPT
+) -> Actor:
+    """What is known of somebody as far as a capability asks for it, looked up again when that is longer ago."""
+    now, key = rooms.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
     found = rooms.authors.find(key)
-    if found is None or now - found[0] >= AUTHOR_KEPT:
-        grant = policy.access.of(Capability.RUN)
-        found = rooms.authors.put(key, (now, actor_for(pull.author, grant, pull, rooms)))
+    if found is None or now - found[0] >= kept:
+        grant = policy.access.of(capability)
+        found = rooms.authors.put(key, (now, actor_for(login, grant, pull, rooms)))
     return found[1]

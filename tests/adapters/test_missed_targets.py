@@ -30,6 +30,9 @@ class Listed:
     def change(self, pull: Pull) -> Change:
         raise NotImplementedError
 
+    def committers(self, pull: Pull) -> frozenset[str]:
+        raise NotImplementedError
+
     def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
         raise NotImplementedError
 

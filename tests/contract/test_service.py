@@ -29,7 +29,10 @@ def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path) -> 
             service.settle()
             world.start_run()
             service.settle()
-            story.say("mona", "/verl-e2e explain src/bridge.py\n/verl-e2e override level0 no machine is free")
+            story.say(
+                "mona",
+                f"/verl-e2e explain src/bridge.py\n/verl-e2e override level0 {story.world.head(1)} no machine is free",
+            )
             story.say("rita", "/verl-e2e cancle")
             service.go_on()
             story.say("alice", "/verl-e2e cancel")

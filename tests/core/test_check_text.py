@@ -95,7 +95,7 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
     assert "| 0-lora-ddp | ❌ failed |" in found.summary
     assert "0-lora-ddp: push a mend, or `/verl-e2e rerun failed`" in found.summary
-    assert "`/verl-e2e override 0 REASON`" in found.summary
+    assert f"`/verl-e2e override 0 {failed.head_sha} REASON`" in found.summary
     assert "1-job: runs by itself once 0-lora-ddp passed." in found.summary
     assert "4-job: mend what is lacking (no checkpoint is known)" in found.summary.replace("\\", "")
     assert "3-job" not in found.summary

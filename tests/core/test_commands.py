@@ -39,8 +39,8 @@ UNDERSTOOD: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
     ("explain src/megatron/bridge/peft/lora.py:LoRA.transform", "explain",
      ("src/megatron/bridge/peft/lora.py:LoRA.transform",), {}),
     (f"approve {SHA.upper()}", "approve", (SHA,), {}),
-    ("override 2  no four GPUs = no run  this week ", "override", ("2", "no four GPUs = no run  this week"), {}),
-    ("override level3 nobody has FSDP here", "override", ("3", "nobody has FSDP here"), {}),
+    (f"override 2 {SHA}  no four GPUs = no run ", "override", ("2", SHA, "no four GPUs = no run"), {}),
+    (f"override level3 {SHA.upper()} nobody has FSDP here", "override", ("3", SHA, "nobody has FSDP here"), {}),
     ("baseline", "baseline", (), {}),
     ("help", "help", (), {}),
 )  # fmt: skip
@@ -75,8 +75,11 @@ MISTAKEN = (
     ("rerun fialed", "fialed", "not known here", "'failed'"),
     ("approve", "approve", "FULL-SHA is missing", "approve FULL-SHA"),
     ("approve 0123456", "0123456", "no full commit SHA", "40 hexadecimal"),
-    ("override 2", "2", "REASON is missing", "override LEVEL REASON"),
-    ("override 2 because", "because", "no reason", "few words"),
+    ("override 2", "2", "FULL-SHA is missing", "override LEVEL FULL-SHA REASON"),
+    (f"override 2 {SHA}", SHA, "REASON is missing", "override LEVEL FULL-SHA REASON"),
+    (f"override 2 {SHA} because", "because", "no reason", "few words"),
+    ("override 2 the cluster is down", "the", "no full commit SHA", "40 hexadecimal"),
+    ("override 2 0123456 the cluster is down", "0123456", "no full commit SHA", "40 hexadecimal"),
     ("override 9 the cluster is down", "9", "no level", "0 to 5"),
     ("explain ../../etc/passwd", "../../etc/passwd", "no path", "top folder"),
     ("explain `id`", "`id`", "no path", "top folder"),
@@ -124,7 +127,7 @@ def test_more_than_ten_commands_are_one_mistake() -> None:
 
 
 def test_a_line_without_end_is_a_mistake() -> None:
-    found = parsed("override 2 " + "x" * 5_000)
+    found = parsed(f"override 2 {SHA} " + "x" * 5_000)
     assert isinstance(found, Mistake)
     assert "longer than 1000" in found.what
 

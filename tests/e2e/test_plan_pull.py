@@ -59,7 +59,7 @@ def test_a_pull_request_is_planned_as_its_commits_are_without_a_token(world: Wor
 def test_it_takes_three_calls_and_a_second_time_no_fetch(world: World, tmp_path: Path) -> None:
     number = world.open_pull("ada", {MAPPING: CHANGED})
     text = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
-    asked = [f"/repos/{NAME}/pulls/{number}", f"/repos/{NAME}/git/ref/heads/main"]
+    asked = [f"/repos/{NAME}/pulls/{number}", f"/repos/{NAME}/git/ref/heads%2Fmain"]
     asked.append(f"/repos/{NAME}/contents/.github/verl-e2e.yml")
     fetches = world.standin.git.fetches
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout == text

@@ -110,6 +110,7 @@ class FakeHub:
     roles: dict[str, str] = field(default_factory=dict)
     teams: dict[str, set[str]] = field(default_factory=dict)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    authors: dict[str, frozenset[str]] = field(default_factory=dict)
     tips: dict[str, str] = field(default_factory=lambda: {"main": BASE})
     reactions: set[tuple[int, str]] = field(default_factory=set)
     calls: list[str] = field(default_factory=list)
@@ -145,6 +146,10 @@ class FakeHub:
     def tip(self, repository: str, branch: str) -> str | None:
         self._call("tip")
         return self.tips.get(branch)
+
+    def committers(self, pull: Pull) -> frozenset[str]:
+        self._call("committers")
+        return self.authors.get(pull.head_sha, frozenset())
 
     def change(self, pull: Pull) -> Change:
         raise NotImplementedError

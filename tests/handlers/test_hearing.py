@@ -128,30 +128,36 @@ def test_an_approval_names_the_head_as_it_is(app: App) -> None:
     assert (entry.head_sha, entry.actor) == (sha("one"), "mona")
 
 
-def test_an_override_of_a_head_that_came_after_it_was_written_is_none(app: App) -> None:
+def test_an_override_names_the_head_as_it_is_whenever_it_is_heard(app: App) -> None:
     reconcile(REF, app.rooms)
-    app.clock.pass_s(60)
-    late = app.hub.say(REF, "mona", "/verl-e2e override 0 the cluster is down today")
-    app.clock.pass_s(60)
+    late = app.hub.say(REF, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     app.push("two")
+    # Written, pushed and heard in the same second.
     hear(comment_event(late), app.rooms)
-    app.clock.pass_s(60)
     reconcile(REF, app.rooms)
     hear(comment_event(late), app.rooms)
     assert app.ledger.written == []
-    assert sha("two") in answers(app)[-1]
-    assert "write it again" in answers(app)[-1]
-    say(app, "mona", "/verl-e2e override 0 the cluster is down today")
+    assert f"/verl-e2e override 0 {sha('two')} the cluster is down today" in answers(app)[-1]
+    say(app, "mona", f"/verl-e2e override 0 {sha('two')} the cluster is down today")
     assert [one.head_sha for one in app.ledger.written] == [sha("two")]
 
 
-@pytest.mark.parametrize("command", ["override 0 the cluster is down today", f"approve {sha('one')}"])
+@pytest.mark.parametrize(
+    "given", ["0 the cluster is down", "0 1234567 the cluster is down", f"0 {sha('one')[:39]} the cluster is down"]
+)
+def test_an_override_without_the_whole_sha_is_answered_with_the_whole_command(app: App, given: str) -> None:
+    say(app, "mona", f"/verl-e2e override {given}")
+    assert app.ledger.written == []
+    assert f"```text\n/verl-e2e override 0 {sha('one')} the cluster is down\n```" in answers(app)[-1]
+
+
+@pytest.mark.parametrize("command", [f"override 0 {sha('one')} the cluster is down today", f"approve {sha('one')}"])
 def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, command: str) -> None:
     lenient = sha("lenient")
     policy = f"{POLICY}capabilities: {{override: {{logins: [alice]}}, approve: {{logins: [alice]}}}}\n"
     app.hub.files[(lenient, POLICY_PATH)] = policy.encode()
     app.hub.tips["aside"] = lenient
-    aside = {"base_branch": "aside", "base_sha": lenient, "path": "src/lora/a.py", "author": "alice"}
+    aside = {"base_branch": "aside", "base_sha": lenient, "path": "src/lora/a.py", "author": "carol"}
     app.open(**aside, head_repository="alice/bridge")
     app.hub.roles["alice"] = "read"
     reconcile(REF, app.rooms)
@@ -162,7 +168,7 @@ def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, comm
     shown = app.hub.gate(sha("one"))
     assert shown is not None
     assert shown.conclusion != "action_required"
-    app.open(path="src/lora/a.py", author="alice", head_repository="alice/bridge")
+    app.open(path="src/lora/a.py", author="carol", head_repository="alice/bridge")
     for _ in range(2):
         app.clock.pass_s(60)
         reconcile(REF, app.rooms)
@@ -174,9 +180,9 @@ def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, comm
 
 def test_an_override_needs_its_capability(app: App) -> None:
     reconcile(REF, app.rooms)
-    say(app, "alice", "/verl-e2e override 0 the cluster is down today")
+    say(app, "alice", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     assert app.ledger.written == []
-    say(app, "mona", "/verl-e2e override 0 the cluster is down today")
+    say(app, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     (entry,) = app.ledger.written
     assert isinstance(entry, Override)
     assert (int(entry.level), entry.reason, entry.head_sha) == (0, "the cluster is down today", sha("one"))

@@ -150,11 +150,14 @@ def test_every_state_of_a_pull_request_shows_commands_as_code(how: str) -> None:
     if how in {"asked", "policy"}:
         moved, text = sha("moved"), {"asked": "gate: {start: asked}\nrules:", "policy": "rulez:"}[how]
         app.hub.files[(moved, POLICY_PATH)] = POLICY.replace("rules:", text).encode()
-        app.open("two", base_sha=moved)
+        app.open("two")
+        app.hub.tips["main"] = moved
     if how == "doctor":
         app.backend.fail = ["submit?"]
         app.open("two")
-    said = {"cancel": "cancel", "override": "override 0 `all` hosts are gone", "base": "baseline"}.get(how)
+    said = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone", "base": "baseline"}.get(
+        how
+    )
     if said:
         hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {said}")), app.rooms)
     for _ in range(4):

@@ -128,9 +128,10 @@ def test_a_label_is_the_command_and_needs_the_same_leave(story: Story) -> None:
 def test_an_override_is_shown_and_only_a_maintainer_may(story: Story) -> None:
     world = story.world
     number = story.open()
-    story.say("alice", "/verl-e2e override level0 the runners are away")
+    head = world.head(number)
+    story.say("alice", f"/verl-e2e override level0 {head} the runners are away")
     assert world.gate(number) == "in_progress"
-    story.say("mona", "/verl-e2e override level0 the runners are away")
+    story.say("mona", f"/verl-e2e override level0 {head} the runners are away")
     story.service.go_on()
     assert world.gate(number) == "success"
     assert "the runners are away" in world.card(number)

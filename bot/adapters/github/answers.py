@@ -83,6 +83,20 @@ class CommitAnswer(Answer):
     sha: str
 
 
+class PersonAnswer(Answer):
+    """Somebody whom a commit names; the login is empty where GitHub knows no account of that address."""
+
+    login: str = ""
+
+
+class ListedCommitAnswer(Answer):
+    """A commit of a pull request, with whom GitHub takes its addresses for."""
+
+    sha: str
+    author: PersonAnswer | None = None
+    committer: PersonAnswer | None = None
+
+
 class RefAnswer(Answer):
     """A branch: the commit that it points at."""
 

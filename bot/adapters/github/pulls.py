@@ -11,6 +11,7 @@ from bot.adapters.github.answers import (
     ContentAnswer,
     FileAnswer,
     ListedAnswer,
+    ListedCommitAnswer,
     PullAnswer,
     RefAnswer,
     read,
@@ -55,14 +56,28 @@ class GithubPulls:
 
     def tip(self, repository: str, branch: str) -> str | None:
         """The commit that a branch points at now, None when there is no such branch."""
-        where = quote(branch.encode("utf-8", "surrogateescape"))
+        # One word of the path, as GitHub describes it and its own clients send it.
+        name = quote(f"heads/{branch}".encode("utf-8", "surrogateescape"), safe="")
         try:
-            data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/ref/heads/{where}")
+            data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/ref/{name}")
         except RefusedError as error:
             if error.absent:
                 return None
             raise
         return read(RefAnswer.model_validate, data, f"the branch {branch}").target.sha
+
+    def committers(self, pull: Pull) -> frozenset[str]:
+        """The logins that GitHub names as author or committer of the commits, of which it lists 250 at most.
+
+        ForgeError when the pull request was pushed to since it was read: GitHub lists the commits of its newest head.
+        """
+        name, number = pull.ref.repository, pull.ref.number
+        listed = self._github.courier(name).pages(f"/repos/{name}/pulls/{number}/commits")
+        commits = [read(ListedCommitAnswer.model_validate, entry, f"the commits of {pull.ref}") for entry in listed]
+        if all(one.sha != pull.head_sha for one in commits) and self.pull(pull.ref).head_sha != pull.head_sha:
+            raise ForgeError(f"{pull.ref} was pushed to while its commits were read", passing=True)
+        named = (person for one in commits for person in (one.author, one.committer))
+        return frozenset(person.login for person in named if person is not None and person.login)
 
     def change(self, pull: Pull) -> Change:
         """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`).

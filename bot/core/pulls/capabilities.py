@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from bot.core.levels import Level
+
 # GitHub's own roles, each with all that the one before may; a custom role stands by itself.
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
 
@@ -74,6 +76,20 @@ class GateSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OverrideRules:
+    """What a policy allows to be overridden."""
+
+    # The levels that may be overridden at all.
+    levels: tuple[Level, ...] = tuple(Level)
+    # The levels that two people must override.
+    two_persons: tuple[Level, ...] = ()
+    # So many levels of one head may be overridden at once.
+    most: int = len(Level)
+    # How long an override counts, in hours.
+    expires_h: int = 168
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """Every capability with its grant; one that a policy does not name keeps the default."""
 
@@ -86,3 +102,4 @@ class Access:
 
 DEFAULT_ACCESS = Access()
 DEFAULT_GATE = GateSettings()
+DEFAULT_OVERRIDE_RULES = OverrideRules()

@@ -40,6 +40,7 @@ def card_of(situation: Situation, steps: Steps) -> PullCard:
         plan=situation.plan,
         notices=_notices(situation, steps),
         overrides=situation.overrides,
+        uncounted=(*situation.refused, *situation.counted.uncounted),
         history=_history(situation),
         reproduce=_reproduce(situation),
         problem=situation.problem,

@@ -204,7 +204,8 @@ def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
 def _step(one: Standing) -> str:
     """What has to happen for one job that nothing holds; the commands are ours and stand in code."""
     name, level = markdown(one.wanted.id, 80), int(one.wanted.level)
-    override = f"`{PREFIX} override {level} REASON`"
+    head = one.run.head_sha if one.run is not None else "FULL-SHA"
+    override = f"`{PREFIX} override {level} {head} REASON`"
     match one.state:
         case JobState.FAILED:
             return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."

@@ -1,11 +1,14 @@
 """The commands as people read them: the help comment, the document, and the answer to a mistake."""
 
+import re
 from collections.abc import Iterable
 
-from bot.core.inert import BREAK, fence_for, sentence
+from bot.core.inert import BREAK, fence_for, fenced_row, sentence
 from bot.core.pulls.capabilities import DEFAULT_GRANTS, Capability, Grant
 from bot.core.pulls.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
 
+# What somebody meant for a commit, a short one too.
+_COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 SHOWN_BEFORE, SHOWN_AFTER = 60, 40
 
 
@@ -64,6 +67,21 @@ def render_approve(head_sha: str) -> str:
     return (
         f"The head is `{head_sha}`. Look at it first; this approves it:\n\n```text\n{PREFIX} approve {head_sha}\n```\n"
     )
+
+
+def render_named(verb: str, head_sha: str, words: Iterable[str] = ()) -> str:
+    """The command that names a head, to be copied whole, for somebody who named another commit, a part of one or none.
+
+    `words` are those that followed the verb as they were written.
+    """
+    if verb == "approve":
+        return render_approve(head_sha)
+    given = [word for word in words if not _COMMIT.fullmatch(word)]
+    level = next(iter(given[:1]), "LEVEL")
+    reason = " ".join(given[1:]) or "REASON"
+    line = fenced_row(f"{PREFIX} {verb} {level} {head_sha} {reason}")
+    fence = fence_for((line,))
+    return f"The head is `{head_sha}`. Look at it first; this overrides it:\n\n{fence}text\n{line}\n{fence}\n"
 
 
 def _mistake(one: Mistake) -> str:

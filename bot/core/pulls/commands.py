@@ -130,9 +130,10 @@ TABLE = (
     Verb(
         "override",
         Capability.OVERRIDE,
-        "Take a level of this head upon yourself; your reason stays on the card. A merge queue still runs the level.",
-        f"{PREFIX} override 2 the cluster has no four free GPUs this week",
-        (Argument("LEVEL", level), Argument("REASON", reason, rest=True)),
+        "Take a level of exactly this head upon yourself; your reason stays on the card. Not for a head of your own. "
+        "A merge queue still runs the level.",
+        f"{PREFIX} override 2 {'0123456789abcdef' * 2}01234567 the cluster has no four free GPUs this week",
+        (Argument("LEVEL", level), Argument("FULL-SHA", full_sha), Argument("REASON", reason, rest=True)),
     ),
     Verb(
         "baseline",

@@ -79,7 +79,10 @@ def standings(
 
     `hold` says why nothing is started at all, None when jobs may start.
     """
-    taken = {one.level: one for one in overrides if one.head_sha == head_sha}
+    taken: dict[Level, tuple[Override, ...]] = {}
+    for override in overrides:
+        if override.head_sha == head_sha:
+            taken[override.level] = (*taken.get(override.level, ()), override)
     found: dict[str, Standing] = {}
     for one in wanted:
         found[one.id] = _standing(one, runs_of(one, head_sha, runs), taken, found, hold)
@@ -89,17 +92,18 @@ def standings(
 def _standing(
     wanted: WantedJob,
     runs: tuple[Run, ...],
-    overrides: Mapping[Level, Override],
+    overrides: Mapping[Level, tuple[Override, ...]],
     before: Mapping[str, Standing],
     hold: Hold | None,
 ) -> Standing:
     last = runs[-1] if runs else None
-    override = overrides.get(wanted.level) if wanted.required else None
+    given = overrides.get(wanted.level, ()) if wanted.required else ()
     if last is not None and _passed(last):
         return Standing(wanted, JobState.PASSED, _from(last), last)
-    if override is not None:
-        because = f"level {int(override.level)} is overridden by {override.actor}: {override.reason}"
-        return Standing(wanted, JobState.OVERRIDDEN, because, last, override)
+    if given:
+        people = " and ".join(dict.fromkeys(one.actor for one in given))
+        because = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
+        return Standing(wanted, JobState.OVERRIDDEN, because, last, given[0])
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)

@@ -15,6 +15,7 @@ from bot.core.inert import markdown, one_line, sentence, summary
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.ledger import Override, Run, RunState
+from bot.core.pulls.overrides import Uncounted
 from bot.core.pulls.reasons_text import reason_blocks
 from bot.core.pulls.verdict_parts import curves, deliverables, key_lines, links, parsed, texts
 
@@ -95,6 +96,8 @@ class PullCard:
     plan: Plan | None = None
     notices: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
+    # Overrides of this head that do not count, with the reason.
+    uncounted: tuple[Uncounted, ...] = ()
     history: tuple[EarlierHead, ...] = ()
     reproduce: str = ""
     problem: str = ""
@@ -148,6 +151,7 @@ def _head(card: PullCard) -> Block:
     if card.problem and card.problem.lower() != card.sentence.lower():
         rows.append(f"> {sentence(card.problem, 1000)}")
     rows += [_overridden(one) for one in card.overrides]
+    rows += [_not_overridden(one) for one in card.uncounted]
     return Block(heading, tuple(rows), "", 9_000)
 
 
@@ -162,6 +166,11 @@ def _cost(card: PullCard) -> str:
 def _overridden(one: Override) -> str:
     who, why = markdown(one.actor, 60), sentence(one.reason, 300)
     return f"> ⚠️ Level {int(one.level)} overridden by {who} on `{one.head_sha[:12]}`: {why}"
+
+
+def _not_overridden(one: Uncounted) -> str:
+    who, why = markdown(one.override.actor, 60), sentence(one.why, 300)
+    return f"> ⚠️ The override of level {int(one.override.level)} by {who} does not count: {why}"
 
 
 def _table(card: PullCard) -> Block:

@@ -7,6 +7,7 @@ from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.check_runs import OpenCheck
 from bot.core.pulls.ledger import Override, Run
+from bot.core.pulls.overrides import Counted, Uncounted, counted
 from bot.core.pulls.pull import Pull, PullState, Target, repository_of
 from bot.core.pulls.trust import NeedsApproval, Trusted
 from bot.core.pulls.wanted import WantedJob
@@ -55,6 +56,8 @@ class Situation:
     merge_base: str = ""
     opened: tuple[OpenCheck, ...] = ()
     beside: Beside | None = None
+    # Overrides of this head whose givers may not give them, or not any more.
+    refused: tuple[Uncounted, ...] = ()
 
     @property
     def repository(self) -> str:
@@ -84,10 +87,16 @@ class Situation:
         return isinstance(self.target, Pull) and self.target.draft
 
     @property
-    def overrides(self) -> tuple[Override, ...]:
-        """The overrides of this head, given under the policy of its base."""
+    def counted(self) -> Counted:
+        """The overrides of this head, given under the policy of its base: those that count, and those that do not."""
         found = (one for one in self.entries if isinstance(one, Override) and one.head_sha == self.head_sha)
-        return tuple(one for one in found if one.base in {"", self.target.base_branch})
+        given = (one for one in found if one.base in {"", self.target.base_branch})
+        return counted(given, self.policy.overrides, self.now)
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """The overrides of this head that count."""
+        return self.counted.overrides
 
     @property
     def here(self) -> tuple[Run, ...]:

@@ -1,0 +1,58 @@
+"""Which overrides of a head count, by what the policy allows."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bot.core.levels import Level
+from bot.core.pulls.capabilities import OverrideRules
+from bot.core.pulls.ledger import Override
+from bot.core.pulls.overrides import SECOND_PERSON, counted, expires_at
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def given(level: int, actor: str, hours_ago: float = 0.0) -> Override:
+    at = NOW - timedelta(hours=hours_ago)
+    source = f"comment:{level}{actor}{hours_ago}"
+    return Override(
+        repository="o/r", number=1, head_sha="1" * 40, level=Level(level), reason="no host", actor=actor, source=source,
+        at=at,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rules", "overrides", "levels", "why"),
+    [
+        (OverrideRules(), [given(0, "mona")], [0], ""),
+        (OverrideRules(levels=(Level(1),)), [given(0, "mona")], [], "lets nobody override level 0"),
+        (OverrideRules(levels=()), [given(5, "mona")], [], "lets nobody override level 5"),
+        (OverrideRules(expires_h=2), [given(0, "mona", 1.99)], [0], ""),
+        (OverrideRules(expires_h=2), [given(0, "mona", 2)], [], "more than 2 hours ago"),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona")], [], SECOND_PERSON),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(0, "MONA", 1)], [], SECOND_PERSON),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(0, "max")], [0, 0], ""),
+        (OverrideRules(two_persons=(Level(0),)), [given(0, "mona"), given(1, "max")], [1], SECOND_PERSON),
+        (
+            OverrideRules(two_persons=(Level(0),), expires_h=2),
+            [given(0, "mona", 3), given(0, "max")],
+            [],
+            "more than 2 hours ago",
+        ),
+        (OverrideRules(most=1), [given(0, "mona", 2), given(1, "mona", 1)], [0], "lets 1 levels of one head"),
+        (OverrideRules(most=0), [given(0, "mona")], [], "lets 0 levels of one head"),
+        (OverrideRules(most=1), [given(0, "mona"), given(0, "max")], [0, 0], ""),
+    ],
+)
+def test_what_counts(rules: OverrideRules, overrides: list[Override], levels: list[int], why: str) -> None:
+    found = counted(overrides, rules, NOW)
+    assert [int(one.level) for one in found.overrides] == levels
+    assert len(found.overrides) + len(found.uncounted) == len({(one.level, one.actor.lower()) for one in overrides})
+    assert why in (found.uncounted[0].why if found.uncounted else "")
+
+
+def test_an_override_ends_after_the_policys_hours() -> None:
+    rules, override = OverrideRules(expires_h=3), given(0, "mona")
+    ends = expires_at(override, rules)
+    assert counted([override], rules, ends - timedelta(seconds=1)).overrides == (override,)
+    assert counted([override], rules, ends).overrides == ()
