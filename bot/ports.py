@@ -384,15 +384,27 @@ class Backend(Protocol):
 class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
 
-    `passing` says that it may work later, not before `wait_s` seconds.
+    `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
+    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `said` is what GitHub
+    said without the address that was asked, else the whole text.
     """
 
     user_mistake = True
 
-    def __init__(self, message: str, *, passing: bool = False, wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        passing: bool = False,
+        wait_s: float = 0.0,
+        absent: bool = False,
+        permission: str = "",
+        said: str = "",
+    ) -> None:
         super().__init__(message)
-        self.passing = passing
-        self.wait_s = wait_s
+        self.passing, self.wait_s = passing, wait_s
+        self.absent, self.permission = absent, permission
+        self.said = said or message
 
 
 class Workflows(Protocol):

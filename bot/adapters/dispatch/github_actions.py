@@ -5,12 +5,13 @@ that was lost on the way starts nothing twice. What runs is `.github/workflows/v
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from bot.adapters.dispatch.copying import CAPS
+from bot.adapters.dispatch.refusals import Doing, refusals
 from bot.core.jobs import Job
 from bot.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
@@ -74,10 +75,13 @@ class GitHubActionsBackend:
         # Why nothing proves who handed a folder over, by the run's key.
         self._doubts: dict[str, str] = {}
 
+    def _refusals(self, doing: Doing) -> AbstractContextManager[None]:
+        return refusals(doing, self._settings.workflow, self._settings.branch)
+
     def submit(self, run: Run) -> str:
         """Dispatch the workflow once; the handle is the number of its run."""
         inputs = order_inputs(run, self._settings)
-        with _refusals():
+        with self._refusals(Doing.START):
             known = self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
             settings = self._settings
             started = known or self._workflows.dispatch(
@@ -87,7 +91,7 @@ class GitHubActionsBackend:
 
     def poll(self, run: Run) -> Progress:
         """Where GitHub says that the run stands; gives up one that no runner takes."""
-        with _refusals():
+        with self._refusals(Doing.LOOK):
             found = self._found(run)
             if found is None:
                 return self._unknown(run)
@@ -99,7 +103,7 @@ class GitHubActionsBackend:
 
     def cancel(self, run: Run) -> None:
         """Ask the workflow run to end; one that does not is forced when `poll` comes by later."""
-        with _refusals():
+        with self._refusals(Doing.LOOK):
             found = self._found(run)
             if found is not None and not found.ended:
                 self._asked.setdefault(found.id, self._clock.now())
@@ -107,7 +111,7 @@ class GitHubActionsBackend:
 
     def log(self, run: Run) -> Iterator[bytes]:
         """GitHub's log of the job, which is there when the job has ended; nothing before."""
-        with _refusals():
+        with self._refusals(Doing.LOOK):
             found = self._found(run)
             rows = self._workflows.jobs(run.repository, found.id) if found else ()
             jobs = _of_order(rows, run) or rows
@@ -118,7 +122,7 @@ class GitHubActionsBackend:
         """Unpack the run folder that the workflow uploaded into the new folder `into`; false when there is none."""
         if into.exists():
             return True
-        with _refusals():
+        with self._refusals(Doing.BRING):
             artifact = self._artifact(run)
             if artifact is None:
                 return False
@@ -134,7 +138,7 @@ class GitHubActionsBackend:
     def unattested(self, run: Run) -> str:
         """Why nothing proves that the workflow's second job handed the folder over, empty when an attestation does."""
         if run.key not in self._doubts:
-            with _refusals():
+            with self._refusals(Doing.BRING):
                 artifact = self._artifact(run)
                 self._doubts[run.key] = self._doubt(run, artifact) if artifact else ""
         return self._doubts[run.key]
@@ -335,13 +339,3 @@ def _minutes(job: Job) -> int:
 
 def _words(labels: tuple[str, ...]) -> str:
     return "the labels " + ", ".join(labels) if labels else "the labels of the job"
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """GitHub's refusals as ours: one that may pass is tried again, any other is for people to mend."""
-    try:
-        yield
-    except ForgeError as error:
-        mend = "" if error.passing else "; `verl-e2e doctor` says what is missing"
-        raise BackendError(f"{error}{mend}", final=not error.passing) from error

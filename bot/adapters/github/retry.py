@@ -23,6 +23,21 @@ from bot.ports import ForgeError
 
 T = TypeVar("T")
 
+# What belongs to which permission, where GitHub does not say so itself.
+_PERMISSIONS = (
+    ("/check-runs", "checks"),
+    ("/check-suites", "checks"),
+    ("/actions/", "actions"),
+    ("/issues/", "issues"),
+    ("/contents/", "contents"),
+    ("/pulls", "pull_requests"),
+    ("/commits/", "contents"),
+)
+_FIX = (
+    "set it on the App's page under Permissions & events, then accept the change where the App is installed "
+    "(Settings > GitHub Apps > Configure > Review request)"
+)
+
 # GitHub asks for a minute where it names no time itself.
 UNNAMED_WAIT_S = 60.0
 _LONGEST_NAMED_WAIT_S = 24 * 3600.0
@@ -36,16 +51,14 @@ _REPEATABLE_POSTS = re.compile(
 
 
 class RefusedError(ForgeError):
-    """GitHub answered with a `status` that asking again does not change."""
+    """GitHub answered with a `status` that asking again does not change.
 
-    def __init__(self, message: str, *, status: int) -> None:
-        super().__init__(message)
+    It is absent where GitHub says that there is no such thing, or none that we may see.
+    """
+
+    def __init__(self, message: str, *, status: int, permission: str = "", said: str = "") -> None:
+        super().__init__(message, absent=status in (404, 410), permission=permission, said=said)
         self.status = status
-
-    @property
-    def absent(self) -> bool:
-        """Whether it means that there is no such thing, or none that we may see."""
-        return self.status in (404, 410)
 
 
 class UncertainError(ForgeError):
@@ -154,8 +167,23 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         wait_s = named_wait_s(error) or UNNAMED_WAIT_S
         return ForgeError(f"GitHub limits us: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
     if isinstance(error, GithubException) and trouble is Trouble.FINAL:
-        return RefusedError(f"GitHub refused: {what}: {error.status} {_message(error)}".rstrip(), status=error.status)
+        said = f"{error.status} {_message(error)}".rstrip()
+        lacking = _permission(error, what)
+        fix = f"; our App lacks the permission {lacking}: {_FIX}" if lacking else ""
+        return RefusedError(f"GitHub refused: {what}: {said}{fix}", status=error.status, permission=lacking, said=said)
     return ForgeError(f"GitHub did not answer: {what}: {_told(error)}", passing=True)
+
+
+def _permission(error: GithubException, what: str) -> str:
+    """The permission that our App lacks, `NAME: ACCESS`, empty where it is not for want of one that GitHub refused."""
+    if error.status != 403 or "not accessible by" not in _message(error).lower():
+        return ""
+    # GitHub names those that would do, several with a semicolon between.
+    named = str((error.headers or {}).get("x-accepted-github-permissions", "")).partition(";")[0]
+    if found := re.fullmatch(r"\s*([a-z_]+)=(read|write|admin)\s*", named.partition(",")[0]):
+        return f"{found[1]}: {found[2]}"
+    access = "read" if what.startswith("GET ") else "write"
+    return next((f"{name}: {access}" for part, name in _PERMISSIONS if part in what), "")
 
 
 def _limited(error: GithubException) -> bool:
