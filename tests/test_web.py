@@ -1,13 +1,15 @@
 """The web application over real HTTP, in front of a real deliveries table."""
 
+import asyncio
 import hashlib
 import hmac
 import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +19,8 @@ import uvicorn
 
 from bot.adapters.ledger import SqlDeliveries, Store, open_store
 from bot.core.pulls.deliveries import Received
-from bot.web import BODY_BYTES, Door, create_app
+from bot.web import BODY_BYTES, Door, PatientProtocol, create_app
+from bot.web.bodies import Bodies
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -54,7 +57,9 @@ def house(tmp_path: Path) -> Iterator[House]:
     listener = socket.create_server(("127.0.0.1", 0))
     house = House(listener.getsockname()[1], store)
     door = Door(SECRET, house.keep, lambda: house.arrived.append(1), house.health, lambda: NOW)
-    config = uvicorn.Config(create_app(door), log_config=None, access_log=False, server_header=False, lifespan="off")
+    config = uvicorn.Config(
+        create_app(door), log_config=None, access_log=False, server_header=False, lifespan="off", http=PatientProtocol
+    )
     web = uvicorn.Server(config)
     thread = threading.Thread(target=web.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -158,20 +163,136 @@ def test_what_is_signed_and_yet_no_delivery_is_refused(
     assert house.kept() == []
 
 
+def head(length: str, sign: str = "sha256=" + "0" * 64) -> bytes:
+    """The head of a delivery, up to the empty line."""
+    lines = ("POST /webhook HTTP/1.1", "Host: x", length, f"X-Hub-Signature-256: {sign}", "X-GitHub-Delivery: a")
+    return "\r\n".join((*lines, "X-GitHub-Event: ping", "Content-Type: application/json", "", "")).encode()
+
+
+def connected(house: House) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", house.port), timeout=15)
+
+
 def test_a_body_over_the_cap_is_refused_before_all_of_it_was_sent(house: House) -> None:
-    with socket.create_connection(("127.0.0.1", house.port), timeout=15) as connection:
-        head = f"POST /webhook HTTP/1.1\r\nHost: x\r\nContent-Length: {4 * BODY_BYTES}\r\n\r\n"
-        connection.sendall(head.encode())
+    with connected(house) as connection:
+        connection.sendall(head("Transfer-Encoding: chunked"))
         sent, part = 0, b"x" * (1 << 20)
         try:
             while sent < 4 * BODY_BYTES:
-                sent += connection.send(part)
+                connection.sendall(b"%x\r\n" % len(part) + part + b"\r\n")
+                sent += len(part)
         except (BrokenPipeError, ConnectionResetError):
             pass
         answer = connection.recv(64)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert sent < 3 * BODY_BYTES  # some more fits into the sockets' own buffers
     assert house.kept() == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    (
+        (head(f"Content-Length: {BODY_BYTES + 1}"), b"413"),
+        (head("Content-Length: 99999999999999999999"), b"413"),
+        (head("Content-Length: 9", "sha256=xyz"), b"401"),
+        (head("Content-Length: 9", ""), b"401"),
+        (head("Content-Length: 9").replace(b"application/json", b"text/plain"), b"415"),
+        (head("Content-Length: 9").replace(b"X-GitHub-Event", b"X-Event"), b"400"),
+    ),
+)
+def test_what_the_head_shows_is_refused_before_the_body(house: House, sent: bytes, status: bytes) -> None:
+    with connected(house) as connection:
+        connection.sendall(sent)
+        assert connection.recv(64).startswith(b"HTTP/1.1 " + status)
+
+
+def test_five_slow_strangers_with_the_largest_bodies_keep_no_delivery_out(house: House) -> None:
+    strangers = [connected(house) for _ in range(5)]
+    for stranger in strangers:
+        stranger.sendall(head(f"Content-Length: {BODY_BYTES}"))
+        stranger.sendall(b"x" * (BODY_BYTES - 1))
+    assert [post(house, X_GitHub_Delivery=f"{number}")[0] for number in range(40)] == [202] * 40
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_half_heads_keep_no_delivery_out_and_are_closed(house: House) -> None:
+    strangers = [connected(house) for _ in range(520)]
+    for stranger in strangers:
+        stranger.sendall(b"POST /webhook HTTP/1.1\r\nHost: x\r\n")
+    assert [post(house, X_GitHub_Delivery=f"{number}")[0] for number in range(40)] == [202] * 40
+    for stranger in strangers:
+        with suppress(ConnectionResetError):
+            assert stranger.recv(64) == b""
+        stranger.close()
+
+
+def test_a_head_that_comes_byte_by_byte_is_given_up(house: House) -> None:
+    with connected(house) as connection:
+        began = time.monotonic()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() - began < 60:
+                connection.sendall(b"x")
+                time.sleep(0.2)
+        assert time.monotonic() - began < 60
+
+
+def test_a_connection_may_be_used_again(house: House) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=15)
+    for _ in range(3):
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read() == b'{"ok":true}'
+    connection.close()
+
+
+@pytest.mark.parametrize("source", ("same", "other"))
+def test_of_too_many_bodies_the_one_that_holds_a_place_longest_is_given_up(source: str) -> None:
+    async def story() -> tuple[list[object], bytes | None]:
+        bodies = Bodies(SECRET.encode(), most=4, total_bytes=1000)
+        gate = asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 100
+            await gate.wait()
+
+        async def quick() -> AsyncIterator[bytes]:
+            yield PING
+
+        strangers = []
+        for _ in range(4):
+            strangers.append(asyncio.create_task(bodies.receive(slow(), "", "same")))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        kept = await bodies.receive(quick(), signature(PING), source)
+        gate.set()
+        return await asyncio.gather(*strangers, return_exceptions=True), kept
+
+    ended, kept = asyncio.run(story())
+    assert kept == PING
+    assert [getattr(one, "status", None) for one in ended] == [503, None, None, None]
+
+
+def test_bodies_take_no_more_room_together_than_they_may() -> None:
+    async def story() -> tuple[list[object], bytes | None]:
+        bodies = Bodies(SECRET.encode(), total_bytes=1000)
+        gate = asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b"x" * 400
+            await gate.wait()
+
+        async def quick() -> AsyncIterator[bytes]:
+            yield b"y" * 300
+
+        strangers = [asyncio.create_task(bodies.receive(slow(), "", "one")) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        kept = await bodies.receive(quick(), signature(b"y" * 300), "another")
+        gate.set()
+        return await asyncio.gather(*strangers, return_exceptions=True), kept
+
+    ended, kept = asyncio.run(story())
+    assert kept == b"y" * 300
+    assert sorted(getattr(one, "status", 0) for one in ended) == [0, 503]
 
 
 def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:

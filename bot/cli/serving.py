@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from bot.config.settings import Settings
     from bot.wiring.app import Service
 
-_CONNECTIONS = 512
-
 
 @click.command()
 @click.option(
@@ -67,7 +65,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     """Take webhooks until a signal ends it."""
     import uvicorn
 
-    from bot.web import Door, create_app
+    from bot.web import Door, PatientProtocol, create_app
 
     listener = _listener(settings)
     door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.health, _now)
@@ -77,7 +75,9 @@ def listen(settings: "Settings", service: "Service") -> None:
         access_log=False,
         server_header=False,
         lifespan="off",
-        limit_concurrency=_CONNECTIONS,
+        # Connections and bodies have limits of their own, so that nobody is refused because others talk.
+        http=PatientProtocol,
+        ws="none",
         timeout_graceful_shutdown=10,
     )
     # uvicorn sends itself the signal again once it has ended, and the worker has to end in order too.

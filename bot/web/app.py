@@ -1,12 +1,10 @@
 """The service's HTTP surface: POST /webhook, GET /healthz, GET /metrics, and nothing else.
 
-A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. Its signature is
-compared before anything else is looked at, over the bytes as they came.
+A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
+shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
 """
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
 from collections import deque
@@ -21,17 +19,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from bot.core.pulls.deliveries import Received
+from bot.web.bodies import BODY_BYTES, Bodies, BodyError
 
-# GitHub's own cap for a payload.
-BODY_BYTES = 25 * 1024 * 1024
-# Strangers may send bodies too; together they hold no more than this at any moment.
-_HELD_BYTES = 4 * BODY_BYTES
-# GitHub gives up after 10 s.
-_BODY_S = 8.0
 _SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
 _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[a-z_]{1,64}")
+_LENGTH_DIGITS = 12
 _BATCH = 64
+# Anybody may ask how we are; the database is asked once in this time.
+_FIGURES_S = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -63,48 +59,34 @@ def create_app(door: Door) -> Starlette:
 
 
 class _Webhook:
-    """The three pages; the state is the number of answers of each kind and the bytes that are being read."""
+    """The three pages; the state is the number of answers of each kind and the bodies that are being read."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._secret = door.secret.encode()
+        self._bodies = Bodies(door.secret.encode())
         self._keeper = _Keeper(door.keep)
+        self._asking = asyncio.Lock()
+        self._known: Mapping[str, float] = {}
+        self._figures_at: float | None = None
         self._answers: dict[str, int] = dict.fromkeys(("kept", "repeated", "unsigned", "refused", "failed"), 0)
-        self._held = 0
 
     async def receive(self, request: Request) -> Response:
         """Keep one delivery: 202 new, 200 known, 401 not GitHub's, 4xx not understood, 503 try again."""
-        body, refusal = await self._body(request)
-        if refusal:
+        refusal = _refusal(request)
+        if refusal is not None:
             return self._refuse(*refusal)
-        if not _signed(self._secret, body, request.headers.get("x-hub-signature-256", "")):
-            return self._refuse(401, "unsigned", "the signature is missing or wrong")
-        delivery_id = request.headers.get("x-github-delivery", "")
-        event = request.headers.get("x-github-event", "")
-        if not _DELIVERY_ID.fullmatch(delivery_id) or not _EVENT.fullmatch(event):
-            return self._refuse(400, "refused", "X-GitHub-Delivery or X-GitHub-Event is missing or malformed")
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return self._refuse(415, "refused", "set the webhook's content type to application/json")
-        return await self._keep(Received(delivery_id, event, body, self._door.now()))
-
-    async def _body(self, request: Request) -> tuple[bytes, tuple[int, str, str] | None]:
-        """The raw body, or why it was not read to its end."""
-        parts, size = [], 0
+        signature = request.headers["x-hub-signature-256"]
+        source = request.client.host if request.client else ""
         try:
-            async with asyncio.timeout(_BODY_S):
-                async for part in request.stream():
-                    size += len(part)
-                    self._held += len(part)
-                    if size > BODY_BYTES:
-                        return b"", (413, "refused", "the body is larger than 25 MiB")
-                    if self._held > _HELD_BYTES:
-                        return b"", (503, "refused", "busy")
-                    parts.append(part)
-        except (TimeoutError, ClientDisconnect):
-            return b"", (408, "refused", "the body did not arrive in time")
-        finally:
-            self._held -= size
-        return b"".join(parts), None
+            body = await self._bodies.receive(request.stream(), signature, source)
+        except BodyError as error:
+            return self._refuse(error.status, "refused", error.why)
+        except ClientDisconnect:
+            return self._refuse(408, "refused", "the body did not arrive in time")
+        if body is None:
+            return self._refuse(*_UNSIGNED)
+        delivery_id, event = request.headers["x-github-delivery"], request.headers["x-github-event"]
+        return await self._keep(Received(delivery_id, event, body, self._door.now()))
 
     async def _keep(self, delivery: Received) -> Response:
         try:
@@ -123,7 +105,7 @@ class _Webhook:
     def _refuse(self, status: int, kind: str, why: str) -> Response:
         self._answers[kind] += 1
         # What is left of a body that was not read to its end is not read at all.
-        headers = {"Connection": "close"} if status in (408, 413, 503) else None
+        headers = {"Connection": "close"}
         return PlainTextResponse(f"{why}\n", status_code=status, headers=headers)
 
     async def healthz(self, _: Request) -> Response:
@@ -143,7 +125,12 @@ class _Webhook:
         return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
     async def _figures(self) -> Mapping[str, float]:
-        return await asyncio.to_thread(self._door.health)
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._figures_at is None or now - self._figures_at >= _FIGURES_S:
+                self._known = await asyncio.to_thread(self._door.health)
+                self._figures_at = now
+            return self._known
 
 
 class _Keeper:
@@ -192,11 +179,24 @@ class _Keeper:
         return batch
 
 
-def _signed(secret: bytes, body: bytes, signature: str) -> bool:
-    """Whether the signature is that of the body, in the same time whatever it is."""
-    expected = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()
-    given = signature if _SIGNATURE.fullmatch(signature) else "sha256=" + "0" * 64
-    return hmac.compare_digest(expected, given)
+_UNSIGNED = (401, "unsigned", "the signature is missing or wrong")
+
+
+def _refusal(request: Request) -> tuple[int, str, str] | None:
+    """Why a request is no delivery, as far as its head tells: status, kind and reason."""
+    headers = request.headers
+    if not _SIGNATURE.fullmatch(headers.get("x-hub-signature-256", "")):
+        return _UNSIGNED
+    if not _DELIVERY_ID.fullmatch(headers.get("x-github-delivery", "")) or not _EVENT.fullmatch(
+        headers.get("x-github-event", "")
+    ):
+        return 400, "refused", "X-GitHub-Delivery or X-GitHub-Event is missing or malformed"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415, "refused", "set the webhook's content type to application/json"
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit() or len(length) > _LENGTH_DIGITS or int(length) > BODY_BYTES:
+        return 413, "refused", "the body is larger than 25 MiB"
+    return None
 
 
 async def _fault(request: Request, error: Exception) -> Response:

@@ -1,0 +1,100 @@
+"""Receives bodies of webhooks: checked as they come, kept on disk when long, and the longest waiting given up first."""
+
+import asyncio
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+
+# GitHub's own cap for a payload.
+BODY_BYTES = 25 * 1024 * 1024
+# GitHub gives up after 10 s.
+_BODY_S = 8.0
+# Longer ones lie on disk until their signature is known to be right.
+_IN_MEMORY = 256 * 1024
+
+
+class BodyError(Exception):
+    """A body that was not received to its end: the status of the answer, and why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+        self.why = why
+
+
+@dataclass(eq=False, slots=True)
+class _Arriving:
+    source: str
+    scope: asyncio.Timeout
+    size: int = 0
+    given_up: bool = False
+
+
+class Bodies:
+    """The bodies that arrive now: at most `most`, and `total_bytes` together.
+
+    Where there are more, one of the source with the most bytes is given up, the oldest of them. Behind a proxy all
+    come from one address; then it is the oldest of all. A body is signed or not only at its end, so nothing else tells
+    a stranger's from GitHub's but how long it takes.
+    """
+
+    def __init__(self, secret: bytes, *, most: int = 128, total_bytes: int = 512 * 1024 * 1024) -> None:
+        self._secret = secret
+        self._most = most
+        self._total_bytes = total_bytes
+        self._arriving: dict[_Arriving, None] = {}
+
+    async def receive(self, parts: AsyncIterator[bytes], signature: str, source: str) -> bytes | None:
+        """The body that has this signature, None when it has another; BodyError."""
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
+        with SpooledTemporaryFile(_IN_MEMORY) as file:
+            try:
+                async with asyncio.timeout(_BODY_S) as scope:
+                    with self._place(source, scope) as body:
+                        async for part in parts:
+                            self._grow(body, len(part))
+                            digest.update(part)
+                            file.write(part)
+            except TimeoutError:
+                if body.given_up:
+                    raise BodyError(503, "busy") from None
+                raise BodyError(408, "the body did not arrive in time") from None
+            if not hmac.compare_digest(f"sha256={digest.hexdigest()}", signature):
+                return None
+            file.seek(0)
+            return file.read()
+
+    @contextmanager
+    def _place(self, source: str, scope: asyncio.Timeout) -> Iterator[_Arriving]:
+        body = _Arriving(source, scope)
+        self._arriving[body] = None
+        try:
+            if len(self._arriving) > self._most:
+                self._give_up(besides=body)
+            yield body
+        finally:
+            del self._arriving[body]
+
+    def _grow(self, body: _Arriving, size: int) -> None:
+        body.size += size
+        if body.size > BODY_BYTES:
+            raise BodyError(413, "the body is larger than 25 MiB")
+        if sum(one.size for one in self._arriving if not one.given_up) > self._total_bytes:
+            self._give_up()
+
+    def _give_up(self, besides: _Arriving | None = None) -> None:
+        """Give up the oldest body of the source that holds the most, in bytes and then in number."""
+        bodies = [one for one in self._arriving if one is not besides and not one.given_up]
+        if not bodies:
+            return
+        held: Counter[str] = Counter()
+        for one in bodies:
+            held[one.source] += one.size + 1
+        source = max(held, key=held.__getitem__)
+        oldest = next(one for one in bodies if one.source == source)
+        oldest.given_up = True
+        oldest.scope.reschedule(asyncio.get_running_loop().time())
