@@ -35,6 +35,7 @@ from bot.handlers.base_policy import policy_of
 from bot.handlers.grants import is_own_head, remember_pusher
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
 from bot.handlers.heads import sharing
+from bot.handlers.options import refused_option
 from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import forget_check, reply
 from bot.handlers.trusting import allowed
@@ -168,6 +169,8 @@ def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
         return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
     if command.verb == LEVEL and _is_one_too_many(said, rooms):
         return f"{MAX_WISHES} different wishes for one head are served, and these levels would be one more"
+    if policy is not None and (refused := refused_option(command.options, policy, rooms)):
+        return refused
     entry = _entry(command, said, rooms)
     refused = _why_no_override(entry, pull, policy, rooms) if isinstance(entry, Override) and policy else ""
     if not refused:

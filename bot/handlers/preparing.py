@@ -17,6 +17,7 @@ from bot.core.pulls.wishes import Entry, Wish, baseline_wish, wishes
 from bot.core.rules import Policy
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.checking import in_order
+from bot.handlers.options import refused_image
 from bot.handlers.planning import Planned
 from bot.ports import ForgeError, LimitError, SourceTrees
 
@@ -122,7 +123,8 @@ def _wished(
         changed = _with_options(outline, wish)
         ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
         made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
-        yield replace(made, requires=tuple(renamed.get(one, one) for one in made.requires))
+        options = " ".join(f"{name}={value}" for name, value in sorted(wish.options.items()))
+        yield replace(made, options=options, requires=tuple(renamed.get(one, one) for one in made.requires))
 
 
 def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
@@ -208,8 +210,8 @@ class _Builder:
         site, own = self._rooms.site, self._policy.image
         if not image:
             return site if site.image else site.model_copy(update={"image": str(own)})
-        if image.partition("@")[0].partition(":")[0] != own.name:
-            raise BuildError(f"image={image}: only images of {own.name}, the policy's, may be named")
+        if refused := refused_image(image, self._policy):
+            raise BuildError(refused)
         return site.model_copy(update={"image": image})
 
     def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:

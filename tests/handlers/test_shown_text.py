@@ -1,15 +1,18 @@
 """What people read on GitHub, as GitHub's own renderer shows it: commands are code that can be copied as it is."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import cmarkgfm
 import pytest
 from cmarkgfm.cmark import Options
 
+from bot.adapters.folder import FolderError
 from bot.config.policy import POLICY_PATH
 from bot.core.pulls.ledger import RunState
 from bot.core.pulls.pull import PullState
+from bot.core.pulls.verdict_parts import verdict_sentence
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from tests.fakes.app import APP, POLICY, REF, App, blocks, fails
@@ -242,3 +245,80 @@ def test_a_button_pressed_by_somebody_without_the_role_is_answered_once() -> Non
     assert "stranger" in answer
     assert "needs the role write" in answer
     check_shown(app)
+
+
+def comment(app: App, body: str, author: str = "alice") -> str:
+    """Somebody comments; gives our answer, empty for none."""
+    before = len(app.hub.talk.get(7, ()))
+    hear(comment_event(app.hub.say(REF, author, body)), app.rooms)
+    ours = [one.body for one in app.hub.talk[7][before:] if one.app_id == APP and "reply" in one.body]
+    return "".join(ours)
+
+
+def test_extras_with_different_options_are_told_apart_wherever_they_are_shown() -> None:
+    app = App()
+    app.open(path="src/lora/a.py")
+    asked = ("steps=3", "model=Qwen/Qwen3-0.6B", "model=Qwen/Qwen3-0.6B steps=3")
+    for options in asked:
+        assert comment(app, f"/verl-e2e level0 {options}") == ""
+    look(app)
+    card, gate = app.hub.cards(7)[0].body, app.hub.gate(sha("one"))
+    assert gate is not None
+    for options in asked:
+        assert sum(f"`{options}` |" in line for line in card.splitlines()) == 1
+        assert sum(f"`{options}` |" in line for line in gate.text.splitlines()) == 1
+        (check,) = [one for one in app.hub.runs if one.title.startswith(f"With {options}: ")]
+        assert f"Asked for with `{options}`." in check.summary
+    check_shown(app)
+
+
+@pytest.mark.parametrize(
+    "options", ("image=evil/x:1", "image=verlai/verl-x:1", "steps=2 image=docker.io/verlai/verl:1")
+)
+def test_a_refused_option_is_answered_and_leaves_nothing(options: str) -> None:
+    app = App()
+    app.open(path="src/lora/a.py")
+    look(app, 2)
+    before = app.hub.cards(7)[0].body
+    answer = comment(app, f"/verl-e2e level1 {options}")
+    assert "only images of verlai/verl, the policy's, may be named" in answer
+    assert any(reaction == "confused" for _, reaction in app.hub.reactions)
+    look(app)
+    assert (app.hub.cards(7)[0].body, len(app.hub.runs)) == (before, 2)
+
+
+def test_a_verl_that_is_nowhere_is_a_refused_option() -> None:
+    app = App()
+    app.open(path="src/lora/a.py")
+
+    class Nowhere:
+        def resolve(self, _: str) -> str:
+            raise FolderError("names no commit")
+
+    app.rooms = replace(app.rooms, verl=lambda _: Nowhere())  # type: ignore[arg-type, return-value]
+    answer = comment(app, "/verl-e2e level0 verl_ref=nowhere")
+    assert "`verl_ref=nowhere`: verl's repository has no such commit" in answer
+    assert app.ledger.written == []
+
+
+def test_what_cannot_be_run_counts_for_no_gpu_minutes() -> None:
+    app = App()
+    app.open(path="src/lora/a.py")
+    assert comment(app, "/verl-e2e level1 model=nobody/knows") == ""
+    look(app)
+    known = app.hub.cards(7)[0].body
+    assert re.search(r"about (\d+) planned", known)
+    # A job of an older command whose option the policy refuses by now.
+    app.ledger.written[0] = app.ledger.written[0].model_copy(update={"options": {"image": "evil/image:1"}})
+    look(app)
+    row = next(line for line in app.hub.cards(7)[0].body.splitlines() if "image=evil" in line and line.startswith("|"))
+    assert row.split("|")[4].strip() == ""
+
+
+def test_a_follow_up_names_our_documents_as_ours() -> None:
+    found = verdict_sentence("Give the adapter path. See docs/triage.md#adapter-path. And docs/security.md too.")
+    page = rendered(found)
+    assert page.code == ["docs/triage.md#adapter-path", "docs/security.md"]
+    assert page.text.count(" of verl-e2e") == 2
+    for foreign in ("src/docs/triage.md", "`docs/a.md`", "xdocs/a.md"):
+        assert "of verl-e2e" not in verdict_sentence(foreign)

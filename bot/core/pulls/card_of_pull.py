@@ -1,5 +1,7 @@
 """The card of a pull request from what is known of it and what was decided."""
 
+from dataclasses import replace
+
 from bot.core.pulls.conduct import Steps
 from bot.core.pulls.gate import Gate, GateState, JobState
 from bot.core.pulls.gate import Standing as JobStanding
@@ -55,27 +57,14 @@ def _standing_of(told: Gate) -> Standing:
 
 
 def _row(standing: JobStanding) -> JobRow:
-    planned, shown = float(standing.wanted.gpu_minutes), _OF_JOB[standing.state]
-    if standing.run is not None:
-        made = row_of(standing.run, shown, planned=planned)
-        told = made.detail and standing.override is None and standing.hold is None
-        return made if told else _said(made, standing.because)
-    wanted = standing.wanted
-    return JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned)
-
-
-def _said(row: JobRow, detail: str) -> JobRow:
-    return JobRow(
-        row.job_id,
-        row.standing,
-        row.required,
-        detail,
-        attempt=row.attempt,
-        planned=row.planned,
-        used=row.used,
-        url=row.url,
-        verdict=row.verdict,
-    )
+    wanted, shown = standing.wanted, _OF_JOB[standing.state]
+    # What cannot be run costs nothing.
+    planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
+    if standing.run is None:
+        return JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned, options=wanted.options)
+    made = replace(row_of(standing.run, shown, planned=planned), options=wanted.options)
+    told = made.detail and standing.override is None and standing.hold is None
+    return made if told else replace(made, detail=standing.because)
 
 
 def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bot.core.blocks import Block, fit, folded, folded_text, open_text
-from bot.core.inert import markdown, one_line, sentence
+from bot.core.inert import code, markdown, one_line, sentence
 from bot.core.pulls.check_runs import MAX_OUTPUT
 from bot.core.pulls.commands import PREFIX
 from bot.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
@@ -22,6 +22,7 @@ from bot.core.pulls.verdict_parts import (
     parsed,
     sentence_of,
     texts,
+    verdict_sentence,
 )
 
 MAX_TITLE = 255
@@ -63,7 +64,7 @@ def job_text(standing: Standing) -> CheckText:
     verdict = parsed(run.verdict) if run is not None else {}
     blocks = (_job_head(standing, verdict), *_table(verdict), *_first_lines(verdict))
     return CheckText(
-        title=title(_said(standing)),
+        title=title(_with_options(standing, _said(standing))),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text=fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
@@ -81,10 +82,17 @@ def _said(standing: Standing) -> str:
     return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.because}"
 
 
+def _with_options(standing: Standing, said: str) -> str:
+    """Told apart from a job of the same level that was asked for with other options."""
+    options = standing.wanted.options
+    return f"with {options}: {said}" if options else said
+
+
 def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
     wanted, run = standing.wanted, standing.run
     kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
-    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}"]
+    asked = f" Asked for with {code(wanted.options, 400)}." if wanted.options else ""
+    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
@@ -117,13 +125,13 @@ def _first_lines(verdict: VerdictDocument) -> Iterator[Block]:
         yield open_text("First relevant lines", rows, 12_000)
     mends = texts(verdict, "followups")
     if mends:
-        yield Block("**What to do**\n", tuple(f"- {sentence(one, 600)}" for one in mends), "", 8_000)
+        yield Block("**What to do**\n", tuple(f"- {verdict_sentence(one, 600)}" for one in mends), "", 8_000)
 
 
 def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
     limitations = texts(verdict, "limitations")
     if limitations:
-        rows = tuple(f"- {sentence(one, 600)}" for one in limitations)
+        rows = tuple(f"- {verdict_sentence(one, 600)}" for one in limitations)
         yield Block("### What this does not show\n", rows, "", 24_000)
     evidence = (*texts(verdict, "repositories"), *key_lines(verdict))
     if evidence:
@@ -176,8 +184,9 @@ def _job_row(one: Standing) -> str:
     # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
     running = one.state is JobState.RUNNING
     url = one.run.url if one.run is not None and one.run.state.final else ""
-    why = "its own check tells how far it is" if running else sentence(one.because, 500) + links(url)
-    return f"| {markdown(one.wanted.id, 80)} | {_ICONS[one.state]} {one.state} | {why} |"
+    why = "its own check tells how far it is" if running else verdict_sentence(one.because, 500) + links(url)
+    options = f" {code(one.wanted.options, 200)}" if one.wanted.options else ""
+    return f"| {markdown(one.wanted.id, 80)}{options} | {_ICONS[one.state]} {one.state} | {why} |"
 
 
 def _because(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
@@ -185,7 +194,7 @@ def _because(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     ids = tuple(f"{one.wanted.id}: " for one in required)
     rest = tuple(one for one in told.reasons if not one.startswith(ids)) if ids else told.reasons
     if rest:
-        yield folded(f"Reasons ({len(rest)})", tuple(f"- {sentence(one, 800)}" for one in rest), 16_000)
+        yield folded(f"Reasons ({len(rest)})", tuple(f"- {verdict_sentence(one, 800)}" for one in rest), 16_000)
 
 
 def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
@@ -210,7 +219,7 @@ def _step(one: Standing) -> str:
         case JobState.FAILED:
             return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
         case JobState.BLOCKED if one.run is None:
-            return f"{name}: mend what is lacking ({sentence(one.because, 300)}), or {override}."
+            return f"{name}: mend what is lacking ({verdict_sentence(one.because, 300)}), or {override}."
         case JobState.BLOCKED:
             return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
         case JobState.SKIPPED:

@@ -11,13 +11,13 @@ from enum import StrEnum
 from typing import Any
 
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import markdown, one_line, sentence, summary
+from bot.core.inert import code, markdown, one_line, sentence, summary
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.ledger import Override, Run, RunState
 from bot.core.pulls.overrides import Uncounted
 from bot.core.pulls.reasons_text import reason_blocks
-from bot.core.pulls.verdict_parts import curves, deliverables, key_lines, links, parsed, texts
+from bot.core.pulls.verdict_parts import curves, deliverables, key_lines, links, parsed, texts, verdict_sentence
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
 MARKER = "<!-- verl-e2e:card:v1 -->"
@@ -70,6 +70,8 @@ class JobRow:
     used: float = 0.0
     url: str = ""
     verdict: Mapping[str, Any] = field(default_factory=dict)
+    # The options that somebody asked for it with, empty for none.
+    options: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +186,11 @@ def _job_row(row: JobRow) -> str:
     again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
     required = "yes" if row.required else "extra"
     cells = (
-        markdown(row.job_id, 80) + again,
+        markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
         f"{_ICON[row.standing]} {row.standing}",
         required,
         _minutes(row),
-        sentence(row.detail, 400) + links(row.url),
+        verdict_sentence(row.detail, 400) + links(row.url),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -231,7 +233,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
 
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
     if rows:
-        yield folded(f"{title} ({len(rows)})", tuple(f"- {sentence(one, 500)}" for one in rows), share)
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(one, 500)}" for one in rows), share)
 
 
 def _each_once(card: PullCard, key: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ the expected shape is left out.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from bot.core.inert import markdown, one_line, sentence
 
 VerdictDocument = Mapping[str, Any]
 _MAX_LINK = 500
+# A page of our documentation, which lies beside none of the code that is tested.
+_OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
 _LINK_SIGNS = frozenset(":/._-?=&%#~")
 
 
@@ -29,6 +32,11 @@ def texts(document: VerdictDocument, key: str) -> tuple[str, ...]:
     """The texts listed under a key."""
     value = document.get(key)
     return tuple(str(one) for one in value) if isinstance(value, list) else ()
+
+
+def verdict_sentence(text: str, limit: int = 1000) -> str:
+    """A sentence of a verdict for somebody in another repository: a document of ours is named as one of ours."""
+    return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
 
 
 def rows_of(document: VerdictDocument, key: str) -> tuple[Mapping[str, Any], ...]:
@@ -51,7 +59,7 @@ def deliverables(document: VerdictDocument) -> tuple[str, ...]:
 
 def _deliverable(one: Mapping[str, Any]) -> str:
     name, outcome = markdown(str(one.get("name", "")), 80), markdown(str(one.get("outcome", "")), 40)
-    return f"| {name} | **{outcome}** | {sentence(str(one.get('detail', '')), 500)} |"
+    return f"| {name} | **{outcome}** | {verdict_sentence(str(one.get('detail', '')), 500)} |"
 
 
 def key_lines(document: VerdictDocument) -> tuple[str, ...]:

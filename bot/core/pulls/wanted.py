@@ -24,6 +24,8 @@ class WantedJob:
     required: bool = True
     asked_by: str = ""
     gpu_minutes: int = 0
+    # The options that it was asked for with, `name=value` with spaces between; empty for none.
+    options: str = ""
 
     @property
     def digest(self) -> str:
