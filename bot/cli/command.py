@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from bot import __version__
+from bot.cli.step_output import neutralise_streams
 
 if TYPE_CHECKING:
     from bot.core.judging.card import Card
@@ -106,6 +107,8 @@ def main() -> NoReturn:
         # A progress bar of a log, or a file name that is no text, must not end a verb that did its work.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        neutralise_streams()
     try:
         code = cli.main(standalone_mode=False)
     except _ReaderLeftError:

@@ -31,8 +31,8 @@ _COMMIT = re.compile(r"(?<!\w)[0-9a-fA-F]{7,40}(?!\w)")
 # What stands between two single backticks, and behind one where the text was cut.
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)|(?<!`)`([^`]+ \.\.\.)$")
 # Line ends as Python and .NET have them; a run of white space is one line's, so that this stays linear.
-_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
-_COMMAND = re.compile(rf"(?:^|[{_ENDS}])[^\S{_ENDS}]*::|##\[")
+LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_COMMAND = re.compile(rf"(?:^|[{LINE_ENDS}])[^\S{LINE_ENDS}]*::|##\[")
 
 
 def one_line(text: str, limit: int = 4000) -> str:

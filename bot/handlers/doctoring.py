@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from bot.config.policy import POLICY_PATH, load_policy, packaged_policy
+from bot.core.planning.policy_lint import lint_image
 from bot.core.pulls.capabilities import DEFAULT_GATE
 from bot.core.pulls.checkup import (
     Finding,
@@ -89,6 +90,7 @@ def examine(
         ("webhook", lambda: _hook(setup, rooms)),
         ("deliveries", lambda: _deliveries(rooms, now, redeliver=redeliver)),
         ("policy", lambda: told),
+        ("image", lambda: _image(policy)),
         ("verl", lambda: _verl(policy, rooms)),
         ("required check", lambda: _branch(repository, branch, setup, policy, rooms)),
         ("workflow", lambda: _workflow(repository, branch, setup, rooms)),
@@ -162,6 +164,12 @@ def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | 
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
         return None, (ill(about, f"{first}{also}", "mend it: until then no pull request is planned"),)
+
+
+def _image(policy: Policy | None) -> Iterator[Finding]:
+    for sentence in lint_image(policy) if policy else ():
+        what, _, fix = sentence.partition("; ")
+        yield note("image", what, fix)
 
 
 def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:

@@ -17,10 +17,19 @@ def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words:
     identifiers of those files.
     """
     return (
+        *lint_image(policy),
         *_idle_paths(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
         *_unjudged(policy, paths, symbols),
     )
+
+
+def lint_image(policy: Policy) -> tuple[str, ...]:
+    """A sentence where the image is named by its tag alone."""
+    if policy.image.digest:
+        return ()
+    what = f"image: {policy.image} is pinned by its tag alone, so whoever may push that tag chooses what the hosts run"
+    return (f"{policy.source}: {what}; set image.digest to what `docker buildx imagetools inspect` shows",)
 
 
 def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
