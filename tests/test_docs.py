@@ -214,3 +214,27 @@ def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: 
         assert "ref" not in job["steps"][0]["with"]
     # YAML reads the key `on` as a truth.
     assert set(workflow[True]) <= {*WRITING, "workflow_dispatch"}
+
+
+def test_the_network_policy_of_the_egress_page_is_one() -> None:
+    """Nothing comes in, and out go only names and the proxy; every key is one of the API's."""
+    block = _between(_text("egress.md"), "kubernetes").removeprefix("```yaml\n").removesuffix("```\n")
+    document = yaml.safe_load(block)
+    assert (document["apiVersion"], document["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
+    assert set(document["metadata"]) == {"name", "namespace"}
+    spec = document["spec"]
+    assert (spec["podSelector"], spec["policyTypes"], spec["ingress"]) == ({}, ["Ingress", "Egress"], [])
+    for rule in spec["egress"]:
+        assert set(rule) == {"to", "ports"}
+        assert all(set(peer) <= {"namespaceSelector", "podSelector", "ipBlock"} for peer in rule["to"])
+        assert all(set(port) == {"protocol", "port"} for port in rule["ports"])
+    assert [peer["ipBlock"]["cidr"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer] == [
+        "10.20.0.5/32"
+    ]
+
+
+@pytest.mark.parametrize("name", ["nftables", "slurm"])
+def test_the_filters_of_the_egress_page_end_with_a_refusal(name: str) -> None:
+    rules = [line.strip() for line in _between(_text("egress.md"), name).splitlines()]
+    assert next(line for line in reversed(rules) if line not in {"}", "```", ""}).endswith("drop")
+    assert sum(line.count("{") - line.count("}") for line in rules) == 0
