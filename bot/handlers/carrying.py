@@ -1,5 +1,6 @@
 """Carry a pass forward to a merge group where nothing that the job can reach differs: no GPU learns anything new."""
 
+from bot.core.jobs import Job
 from bot.core.judging.outcome import Result
 from bot.core.pulls.job_order import portable
 from bot.core.pulls.ledger import Run, RunState, run_key
@@ -7,6 +8,7 @@ from bot.core.pulls.pull import MergeGroup, Target
 from bot.core.pulls.wanted import WantedJob, runs_of
 from bot.core.rules import Policy
 from bot.handlers.app_rooms import AppRooms
+from bot.ports import LimitError
 
 
 def carry_forward(
@@ -23,9 +25,17 @@ def carry_forward(
         origin = next((run for run in reversed(passed) if _is_like(run, one)), None)
         if origin is None:
             continue
-        if one.job and rooms.analysis.reaches_the_same(target, origin.head_sha, policy, one.job):
+        if one.job and _reaches_the_same(target, origin.head_sha, policy, one.job, rooms):
             found.append(rooms.ledger.put_run(_carried(origin, one, target, rooms)))
     return tuple(found)
+
+
+def _reaches_the_same(group: MergeGroup, origin_sha: str, policy: Policy, job: Job, rooms: AppRooms) -> bool:
+    try:
+        return rooms.analysis.reaches_the_same(group, origin_sha, policy, job)
+    except LimitError:
+        # Not known, so the job runs on the group itself.
+        return False
 
 
 def _passed(run: Run) -> bool:

@@ -45,6 +45,13 @@ def tell_failure(target: Target, error: Exception, rooms: AppRooms) -> None:
                 post_checks(target, (_failed(planning, error),), rooms)
 
 
+def tell_set_aside(target: Target, why: str, rooms: AppRooms) -> None:
+    """Close the gate of a head that is not looked at for a while, and say why."""
+    planning = _planning(target, _gate_name(target, rooms))
+    hint = "Other pull requests go on. It is looked at again in a quarter of an hour; the service's log says more."
+    post_checks(target, (_closed(planning, why, hint),), rooms)
+
+
 def _may_pass(error: Exception) -> bool:
     passing = isinstance(error, ForgeError) and error.passing
     return passing or (isinstance(error, BackendError) and not error.final)
@@ -69,16 +76,23 @@ def _planning(target: Target, name: str) -> CheckRun:
     )
 
 
+_AGAIN = "It is tried again by itself, and at once by `/verl-e2e status`."
+
+
 def _failed(planning: CheckRun, error: Exception) -> CheckRun:
     # What is ours and unexpected goes to the log, not onto a pull request.
     told = isinstance(error, BackendError) or getattr(error, "user_mistake", False)
     why = sentence(str(error), 1000) if told else "An internal error of verl-e2e; its log says more"
+    return _closed(planning, why, _AGAIN)
+
+
+def _closed(planning: CheckRun, why: str, hint: str) -> CheckRun:
     return CheckRun(
         name=planning.name,
         head_sha=planning.head_sha,
         status=CheckStatus.COMPLETED,
         conclusion=Conclusion.ACTION_REQUIRED,
         title=FAILED,
-        summary=f"**{why}.**\n\nIt is tried again by itself, and at once by `/verl-e2e status`.\n",
+        summary=f"**{why}.**\n\n{hint}\n",
         external_id=planning.external_id,
     )

@@ -47,7 +47,7 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
 
     Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
     """
-    target = _target(reference, rooms)
+    target = target_of(reference, rooms)
     if target is None:
         return None
     try:
@@ -98,7 +98,8 @@ def _gate_of(pull: Pull, rooms: AppRooms, troubles: Troubles) -> Gate:
     return conduct(replace(_situation(pull, entries, runs, rooms), elsewhere=elsewhere)).gate
 
 
-def _target(reference: Reference, rooms: AppRooms) -> Target | None:
+def target_of(reference: Reference, rooms: AppRooms) -> Target | None:
+    """The target as it is now, None when it is gone."""
     if isinstance(reference, MergeGroup):
         return with_group_facts(reference, rooms)
     try:

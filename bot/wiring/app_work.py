@@ -34,8 +34,8 @@ from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
 from bot.handlers.redelivering import Redelivery
+from bot.handlers.returning import reconcile_counted
 from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError, Worklist
 from bot.wiring.analysis import LimitedAnalysis
 from bot.wiring.app import MakeWork
@@ -72,7 +72,7 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
 
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories, worklist),
-            reconcile=lambda target: reconcile(read_reference(target), rooms),
+            reconcile=lambda target: reconcile_counted(read_reference(target), rooms),
             open_targets=lambda: _open_targets(ledger, rooms),
             missed_targets=missed,
             now=now,

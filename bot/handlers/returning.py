@@ -1,0 +1,56 @@
+"""Looks that never returned: what ends the service again and again is set aside for a while, and its gate says so."""
+
+from datetime import timedelta
+
+from bot.core.pulls.ledger import Posted
+from bot.core.pulls.pull import PullRef
+from bot.core.pulls.references import Reference
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.first_sign import tell_set_aside
+from bot.handlers.reconciling import reconcile, target_of
+
+MOST_BEGUN = 3
+REST = timedelta(minutes=15)
+_LOOK = "look"
+
+
+def reconcile_counted(reference: Reference, rooms: AppRooms) -> float | None:
+    """`reconcile`, counted before it begins: one that never returned three times in a row waits, and others go on.
+
+    A look that fails has returned. One that was cut off by a restart has not, nor one that ended the service.
+    """
+    found = rooms.ledger.posted(reference.repository, _LOOK, _subject(reference))
+    begun = found.remote_id if found is not None else 0
+    if found is not None and begun >= MOST_BEGUN and rooms.clock.now() - found.at < REST:
+        return _set_aside(reference, begun, rooms)
+    _note(reference, begun + 1, rooms)
+    try:
+        again_s = reconcile(reference, rooms)
+    except Exception:
+        _note(reference, 0, rooms)
+        raise
+    _note(reference, 0, rooms)
+    return again_s
+
+
+def _set_aside(reference: Reference, begun: int, rooms: AppRooms) -> float:
+    target = target_of(reference, rooms)
+    if target is not None:
+        tell_set_aside(target, f"verl-e2e was ended {begun} times while it looked at this head", rooms)
+    return REST.total_seconds()
+
+
+def _note(reference: Reference, begun: int, rooms: AppRooms) -> None:
+    rooms.ledger.put_posted(
+        Posted(
+            repository=reference.repository,
+            kind=_LOOK,
+            subject=_subject(reference),
+            remote_id=begun,
+            at=rooms.clock.now(),
+        )
+    )
+
+
+def _subject(reference: Reference) -> str:
+    return str(reference.number) if isinstance(reference, PullRef) else reference.head_sha

@@ -1,0 +1,141 @@
+"""What a stranger wrote takes too much, or ends the service: the pull request is told, and nothing goes on for ever."""
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bot.core.judging.outcome import Result
+from bot.core.pulls.ledger import Run
+from bot.core.pulls.pull import Target
+from bot.core.rules import Policy
+from bot.handlers.analysis import DirectAnalysis
+from bot.handlers.app_rooms import AppRooms
+from bot.handlers.collecting import MOST_JUDGINGS
+from bot.handlers.judging_ended import Judged
+from bot.handlers.planning import Planned
+from bot.handlers.reconciling import reconcile
+from bot.handlers.returning import MOST_BEGUN, REST, reconcile_counted
+from bot.ports import LimitError
+from tests.fakes.app import REF, App, passes
+from tests.fakes.trees import sha
+
+
+class Killed(BaseException):
+    """The end of the process, as far as a handler can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Troubled(DirectAnalysis):
+    """An analysis that raises, and counts how often it was asked."""
+
+    planning: BaseException | None = None
+    judging: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+
+    def plan(self, target: Target, policy: Policy) -> Planned:
+        self.asked.append("plan")
+        if self.planning is not None:
+            raise self.planning
+        return DirectAnalysis.plan(self, target, policy)
+
+    def judge(self, run: Run, folder: Path) -> Judged:
+        self.asked.append("judge")
+        if self.judging is not None:
+            raise self.judging
+        return DirectAnalysis.judge(self, run, folder)
+
+
+def troubled(app: App, planning: BaseException | None = None, judging: Exception | None = None) -> AppRooms:
+    plain = app.analysis()
+    own = Troubled(plain.changes, plain.uses, plain.summaries, plain.folders, planning, judging)
+    return replace(app.rooms, analysis=own)
+
+
+def asked(rooms: AppRooms) -> list[str]:
+    assert isinstance(rooms.analysis, Troubled)
+    return rooms.analysis.asked
+
+
+def gate(app: App, head: str = "one") -> tuple[str, str]:
+    found = app.hub.gate(sha(head))
+    assert found is not None
+    return found.conclusion, found.title + found.summary
+
+
+def test_a_change_that_takes_too_much_closes_its_gate_and_is_not_tried_again() -> None:
+    app = App()
+    app.open()
+    rooms = troubled(app, LimitError("the number of files", "200,000"))
+    for _ in range(3):
+        assert reconcile(REF, rooms) is None
+        app.clock.pass_s(3600)
+    conclusion, told = gate(app)
+    assert conclusion == "action_required"
+    assert "cannot be planned" in told
+    assert "the number of files exceeds 200,000" in told.replace("\\", "")
+    assert asked(rooms) == ["plan"]
+    app.push("two")
+    reconcile(REF, rooms)
+    assert asked(rooms) == ["plan", "plan"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a fault"), IndexError("tuple index out of range"), RecursionError()])
+def test_judging_that_fails_again_and_again_is_blocked_and_not_tried_for_ever(error: Exception) -> None:
+    app = App()
+    app.open()
+    rooms = troubled(app, judging=error)
+    reconcile(REF, rooms)
+    app.backend.begin()
+    app.backend.finish(app.backend.live()[0], passes)
+    for _ in range(MOST_JUDGINGS - 1):
+        with pytest.raises(type(error)):
+            reconcile(REF, rooms)
+    reconcile(REF, rooms)
+    (run,) = app.ledger.runs(REF.repository, number=REF.number)
+    assert (run.state.final, run.result) == (True, Result.BLOCKED)
+    assert run.sentence == f"what the run left cannot be judged: judging it failed 5 times ({type(error).__name__})"
+    assert gate(app)[0] == "action_required"
+
+
+def test_a_run_folder_that_takes_too_much_is_blocked_at_once() -> None:
+    app = App()
+    app.open()
+    rooms = troubled(app, judging=LimitError("the memory that it needs", "2048 MiB"))
+    reconcile(REF, rooms)
+    app.backend.begin()
+    app.backend.finish(app.backend.live()[0], passes)
+    reconcile(REF, rooms)
+    (run,) = app.ledger.runs(REF.repository, number=REF.number)
+    assert run.sentence == "what the run left cannot be judged: the memory that it needs exceeds 2048 MiB"
+
+
+def test_a_look_that_never_returned_three_times_is_set_aside_and_tried_again_later() -> None:
+    app = App()
+    app.open()
+    rooms = troubled(app, Killed())
+    for _ in range(MOST_BEGUN):
+        with pytest.raises(Killed):
+            reconcile_counted(REF, rooms)
+    assert len(asked(rooms)) == MOST_BEGUN
+    assert reconcile_counted(REF, rooms) == REST.total_seconds()
+    assert len(asked(rooms)) == MOST_BEGUN
+    conclusion, told = gate(app)
+    assert (conclusion, "was ended 3 times" in told) == ("action_required", True)
+    app.clock.pass_s((REST + timedelta(seconds=1)).total_seconds())
+    assert reconcile_counted(REF, app.rooms) is not None
+    assert gate(app)[0] != "action_required"
+
+
+def test_a_look_that_fails_or_ends_is_no_look_that_never_returned() -> None:
+    app = App()
+    app.open()
+    rooms = troubled(app, RuntimeError("a fault"))
+    for _ in range(MOST_BEGUN + 2):
+        with pytest.raises(RuntimeError):
+            reconcile_counted(REF, rooms)
+    assert len(asked(rooms)) == MOST_BEGUN + 2
+    for _ in range(MOST_BEGUN + 2):
+        reconcile_counted(REF, app.rooms)
+    assert gate(app)[0] != "action_required"
