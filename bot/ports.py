@@ -37,7 +37,11 @@ class SourceTrees(ChangeSource, Protocol):
     """A change source that also gives whole trees and many contents at once."""
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
-        """The files at a revision below a folder, each with the id of its content."""
+        """The plain files at a revision below a folder, each with the id of its content."""
+        ...
+
+    def links(self, revision: str) -> Mapping[str, str]:
+        """The symbolic links and submodules at a revision, each with the id of its content or its commit."""
         ...
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:

@@ -211,12 +211,17 @@ class GitRepository:
         return tuple((row[0], row[1]) for row in rows if len(row) > 1)
 
     def tree(self, revision: str, under: str = "") -> dict[str, str]:
-        """The files at a commit below a folder, each with the id of its content; links and submodules left out."""
+        """The plain files at a commit below a folder, each with the id of its content; `links` has the others."""
         arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
         out = self._run(*arguments, *(["--", _literal(under)] if under.strip("/") else []))
         if out.count(b"\0") > MOST_ENTRIES:
             raise LimitError("the number of files", f"{MOST_ENTRIES:,}")
         return {name: sha for mode, _, sha, name in _tree_entries(out) if mode.startswith("100")}
+
+    def links(self, revision: str) -> dict[str, str]:
+        """The symbolic links and submodules of a commit, each with the id of its content or its commit."""
+        out = self._run("ls-tree", "-r", "-z", "--full-tree", self.resolve(revision))
+        return {name: sha for mode, _, sha, name in _tree_entries(out) if not mode.startswith("100")}
 
     def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
         """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""

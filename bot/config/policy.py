@@ -102,7 +102,7 @@ class _SymbolRule(Document):
     words: Words | None = None
     unless: Words | None = None
     imports: Words | None = None
-    kinds: tuple[Literal["added", "removed", "changed", "renamed"], ...] = ()
+    kinds: tuple[Literal["added", "removed", "changed", "renamed", "import time"], ...] = ()
     features: tuple[Text, ...] = ()
     variants: tuple[Annotated[str, AfterValidator(_variant)], ...] = ()
 

@@ -14,6 +14,7 @@ from bot.core.pulls.capabilities import (
     GateSettings,
     OverrideRules,
 )
+from bot.core.reach.changes import IMPORT_TIME
 from bot.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
 
 
@@ -207,25 +208,27 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Classified:
-    """What the policy says of one path: the exemption, or the rules that it meets (none: unknown), and its families.
-
-    Where the inside of the path was judged, `effects` holds what runs of it, each with the rules that it meets.
-    """
-
-    path: str
-    exemption: Exemption | None
-    rules: tuple[Rule, ...]
-    families: tuple[Family, ...]
-    effects: tuple["JudgedEffect", ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedEffect:
     """One effect of a change and the rules that it meets."""
 
     effect: Effect
     rules: tuple[SymbolRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """What the policy says of one path."""
+
+    path: str
+    # What sets the path aside, None when it counts.
+    exemption: Exemption | None
+    # The rules that it meets; none means that nothing names it.
+    rules: tuple[Rule, ...]
+    families: tuple[Family, ...]
+    # What runs of the path, each with the rules that it meets; None where its inside was not judged.
+    effects: tuple[JudgedEffect, ...] | None = None
+    # Why nothing is known of a path that may be imported, empty for any other.
+    unknown: str = ""
 
 
 def classify(path: str, policy: Policy, effects: Effects | None = None) -> Classified:
@@ -235,12 +238,21 @@ def classify(path: str, policy: Policy, effects: Effects | None = None) -> Class
     """
     exemption = next((one for one in policy.exemptions if one.patterns.match(path)), None)
     inside = effects.inside(path) if effects is not None else None
+    unknown = effects.unknown.get(path, "") if effects is not None else ""
+    if unknown:
+        rules = () if exemption is not None else _rules(path, policy)
+        return Classified(path, None, rules, _families(path, policy), unknown=unknown)
     if exemption is not None and not (exemption.unless_reached and inside is not None):
-        return Classified(path, exemption, (), ())
+        if inside is None or not inside.at_import:
+            return Classified(path, exemption, (), ())
+        return Classified(path, None, (), (), _held(inside.at_import, policy))
     if inside is not None:
         return _judged(path, inside, policy)
-    rules = tuple(rule for rule in policy.rules if rule.patterns.match(path))
-    return Classified(path, None, rules, _families(path, policy))
+    return Classified(path, None, _rules(path, policy), _families(path, policy))
+
+
+def _rules(path: str, policy: Policy) -> tuple[Rule, ...]:
+    return tuple(rule for rule in policy.rules if rule.patterns.match(path))
 
 
 def _families(path: str, policy: Policy) -> tuple[Family, ...]:
@@ -248,16 +260,18 @@ def _families(path: str, policy: Policy) -> tuple[Family, ...]:
 
 
 def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
-    if not inside.effects:
-        return Classified(path, Exemption(inside.because, PathPatterns(()), inside.detail), (), (), ())
+    asking = _held((*inside.effects, *inside.at_import), policy)
+    if asking:
+        return Classified(path, None, (), _families(path, policy), asking)
+    name, because = (inside.because, inside.detail) if inside.because else (IMPORT_ONLY, IMPORT_ONLY_BECAUSE)
+    return Classified(path, Exemption(name, PathPatterns(()), because), (), (), ())
+
+
+def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
+    """The effects that ask for something: those that meet a rule, and those that no rule names."""
     rules = policy.reach.rules if policy.reach else ()
-    judged = tuple(
-        JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in inside.effects
-    )
-    asking = tuple(one for one in judged if one.rules)
-    if not asking:
-        return Classified(path, Exemption(IMPORT_ONLY, PathPatterns(()), IMPORT_ONLY_BECAUSE), (), (), ())
-    return Classified(path, None, (), _families(path, policy), asking)
+    judged = tuple(JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in effects)
+    return tuple(one for one in judged if one.rules or one.effect.kind != "imports")
 
 
 def meets(effect: Effect, rule: SymbolRule) -> bool:
@@ -267,7 +281,7 @@ def meets(effect: Effect, rule: SymbolRule) -> bool:
     if rule.imports is not None or effect.kind == "imports":
         names = effect.statements[0] if effect.statements else frozenset[str]()
         return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
-    if rule.kinds and effect.kind not in rule.kinds:
+    if (rule.kinds or effect.kind == IMPORT_TIME) and effect.kind not in rule.kinds:
         return False
     if not _symbol_meets(effect, rule):
         return False

@@ -11,11 +11,12 @@ from bot.core.planning.explain import Explanation, explanations
 from bot.core.planning.plan import Plan, plan, with_tests
 from bot.core.planning.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
-from bot.core.reach.dependencies import changed_requirements
+from bot.core.reach.dependencies import changed_requirements, same_build
 from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize
+from bot.core.reach.standins import TreeNames, stand_ins
 from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
 from bot.core.rules import Policy, ReachPolicy, classify
@@ -27,6 +28,7 @@ _SHOWN_BUMPED = 20
 _IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
 _REQUIREMENTS = ("pyproject.toml", "uv.lock")
+_TOO_DEEP = "the chain of imports or of classes"
 _SAME_REQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -85,13 +87,15 @@ class Planner:
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level]) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
-        if not any(_is_source(one, policy, policy.reach) for one in change.paths):
+        unknown = self._stand_ins(change, policy.reach)
+        if not unknown and not any(_is_source(one, policy.reach) for one in change.paths):
             inside = self._requirements(change, policy.reach)
             known = Effects(inside, {}, ("No source file that verl could reach differs.",))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both)
+        effects = replace(effects, unknown={**effects.unknown, **unknown})
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
 
@@ -131,34 +135,41 @@ class Planner:
         """One tree with all that is reached in it, from memory where it was followed before."""
         assert policy.reach is not None
         key = (revision, policy.source)
-        found = self._trees.pop(key, None) or self._follow(revision, policy, policy.reach)
+        found = self._trees.pop(key, None) or self._follow(revision, policy.reach)
         self._trees[key] = found
         while len(self._trees) > _KEPT_TREES:
             del self._trees[next(iter(self._trees))]
         return found
 
-    def _follow(self, revision: str, policy: Policy, reach: ReachPolicy) -> _Tree:
+    def _follow(self, revision: str, reach: ReachPolicy) -> _Tree:
         files: dict[str, str] = {}
         for root in reach.roots:
             files.update(self._repository.tree(revision, root))
-        paths = {
-            name: path
-            for path in files
-            if (name := module_name(path, reach.roots)) is not None and not self._is_aside(path, policy)
-        }
+        # A package is taken before a module of the same name.
+        ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
+        paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]])
-        followed = Reach(program, self._uses.entries)
+        try:
+            followed = Reach(program, self._uses.entries)
+        except RecursionError:
+            return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
         unread = tuple(
             sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
         )
         return _Tree(files, program, followed, unread)
 
-    def _is_aside(self, path: str, policy: Policy) -> bool:
-        key = (path, policy.source)
-        if key not in self._aside:
-            self._aside[key] = _set_aside(path, policy)
-        return self._aside[key]
+    def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
+        """The changed names of which no content tells what they do."""
+        base, head = (self._names(revision, reach) for revision in (change.merge_base or change.base, change.head))
+        return stand_ins(change.names(), (base, head), reach.roots, reach.package)
+
+    def _names(self, revision: str, reach: ReachPolicy) -> TreeNames:
+        files = {path for root in reach.roots for path in self._repository.tree(revision, root)}
+        links = self._repository.links(revision)
+        targets = self._repository.read_objects(sorted(set(links.values()))) if links else {}
+        texts = {path: (targets.get(blob) or b"").decode("utf-8", "surrogateescape") for path, blob in links.items()}
+        return TreeNames(frozenset(files), texts)
 
     def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
         known = dict(self._summaries.load(blobs))
@@ -175,23 +186,40 @@ class Planner:
     def _effects(
         self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree], both: Sides
     ) -> Effects:
-        pairs = [(one.old_path or one.path, one.path) for one in change.paths if _is_source(one, policy, reach)]
+        imported = {name for tree in trees for name in tree.reach.imported}
+        pairs = [
+            pair
+            for one in change.paths
+            if _is_source(one, reach)
+            for pair in [(one.old_path or one.path, one.path)]
+            if not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
+        ]
         wanted = [
             tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
         ]
         contents = self._repository.read_objects(wanted)
-        absent: dict[str, str] = {}
+        unread: dict[str, str] = {}
         versions = []
         for pair in pairs:
             blobs = [tree.files.get(path) for tree, path in zip(trees, pair, strict=True)]
             if any(blob is not None and contents[blob] is None for blob in blobs):
-                absent.update(dict.fromkeys(pair, ABSENT))
+                unread.update(dict.fromkeys(pair, ABSENT))
                 continue
             old, new = (contents[blob] if blob is not None else None for blob in blobs)
             versions.append((Version(pair[0], old), Version(pair[1], new)))
-        found = effects_of(versions, both, reach.roots)
+        found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy))
+        unread |= found.unread
+        unknown = {path: why for path, why in unread.items() if module_name(path, reach.roots) in imported}
+        doubted = _doubted(found.paths, trees)
         paths = {**self._requirements(change, reach), **found.paths}
-        return Effects(_doubted(paths, trees), {**absent, **found.unread}, self._remarks(trees))
+        paths = {path: inside for path, inside in paths.items() if path not in doubted}
+        return Effects(paths, unread, self._remarks(trees), {**doubted, **unknown})
+
+    def _is_aside(self, path: str, policy: Policy) -> bool:
+        key = (path, policy.source)
+        if key not in self._aside:
+            self._aside[key] = _set_aside(path, policy)
+        return self._aside[key]
 
     def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
         names = [name for name in _REQUIREMENTS if reach.dependencies and name in change.names()]
@@ -201,6 +229,8 @@ class Planner:
         """Whether the file is known to keep every requirement that a run of verl imports."""
         old = self._repository.read_blob(change.merge_base or change.base, name)
         new = self._repository.read_blob(change.head, name)
+        if name == "pyproject.toml" and not same_build(old, new):
+            return False
         return changed_requirements(old, new, reach.dependencies) == ()
 
     def _remarks(self, trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
@@ -232,19 +262,19 @@ def _set_aside(path: str, policy: Policy) -> bool:
     return any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
 
 
-def _is_source(one: ChangedPath, policy: Policy, reach: ReachPolicy) -> bool:
-    """Whether the inside is compared: source on both sides, and not set aside whatever reaches it."""
+def _is_source(one: ChangedPath, reach: ReachPolicy) -> bool:
+    """Whether the inside is compared: source on both sides."""
     names = (one.old_path or one.path, one.path)
-    known = one.submodule is None and all(module_name(name, reach.roots) for name in names)
-    return known and not all(_set_aside(name, policy) for name in names)
+    return one.submodule is None and all(module_name(name, reach.roots) for name in names)
 
 
-def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, Inside]:
-    """Where a file on the way could not be read, "not reached" is no answer: such paths are judged by their names."""
-    changed_alone = {path for tree in trees for path in tree.unread}
-    if not changed_alone:
-        return paths
-    return {path: inside for path, inside in paths.items() if inside.effects or inside.because == NO_EFFECT}
+def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, str]:
+    """Where a file on the way could not be read, "not reached" is no answer: nothing is known of such paths."""
+    unread = sorted({path for tree in trees for path in tree.unread})
+    if not unread:
+        return {}
+    why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
+    return {path: why for path, inside in paths.items() if not inside.effects and inside.because != NO_EFFECT}
 
 
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from bot.core.jobs import Job
 from bot.core.reach.program import module_name
+from bot.core.reach.standins import is_among
 from bot.core.rules import Policy
 from bot.handlers.planning import Planner
 from bot.ports import SourceTrees
@@ -13,12 +14,15 @@ from bot.ports import SourceTrees
 def reach_digest(trees: SourceTrees, revision: str, policy: Policy, job: Job, planner: Planner) -> str:
     """SHA-256 over every file, with its content's id, that a run of the job can reach at a revision.
 
-    Of source files those that verl's entries import, of others all that the policy does not set aside, and the tests
-    that the job runs. Empty where an imported file could not be read: then reach is not known.
+    Of source files those that verl's entries import, of others all that the policy does not set aside or that lie
+    among the sources, and the tests that the job runs. Empty where reach is not known: an imported file could not be
+    read, or a link lies among the sources.
     """
-    files = trees.tree(revision)
+    links = trees.links(revision)
+    files = {**trees.tree(revision), **links}
     imported = _imported(revision, policy, planner)
-    if imported is None:
+    roots = policy.reach.roots if policy.reach is not None else ()
+    if imported is None or any(is_among(link, roots) for link in links):
         return ""
     reached = sorted(_reached(files, policy, job, imported))
     return hashlib.sha256(
@@ -41,7 +45,9 @@ def _reached(files: Iterable[str], policy: Policy, job: Job, imported: frozenset
         if name is not None:
             counts = name in imported
         else:
-            aside = any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
+            aside = not is_among(path, roots) and any(
+                not one.unless_reached and one.patterns.match(path) for one in policy.exemptions
+            )
             counts = not aside or path in tests or path.endswith("/conftest.py")
         if counts:
             yield path

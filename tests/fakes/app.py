@@ -352,6 +352,9 @@ class FakeSource:
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
         return {self.paths.get(revision, "docs/a.md"): "1" * 40}
 
+    def links(self, revision: str) -> Mapping[str, str]:
+        return {}
+
     def read_objects(self, ids: object) -> Mapping[str, bytes | None]:
         return {}
 

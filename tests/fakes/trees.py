@@ -10,6 +10,12 @@ from bot.core.reach.summary import Summary
 Files = Mapping[str, str | bytes]
 
 
+class LinkTo(str):
+    """The content of a symbolic link."""
+
+    __slots__ = ()
+
+
 def sha(name: str) -> str:
     """A commit id that is the same for the same name."""
     return hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
@@ -39,7 +45,11 @@ class FakeTrees:
         return _bytes(content) if content is not None else None
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
-        return {path: _id(path, text) for path, text in self.commits[revision].items() if path.startswith(under)}
+        files = {path: text for path, text in self.commits[revision].items() if not _is_link(text)}
+        return {path: _id(path, text) for path, text in files.items() if path.startswith(under)}
+
+    def links(self, revision: str) -> Mapping[str, str]:
+        return {path: _id(path, text) for path, text in self.commits[revision].items() if _is_link(text)}
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         known = {
@@ -61,6 +71,10 @@ class FakeSummaries:
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         self.known.update(summaries)
+
+
+def _is_link(text: str | bytes) -> bool:
+    return isinstance(text, LinkTo)
 
 
 def _bytes(text: str | bytes) -> bytes:

@@ -137,7 +137,7 @@ def levels(made: Planned) -> list[int]:
         ("src/lib/families.py", 'return ["a"]', 'return ["b"]', [0, 4]),
         ("src/lib/peft.py", "return n", "return n + 1", [0, 1]),
         ("src/lib/peft.py", "def attach", "import core.new\n\n\ndef attach", [0]),
-        ("src/lib/peft.py", "def attach", "import other.new\n\n\ndef attach", []),
+        ("src/lib/peft.py", "def attach", "import other.new\n\n\ndef attach", [0]),
         ("src/lib/loop.py", "return 1", "return 2", []),
         ("src/lib/recipes/one.py", "return 1", "return 2", []),
         ("README.md", "# lib", "# Lib", []),
@@ -158,7 +158,8 @@ def test_a_reason_names_symbol_and_chain_from_a_line_of_verl() -> None:
 
 def test_what_asks_for_nothing_says_why() -> None:
     made = planned(edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")).plan
-    assert "verl reaches none of the changed symbols (spare)" in made.not_required[0].because
+    assert "imported without effect" in made.not_required[0].because
+    assert "reaches none of the changed symbols (spare)" in made.not_required[0].because
     comment = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
     assert "only comments" in comment.not_required[0].because
 

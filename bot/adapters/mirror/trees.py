@@ -65,6 +65,10 @@ class MirrorTrees:
         """The files at a commit below a folder, each with the id of its content."""
         return self._reading(lambda repository: repository.tree(revision, under))
 
+    def links(self, revision: str) -> Mapping[str, str]:
+        """The symbolic links and submodules at a commit, each with the id of its content or its commit."""
+        return self._reading(lambda repository: repository.links(revision))
+
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id, fetched in one go where they are not here; None for what cannot be had."""
         readable = self._readable(self._reading(lambda _: self._sizes(ids)))

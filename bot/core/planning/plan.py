@@ -9,6 +9,7 @@ from bot.core.levels import VARIANTS, Level, Variant, variants_of
 from bot.core.planning.bridge_tests import NO_CHOICE, Choice
 from bot.core.planning.feature_jobs import feature_jobs, rules_of
 from bot.core.planning.outline import JobOutline as JobOutline
+from bot.core.reach.changes import IMPORT_TIME
 from bot.core.reach.effects import Effects
 from bot.core.rules import Classified, Policy, Rule, SymbolRule, classify
 
@@ -16,6 +17,7 @@ ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
 _SHOWN_BECAUSES = 3
 _ASKED = "asked for by hand"
+_AT_IMPORT = "it runs when verl imports Bridge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,12 @@ def _with_problem(reason: Reason, effects: Effects) -> Reason:
     return replace(reason, because=f"{reason.because}; judged by its name alone, for {problem}")
 
 
-def _reasons_of_effects(path: Classified) -> Iterable[Reason]:
+def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for one in path.effects or ():
         symbol = one.effect.symbol or "(module level)"
+        if not one.rules:
+            because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown_because
+            yield Reason(policy.unknown_level, readable(path.path), because, symbol, one.effect.via)
         for rule in one.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*one.effect.via, f"rule {rule.name}")
@@ -160,9 +165,11 @@ def _reasons_of_effects(path: Classified) -> Iterable[Reason]:
 def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
     name = readable(path.path)
     if path.effects is not None:
-        yield from _reasons_of_effects(path)
+        yield from _reasons_of_effects(path, policy)
         return
-    if not path.rules:
+    if path.unknown:
+        yield Reason(policy.unknown_level, name, path.unknown, via=("what verl may import and nobody can judge",))
+    elif not path.rules:
         yield Reason(policy.unknown_level, name, policy.unknown_because, via=("default for unknown paths",))
     for rule in path.rules:
         asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}

@@ -1,31 +1,34 @@
-"""What changed inside a file: two syntax trees compared symbol by symbol, after all that has no effect is taken away.
+"""What changed inside a file: two syntax trees compared whole, then symbol by symbol where they differ.
 
-Without effect: comments, layout, docstrings, annotations, log calls, the texts of raised errors, `pass`, names of
-local variables, and imports that only a type checker sees.
+Two versions are the same when their normal forms (`normal`) are equal. Otherwise every difference is told: by the
+symbol whose code differs when it is called, and as a difference of what importing the file executes (`importing`).
 """
 
 import ast
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bot.core.reach.statements import Statement, flat, function_statements, last_name, quiet, words_of
-from bot.core.reach.summary import BODY, parse
+from bot.core.reach.importing import Claim, ClaimKind, ImportedCode, deferred, import_differences
+from bot.core.reach.normal import Common, Frozen, freeze, normalize
+from bot.core.reach.statements import Statement, flat, function_statements, words_of
+from bot.core.reach.summary import BODY, encoding_of, parse
 from bot.core.reach.syntax import assigned_names
+
+IMPORT_TIME = "import time"
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolChange:
-    """One symbol that differs. `kind`: `added`, `removed`, `changed` or `imports`.
+    """One symbol that differs."""
 
-    `statements` are the identifiers of each statement that differs, on either side; `line` is the symbol's line at the
-    head, or at the base when it is gone. For `imports` they are the dotted names that the head imports anew.
-    """
-
+    # The symbol's name, empty for the module's own statements.
     symbol: str
+    # `added`, `removed`, `changed`, `renamed`, `imports` (names that the head newly imports), or `import time`.
     kind: str
+    # The symbol's line at the head, or at the base when it is gone.
     line: int
+    # The identifiers of each statement that differs, on either side; for `imports` the dotted names.
     statements: tuple[frozenset[str], ...]
 
     @property
@@ -36,27 +39,64 @@ class SymbolChange:
 
 @dataclass(frozen=True, slots=True)
 class FileDifference:
-    """All symbols of a file that differ in effect; `problem` is set when the two sides could not be compared."""
+    """All that differs in effect between two versions of a file."""
 
+    # The symbols that differ, in order of line.
     changes: tuple[SymbolChange, ...]
+    # Why the two sides could not be compared, empty when they were.
     problem: str = ""
+    # What differs when the file is imported and has an effect by all that the file itself tells.
+    import_time: tuple[SymbolChange, ...] = ()
+    # What differs when the file is imported and has no effect if these hold.
+    claims: tuple[Claim, ...] = ()
 
 
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     """Compare two versions of a Python file; None stands for a version that does not exist."""
-    before_tree, after_tree = parse(old or b""), parse(new or b"")
-    for tree in (before_tree, after_tree):
+    before, after = parse(old or b""), parse(new or b"")
+    for tree in (before, after):
         if isinstance(tree, str):
             return FileDifference((), tree)
-    assert isinstance(before_tree, ast.Module)
-    assert isinstance(after_tree, ast.Module)
-    _drop_same(before_tree, old or b"", after_tree, new or b"")
-    before, after = _Side.of(before_tree), _Side.of(after_tree)
-    found = list(_symbol_changes(before, after))
-    imported = after.imports - before.imports
-    if imported:
-        found.append(SymbolChange(BODY, "imports", 1, (frozenset(imported),)))
-    return FileDifference(tuple(sorted(found, key=lambda one: (one.line, one.symbol, one.kind))))
+    assert isinstance(before, ast.Module)
+    assert isinstance(after, ast.Module)
+    try:
+        problem = _refused(after) if new is not None else ""
+        return FileDifference((), problem) if problem else _compare(before, after, old, new)
+    except (RecursionError, MemoryError) as error:
+        return FileDifference((), f"it nests too deeply to be compared ({type(error).__name__})")
+
+
+def _refused(tree: ast.Module) -> str:
+    """Why Python would not compile a tree that it can parse, such as a `return` outside a function; else empty."""
+    try:
+        compile(tree, "head", "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError) as error:
+        return f"it is no Python ({error})"
+    return ""
+
+
+def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: bytes | None) -> FileDifference:
+    tokens = _same_texts(before, old or b"", after, new or b"") if encoding_of(old) == encoding_of(new) else {}
+    common = Common.of(before, after)
+    trusted = normalize(before, common, frozenset(tokens)) | normalize(after, common, frozenset(tokens))
+    unread = tuple(Claim(ClaimKind.UNREAD, name, BODY, 1) for name in sorted(trusted))
+    if old is not None and new is not None and freeze(before, tokens) == freeze(after, tokens):
+        return FileDifference((), claims=unread)
+    ours, theirs = ImportedCode(before, tokens), ImportedCode(after, tokens)
+    unproved, claims = import_differences(ours, theirs)
+    sides = _Side(before, tokens), _Side(after, tokens)
+    found = list(_symbol_changes(*sides))
+    newly = sides[1].imports - sides[0].imports
+    if newly:
+        found.append(SymbolChange(BODY, "imports", 1, (frozenset(newly),)))
+    if old is None or new is None:
+        return FileDifference(_ordered(found), "", (SymbolChange(BODY, IMPORT_TIME, 1, ()),))
+    at_import = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in unproved]
+    return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims))
+
+
+def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
+    return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.line, one.symbol, one.kind)))
 
 
 def symbols_of(content: bytes) -> tuple[str, ...]:
@@ -64,31 +104,30 @@ def symbols_of(content: bytes) -> tuple[str, ...]:
     tree = parse(content)
     if isinstance(tree, str):
         return ()
-    lines = _Side.of(tree).lines
+    lines = _Side(tree, {}).lines
     return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
 
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def _drop_same(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -> None:
-    """Take out of both trees the definitions that read the same letter by letter: most of a file, as a rule."""
+def _same_texts(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -> dict[int, Frozen]:
+    """Tokens for the definitions that read the same letter by letter in one encoding: most of a file, as a rule."""
+    tokens: dict[int, Frozen] = {}
     pairs: list[tuple[list[ast.stmt], list[ast.stmt]]] = [(before.body, after.body)]
     old_lines, new_lines = old.splitlines(), new.splitlines()
     while pairs:
         ours, theirs = pairs.pop()
         mine, others = _texts(ours, old_lines), _texts(theirs, new_lines)
-        same = mine.keys() & others.keys()
-        classes = {
-            node.name: node for key, node in others.items() if key not in same and isinstance(node, ast.ClassDef)
-        }
-        for key, node in mine.items():
-            twin = classes.get(node.name)
-            if key not in same and isinstance(node, ast.ClassDef) and twin is not None:
-                pairs.append((node.body, twin.body))
-        dropped = {id(found[key]) for key in same for found in (mine, others)}
-        ours[:] = [node for node in ours if id(node) not in dropped]
-        theirs[:] = [node for node in theirs if id(node) not in dropped]
+        for key in mine.keys() & others.keys():
+            token = ("same text", key[0], len(tokens))
+            tokens[id(mine[key])] = tokens[id(others[key])] = token
+        classes = {node.name: node for node in others.values() if isinstance(node, ast.ClassDef)}
+        for node in mine.values():
+            other = classes.get(node.name)
+            if id(node) not in tokens and isinstance(node, ast.ClassDef) and other is not None:
+                pairs.append((node.body, other.body))
+    return tokens
 
 
 def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], _Definition]:
@@ -104,47 +143,46 @@ def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], 
 
 
 class _Side:
-    """The statements of one version, by symbol."""
+    """The code of one version by symbol; definitions that have a token are the same on the other side and left out."""
 
-    def __init__(self) -> None:
-        self.statements: dict[str, list[Statement]] = {}
+    def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
+        self._tokens = tokens
+        self._nodes: dict[str, list[ast.AST]] = {}
+        self._keys: dict[str, list[Frozen]] = {}
+        self._statements: dict[str, list[Statement]] = {}
         self.lines: dict[str, int] = {}
-        self.imports: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, tree: ast.Module) -> "_Side":
-        side = cls()
         imports: set[str] = set()
-        side._body(quiet(tree).body, imports)
-        side.imports = frozenset(imports)
-        return side
+        self._body(tree.body, imports)
+        self.imports = frozenset(imports)
 
-    def key(self, symbol: str) -> tuple[str, ...]:
-        """The symbol's whole body as text."""
-        return tuple(one.text for one in self.statements[symbol])
+    @property
+    def symbols(self) -> set[str]:
+        """The symbols that this version has."""
+        return set(self.lines)
 
-    def rename(self, old: str, new: str) -> None:
-        """Call a symbol by its new name, here and wherever it is mentioned."""
-        self.statements[new] = self.statements.pop(old)
-        self.lines[new] = self.lines.pop(old)
-        mention, instead = f"'{old.rpartition('.')[2]}'", f"'{new.rpartition('.')[2]}'"
-        for name, statements in self.statements.items():
-            self.statements[name] = [
-                Statement(one.text.replace(mention, instead), one.node) if mention in one.text else one
-                for one in statements
-            ]
+    def key(self, symbol: str) -> tuple[Frozen, ...]:
+        """The symbol's whole code, equal for equal code."""
+        return tuple(self._keys[symbol])
 
-    def _add(self, symbol: str, line: int, statements: Iterable[Statement]) -> None:
+    def statements(self, symbol: str) -> list[Statement]:
+        """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
+        if symbol not in self._statements:
+            self._statements[symbol] = [one for node in self._nodes[symbol] for one in _statements(node)]
+        return self._statements[symbol]
+
+    def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)
-        self.statements.setdefault(symbol, []).extend(statements)
+        self._nodes.setdefault(symbol, []).extend(nodes)
+        frozen = (deferred(one) if isinstance(one, _Function) else freeze(one, self._tokens) for one in nodes)
+        self._keys.setdefault(symbol, []).extend(frozen)
 
     def _body(self, body: list[ast.stmt], imports: set[str]) -> None:
         for node in body:
+            if id(node) in self._tokens:
+                continue
             match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef() if _is_overload(node):
-                    pass
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    self._add(node.name, node.lineno, function_statements(node))
+                    self._add(node.name, node.lineno, node)
                 case ast.ClassDef():
                     self._class(node)
                 case ast.Import() | ast.ImportFrom():
@@ -154,53 +192,70 @@ class _Side:
                 case _:
                     names = assigned_names(node)
                     for name in names or (BODY,):
-                        self._add(name, node.lineno if names else 1, flat(node))
+                        self._add(name, node.lineno if names else 1, node)
 
     def _branches(self, node: ast.If | ast.Try, imports: set[str]) -> None:
         if isinstance(node, ast.Try):
             for body in (node.body, *(handler.body for handler in node.handlers), node.orelse, node.finalbody):
                 self._body(body, imports)
             return
-        if not _typing_only(node.test):
-            if not _imports_alone(node):
-                self._add(BODY, 1, [Statement(ast.dump(node.test), node.test)])
-            self._body(node.body, imports)
+        if not all(isinstance(one, ast.Import | ast.ImportFrom) for one in node.body):
+            self._add(BODY, 1, node.test)
+        self._body(node.body, imports)
         self._body(node.orelse, imports)
 
     def _class(self, node: ast.ClassDef) -> None:
-        own = [Statement(ast.dump(one), one) for one in (*node.bases, *node.keywords, *node.decorator_list)]
+        own: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
         for statement in node.body:
-            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-                if _is_overload(statement):
-                    continue
-                self._add(f"{node.name}.{statement.name}", statement.lineno, function_statements(statement))
-            else:
-                own.extend(flat(statement))
-        self._add(node.name, node.lineno, own)
+            if not isinstance(statement, _Function):
+                own.append(statement)
+            elif id(statement) not in self._tokens:
+                self._add(f"{node.name}.{statement.name}", statement.lineno, statement)
+        self._add(node.name, node.lineno, *own)
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _statements(node: ast.AST) -> Iterable[Statement]:
+    if isinstance(node, _Function):
+        return function_statements(node)
+    return flat(node) if isinstance(node, ast.stmt) else [Statement(ast.dump(node), node)]
 
 
 def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
     renamed = _renames(before, after)
     for old_name, new_name in renamed.items():
-        before.rename(old_name, new_name)
         if not new_name.rpartition(".")[2].startswith("_"):
             yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
-    for name in before.statements.keys() | after.statements.keys():
-        old, new = before.statements.get(name), after.statements.get(name)
+    moved = {*renamed, *renamed.values()}
+    for name in (before.symbols | after.symbols) - moved:
         line = after.lines.get(name) or before.lines[name]
-        if old is None or new is None:
-            yield SymbolChange(name, "added" if old is None else "removed", line, words_of(new or old or []))
-            continue
-        if [one.text for one in old] == [one.text for one in new] or _same_but_names(old, new):
-            continue
-        yield SymbolChange(name, "changed", line, words_of(_differing(old, new)))
+        if name not in before.symbols or name not in after.symbols:
+            side, kind = (before, "removed") if name in before.symbols else (after, "added")
+            yield SymbolChange(name, kind, line, words_of(side.statements(name)))
+        elif not _same(before.key(name), after.key(name), renamed):
+            differing = _differing(before.statements(name), after.statements(name))
+            yield SymbolChange(name, "changed", line, words_of(differing))
+
+
+def _same(old: tuple[Frozen, ...], new: tuple[Frozen, ...], renamed: Mapping[str, str]) -> bool:
+    if old == new or not renamed:
+        return old == new
+    return _mentioning(str(old), renamed) == str(new)
+
+
+def _mentioning(text: str, renamed: Mapping[str, str]) -> str:
+    for old, new in renamed.items():
+        text = text.replace(f"'{old.rpartition('.')[2]}'", f"'{new.rpartition('.')[2]}'")
+    return text
 
 
 def _renames(before: _Side, after: _Side) -> dict[str, str]:
-    """Symbols that are gone and whose whole body stands under one other, new name."""
-    gone = {name: before.key(name) for name in before.statements.keys() - after.statements.keys()}
-    came: dict[tuple[str, ...], list[str]] = {}
-    for name in after.statements.keys() - before.statements.keys():
+    """Symbols that are gone and whose whole code is now under one other, new name."""
+    gone = {name: before.key(name) for name in before.symbols - after.symbols}
+    came: dict[tuple[Frozen, ...], list[str]] = {}
+    for name in after.symbols - before.symbols:
         came.setdefault(after.key(name), []).append(name)
     pairs = {name: came[key] for name, key in gone.items() if key and len(came.get(key, ())) == 1}
     wanted = Counter(names[0] for names in pairs.values())
@@ -208,27 +263,15 @@ def _renames(before: _Side, after: _Side) -> dict[str, str]:
 
 
 def _differing(old: list[Statement], new: list[Statement]) -> list[Statement]:
-    had, has = Counter(one.text for one in old), Counter(one.text for one in new)
+    """The statements that only one side has; else those in another block; else those in another place."""
+    only = _only_in_one(old, new, lambda one: one.text) or _only_in_one(old, new, lambda one: (one.text, one.path))
+    return only or [one for one, other in zip(old, new, strict=False) if one.text != other.text]
+
+
+def _only_in_one(old: list[Statement], new: list[Statement], key: Callable[[Statement], Hashable]) -> list[Statement]:
+    had, has = Counter(map(key, old)), Counter(map(key, new))
     gone, came = had - has, has - had
-    found = [one for one in old if one.text in gone] + [one for one in new if one.text in came]
-    return found or [one for one, other in zip(old, new, strict=False) if one.text != other.text]
-
-
-def _same_but_names(old: list[Statement], new: list[Statement]) -> bool:
-    """Whether the two differ by the names of local variables alone."""
-    if len(old) != len(new) or [type(one.node) for one in old] != [type(one.node) for one in new]:
-        return False
-    return _renamed(old) == _renamed(new)
-
-
-def _renamed(statements: list[Statement]) -> list[str]:
-    stored: dict[str, str] = {}
-    for one in statements:
-        for node in ast.walk(one.node):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                stored.setdefault(node.id, f"local {len(stored)}")
-    pattern = re.compile(r"Name\(id='(\w+)'")
-    return [pattern.sub(lambda m: f"Name(id='{stored.get(m[1], m[1])}'", one.text) for one in statements]
+    return [one for one in old if key(one) in gone] + [one for one in new if key(one) in came]
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
@@ -237,17 +280,3 @@ def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
             yield alias.name
         elif not node.level:
             yield f"{node.module}.{alias.name}"
-
-
-def _typing_only(test: ast.expr) -> bool:
-    return any(
-        isinstance(one, ast.Name | ast.Attribute) and last_name(one) == "TYPE_CHECKING" for one in ast.walk(test)
-    )
-
-
-def _imports_alone(node: ast.If) -> bool:
-    return all(isinstance(one, ast.Import | ast.ImportFrom) for one in node.body)
-
-
-def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(last_name(one) == "overload" for one in node.decorator_list)

@@ -5,6 +5,14 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any
 
+# The requirements among these are compared by `changed_requirements`.
+_DESCRIPTION = frozenset(
+    {"authors", "maintainers", "description", "readme", "keywords", "classifiers", "urls", "license", "license-files"}
+    | {"dependencies", "optional-dependencies"}
+)
+_CHECKING_TOOLS = frozenset(
+    {"ruff", "pytest", "mypy", "isort", "black", "coverage", "codespell", "pyright", "interrogate", "pylint", "uv"}
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -15,10 +23,32 @@ def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable
     """
     try:
         before, after = _requirements(old), _requirements(new)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, TypeError):
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, TypeError, RecursionError):
         return None
     wanted = {_key(name) for name in watched}
     return tuple(sorted(name for name in wanted if before.get(name) != after.get(name)))
+
+
+def same_build(old: bytes | None, new: bytes | None) -> bool:
+    """Whether two project files say the same of how the package is built and found; requirements are not looked at.
+
+    What may differ is named: tools that only check or test, and what describes the project to people.
+    """
+    try:
+        before, after = (tomllib.loads((text or b"").decode("utf-8")) for text in (old, new))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return _build(before) == _build(after)
+
+
+def _build(document: dict[str, Any]) -> dict[str, Any]:
+    project, tool = document.get("project", {}), document.get("tool", {})
+    if not isinstance(project, dict) or not isinstance(tool, dict):
+        return document
+    rest = {key: value for key, value in document.items() if key not in {"project", "tool", "dependency-groups"}}
+    rest["project"] = {key: value for key, value in project.items() if key not in _DESCRIPTION}
+    rest["tool"] = {key: value for key, value in tool.items() if key not in _CHECKING_TOOLS}
+    return rest
 
 
 def _requirements(text: bytes | None) -> dict[str, set[str]]:

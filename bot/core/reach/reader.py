@@ -2,8 +2,10 @@
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from bot.core.reach.normal import Common
 from bot.core.reach.summary import BODY, Import, Summary, Symbol, parse
 from bot.core.reach.syntax import (
     PLAIN_DECORATORS,
@@ -11,7 +13,6 @@ from bot.core.reach.syntax import (
     assigned_names,
     catches_import_errors,
     dotted,
-    is_type_checking,
     lazy_names,
     local_names,
     may_register,
@@ -25,7 +26,13 @@ _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
 def summarize(source: bytes) -> Summary:
     """Read one file; a file that is no Python, or not text, gives an empty summary with its problem."""
     tree = parse(source)
-    return Summary((), (), tree) if isinstance(tree, str) else _Reader().read(tree)
+    if isinstance(tree, str):
+        return Summary((), (), tree)
+    try:
+        typing_tests = Common.of(tree).type_checking if b"TYPE_CHECKING" in source else frozenset()
+        return _Reader(typing_tests).read(tree)
+    except (RecursionError, MemoryError) as error:
+        return Summary((), (), f"it nests too deeply to be read ({type(error).__name__})")
 
 
 class _Scope:
@@ -41,7 +48,8 @@ class _Scope:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, typing_tests: frozenset[str]) -> None:
+        self._typing_tests = typing_tests
         self.symbols: list[Symbol] = []
         self.imports: list[Import] = []
 
@@ -52,30 +60,59 @@ class _Reader:
         lazy = tuple(lazy_names(tree)) if any(one.name == "__getattr__" for one in self.symbols) else ()
         return Summary(_united(self.symbols), tuple(self.imports), lazy=lazy)
 
-    def _module_level(self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool) -> None:
+    def _module_level(
+        self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool, conditional: bool = False
+    ) -> None:
         for node in statements:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     self._function(node, "", body)
+                    self._at_import(_defaults(node), body)
                 case ast.ClassDef():
                     self._class(node, body)
                 case ast.Import() | ast.ImportFrom():
-                    self._import(node, BODY, guarded=guarded, typing=typing)
+                    self._import(node, BODY, guarded=guarded, typing=typing, conditional=conditional)
                 case ast.If():
                     self._expression(node.test, body)
-                    only_typing = typing or is_type_checking(node.test)
-                    self._module_level(node.body, body, guarded=guarded, typing=only_typing)
-                    self._module_level(node.orelse, body, guarded=guarded, typing=typing)
+                    only_typing = typing or self._is_type_checking(node.test)
+                    self._module_level(node.body, body, guarded=guarded, typing=only_typing, conditional=True)
+                    self._module_level(node.orelse, body, guarded=guarded, typing=typing, conditional=True)
                 case ast.Try():
                     inside = guarded or catches_import_errors(node)
-                    self._module_level(node.body, body, guarded=inside, typing=typing)
-                    for handler in node.handlers:
-                        self._module_level(handler.body, body, guarded=guarded, typing=typing)
-                    self._module_level(node.orelse + node.finalbody, body, guarded=guarded, typing=typing)
+                    self._module_level(node.body, body, guarded=inside, typing=typing, conditional=conditional)
+                    rest = [one for handler in node.handlers for one in handler.body] + node.orelse
+                    self._module_level(rest, body, guarded=guarded, typing=typing, conditional=True)
+                    self._module_level(node.finalbody, body, guarded=guarded, typing=typing, conditional=conditional)
                 case ast.With() | ast.For() | ast.While():
                     self._walk(node, body)
                 case _:
                     self._variable(node, body)
+
+    def _is_type_checking(self, test: ast.expr) -> bool:
+        """Whether a test is the bare name of typing's own constant."""
+        return isinstance(test, ast.Name | ast.Attribute) and dotted(test) in self._typing_tests
+
+    def _at_import(self, nodes: Iterable[ast.AST], body: _Scope) -> None:
+        """What is called while the module is imported: calls in class bodies, defaults and computed variables."""
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            match node:
+                case ast.Lambda():
+                    pass
+                case ast.Call(func=ast.Name(id="field")):
+                    todo.extend(one.value for one in node.keywords)
+                case ast.Call():
+                    self._expression(node, body)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    todo.extend((*node.decorator_list, *_defaults(node)))
+                case ast.Import() | ast.ImportFrom():
+                    self._import(node, BODY, guarded=False, typing=False, conditional=True)
+                case ast.If(test=test) | ast.While(test=test):
+                    self._expression(test, body)
+                    todo.extend((*node.body, *node.orelse))
+                case _:
+                    todo.extend(ast.iter_child_nodes(node))
 
     def _variable(self, node: ast.stmt, body: _Scope) -> None:
         names = assigned_names(node)
@@ -87,6 +124,8 @@ class _Reader:
         if not isinstance(getattr(node, "value", None), ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
             # A type alias runs nothing, and nothing is made by it.
             body.refs.update(own.refs)
+        else:
+            self._at_import([node], body)
         self.symbols.extend(Symbol(name, "variable", node.lineno, tuple(own.refs)) for name in names)
 
     def _class(self, node: ast.ClassDef, body: _Scope) -> None:
@@ -94,8 +133,12 @@ class _Reader:
         for decorator in node.decorator_list:
             self._expression(decorator, body)
         bases = tuple(filter(None, (dotted(base) for base in node.bases)))
+        bases += tuple(f"{one.arg}={dotted(one.value)}" for one in node.keywords)
         for base in node.bases:
             self._expression(base, own)
+        for keyword in node.keywords:
+            self._expression(keyword.value, body)
+        self._at_import([*node.bases, *node.body], body)
         for statement in node.body:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._function(statement, f"{node.name}.", own)
@@ -242,18 +285,26 @@ class _Reader:
                 self._expression(root, scope)
                 scope.refs.setdefault(f"?.{rest}")
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: str, *, guarded: bool, typing: bool) -> None:
+    def _import(
+        self, node: ast.Import | ast.ImportFrom, scope: str, *, guarded: bool, typing: bool, conditional: bool = True
+    ) -> None:
+        marks = (guarded, typing, conditional)
         for alias in node.names:
             if isinstance(node, ast.Import):
                 name = alias.asname or alias.name.partition(".")[0]
                 module = alias.name if alias.asname else name
-                self.imports.append(Import(name, module, 0, None, node.lineno, scope, guarded, typing))
+                self.imports.append(Import(name, module, 0, None, node.lineno, scope, *marks))
                 if module != alias.name:
-                    self.imports.append(Import("", alias.name, 0, None, node.lineno, scope, guarded, typing))
+                    self.imports.append(Import("", alias.name, 0, None, node.lineno, scope, *marks))
             else:
                 name = alias.asname or alias.name
-                found = Import(name, node.module or "", node.level, alias.name, node.lineno, scope, guarded, typing)
+                found = Import(name, node.module or "", node.level, alias.name, node.lineno, scope, *marks)
                 self.imports.append(found)
+
+
+def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    yield from node.args.defaults
+    yield from filter(None, node.args.kw_defaults)
 
 
 def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:

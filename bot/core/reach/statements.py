@@ -1,17 +1,10 @@
-"""Statements of a function or class, one by one, without what has no effect on a run.
-
-Without effect: comments, layout, docstrings, annotations, log calls, the texts of raised errors and `pass`.
-"""
+"""Statements of a function or class, one by one: what a difference is about, once trees are known to differ."""
 
 import ast
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-_LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
-_LOG_CALLS = frozenset(
-    {"print", "print_rank_0", "print_rank_last", "warn_rank_0", "log_single_rank", "warn_once", "logger"}
-)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _LONGEST_TEXT = 200
 
@@ -22,11 +15,16 @@ class Statement:
 
     text: str
     node: ast.AST
+    # The kinds of the blocks around it within its symbol, outermost first.
+    path: tuple[str, ...] = ()
 
 
-def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[Statement]:
+_Path = tuple[str, ...]
+
+
+def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef, path: _Path = ()) -> list[Statement]:
     """Decorators, parameters with their defaults, and the body."""
-    found = [Statement(ast.dump(one), one) for one in node.decorator_list]
+    found = [Statement(ast.dump(one), one, path) for one in node.decorator_list]
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
@@ -34,53 +32,58 @@ def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[St
     pairs = [*zip(plain, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     for name, default in pairs:
         argument = ast.keyword(name.arg, default) if default is not None else ast.Name(name.arg, ast.Param())
-        found.append(Statement(f"argument {ast.dump(argument)}", argument))
+        found.append(Statement(f"argument {ast.dump(argument)}", argument, path))
     rests = [rest for rest in (arguments.vararg, arguments.kwarg) if rest is not None]
-    found.extend(Statement(f"arguments {rest.arg}", ast.Name(rest.arg, ast.Param())) for rest in rests)
-    for statement in node.body:
-        found.extend(flat(statement))
+    found.extend(Statement(f"arguments {rest.arg}", ast.Name(rest.arg, ast.Param()), path) for rest in rests)
+    found.extend(_all(node.body, path))
     return found
 
 
-def flat(node: ast.stmt) -> Iterator[Statement]:
-    """A statement, and those inside it one by one; depth does not count, so that a new `if` is one difference."""
+def flat(node: ast.stmt, path: _Path = ()) -> Iterator[Statement]:
+    """A statement, and those inside it one by one, so that a new `if` is one difference; each knows its `path`."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
-            yield from function_statements(node)
+            yield from function_statements(node, (*path, "def"))
         case ast.If(test=test) | ast.While(test=test):
-            yield Statement(f"{type(node).__name__} {ast.dump(test)}", test)
-            yield from _all(node.body)
+            kind = type(node).__name__
+            yield Statement(f"{kind} {ast.dump(test)}", test, path)
+            yield from _all(node.body, (*path, kind))
             if node.orelse:
-                yield Statement("else", ast.Pass())
-                yield from _all(node.orelse)
+                yield Statement("else", ast.Pass(), path)
+                yield from _all(node.orelse, (*path, "else"))
         case ast.For():
             yield Statement(
-                f"for {ast.dump(node.target)} in {ast.dump(node.iter)}", ast.Tuple([node.target, node.iter])
+                f"for {ast.dump(node.target)} in {ast.dump(node.iter)}", ast.Tuple([node.target, node.iter]), path
             )
-            yield from _all(node.body + node.orelse)
+            yield from _all(node.body, (*path, "for"))
+            yield from _all(node.orelse, (*path, "else"))
         case ast.With():
             for item in node.items:
-                yield Statement(f"with {ast.dump(item)}", item)
-            yield from _all(node.body)
+                yield Statement(f"with {ast.dump(item)}", item, path)
+            yield from _all(node.body, (*path, "with"))
         case ast.Try():
-            yield from _all(node.body)
+            yield from _all(node.body, (*path, "try"))
             for handler in node.handlers:
-                yield Statement(f"except {ast.dump(handler.type) if handler.type else ''}", handler.type or ast.Pass())
-                yield from _all(handler.body)
-            yield from _all(node.orelse + node.finalbody)
+                caught = handler.type or ast.Pass()
+                yield Statement(f"except {ast.dump(caught)}", caught, path)
+                yield from _all(handler.body, (*path, "except"))
+            yield from _all(node.orelse, (*path, "else"))
+            yield from _all(node.finalbody, (*path, "finally"))
         case ast.ClassDef():
-            yield from _all(node.body)
+            heads = (*node.decorator_list, *node.bases, *node.keywords)
+            yield from (Statement(ast.dump(one), one, path) for one in heads)
+            yield from _all(node.body, (*path, "class"))
         case _:
-            yield from _pieces(node)
+            yield from _pieces(node, path)
 
 
-def _pieces(node: ast.AST) -> Iterator[Statement]:
+def _pieces(node: ast.AST, path: _Path) -> Iterator[Statement]:
     """A simple statement, with the elements of its tables apart: a long list differs by what is new in it."""
     elements = _Elements()
     rest = elements.visit(node)
-    yield Statement(ast.dump(rest), rest)
+    yield Statement(ast.dump(rest), rest, path)
     for one in elements.found:
-        yield from _pieces(one)
+        yield from _pieces(one, path)
 
 
 _SHORT_CALL = 2
@@ -109,9 +112,9 @@ class _Elements(ast.NodeTransformer):
         return self.generic_visit(ast.Call(node.func, node.args, []))
 
 
-def _all(statements: list[ast.stmt]) -> Iterator[Statement]:
+def _all(statements: list[ast.stmt], path: _Path) -> Iterator[Statement]:
     for statement in statements:
-        yield from flat(statement)
+        yield from flat(statement, path)
 
 
 def words_of(statements: Iterable[Statement]) -> tuple[frozenset[str], ...]:
@@ -144,58 +147,3 @@ def last_name(node: ast.expr) -> str:
             return last_name(function)
         case _:
             return ""
-
-
-def _is_log(node: ast.expr) -> bool:
-    match node:
-        case ast.Call(func=ast.Name(id=name)):
-            return name in _LOG_CALLS
-        case ast.Call(func=ast.Attribute(value=owner)):
-            return last_name(owner) in _LOG_OWNERS
-        case _:
-            return False
-
-
-def quiet(tree: ast.Module) -> ast.Module:
-    """The tree without what has no effect on a run; the tree that is given is changed."""
-    _Quiet().visit(tree)
-    return tree
-
-
-class _Quiet(ast.NodeTransformer):
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        if isinstance(node.value, ast.Constant) or _is_log(node.value):
-            return None
-        return self.generic_visit(node)
-
-    def visit_Pass(self, _node: ast.Pass) -> None:
-        return None
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        special = any(
-            last_name(one) in {"ClassVar", "InitVar"} for one in ast.walk(node.annotation) if isinstance(one, ast.expr)
-        )
-        if not special:
-            node.annotation = ast.Constant(None)
-        return self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        node.msg = None
-        return self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
-            node.exc = ast.Call(node.exc.func, [], [])
-        return node

@@ -11,13 +11,14 @@ A reference is a dotted text. Its first part says how it is looked up:
 """
 
 import ast
+import tokenize
 from dataclasses import dataclass
 
 from bot.core.reach.source_limits import beyond_limits
 
 BODY = ""
 # Raise it whenever a summary of the same text would read differently: stored ones are then made anew.
-SUMMARY_VERSION = 2
+SUMMARY_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Import:
     """One imported name: `module` (with `dots` in front when relative), `attribute` (None: the module itself).
 
     `scope` is the symbol that executes the import, `guarded` whether an ImportError is caught, `typing` whether
-    only a type checker sees it.
+    only a type checker sees it, `conditional` whether it is in a block that its scope may skip.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Import:
     scope: str
     guarded: bool = False
     typing: bool = False
+    conditional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,14 @@ class Summary:
     imports: tuple[Import, ...]
     problem: str = ""
     lazy: tuple[tuple[str, str], ...] = ()
+
+
+def encoding_of(source: bytes | None) -> str:
+    """The encoding that a source declares, by a mark or by its first lines; empty for one that Python refuses."""
+    try:
+        return tokenize.detect_encoding(iter((source or b"").splitlines(keepends=True)[:2]).__next__)[0]
+    except SyntaxError:
+        return ""
 
 
 def parse(source: bytes) -> ast.Module | str:

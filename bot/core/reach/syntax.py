@@ -99,11 +99,6 @@ def local_names(node: ast.AST) -> set[str]:
     } - {""}
 
 
-def is_type_checking(node: ast.expr) -> bool:
-    """Whether a test is for a type checker alone."""
-    return dotted(node).rpartition(".")[2] == "TYPE_CHECKING"
-
-
 def catches_import_errors(node: ast.Try) -> bool:
     """Whether a failed import inside is survived."""
     for handler in node.handlers:
