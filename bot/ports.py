@@ -41,7 +41,7 @@ class SourceTrees(ChangeSource, Protocol):
         ...
 
     def links(self, revision: str) -> Mapping[str, str]:
-        """The symbolic links and submodules at a revision, each with the id of its content or its commit."""
+        """The symbolic links at a revision, each with the id of its content, and the submodules with `commit SHA`."""
         ...
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:

@@ -212,16 +212,20 @@ class GitRepository:
 
     def tree(self, revision: str, under: str = "") -> dict[str, str]:
         """The plain files at a commit below a folder, each with the id of its content; `links` has the others."""
+        return {name: sha for mode, _, sha, name in self._entries(revision, under) if mode.startswith("100")}
+
+    def links(self, revision: str) -> dict[str, str]:
+        """The symbolic links of a commit, each with the id of its content, and the submodules with `commit SHA`."""
+        entries = self._entries(revision, "")
+        odd = ((kind, sha, name) for mode, kind, sha, name in entries if not mode.startswith("100"))
+        return {name: f"commit {sha}" if kind == "commit" else sha for kind, sha, name in odd}
+
+    def _entries(self, revision: str, under: str) -> Iterator[tuple[str, str, str, str]]:
         arguments = ["ls-tree", "-r", "-z", "--full-tree", self.resolve(revision)]
         out = self._run(*arguments, *(["--", _literal(under)] if under.strip("/") else []))
         if out.count(b"\0") > MOST_ENTRIES:
             raise LimitError("the number of files", f"{MOST_ENTRIES:,}")
-        return {name: sha for mode, _, sha, name in _tree_entries(out) if mode.startswith("100")}
-
-    def links(self, revision: str) -> dict[str, str]:
-        """The symbolic links and submodules of a commit, each with the id of its content or its commit."""
-        out = self._run("ls-tree", "-r", "-z", "--full-tree", self.resolve(revision))
-        return {name: sha for mode, _, sha, name in _tree_entries(out) if not mode.startswith("100")}
+        return _tree_entries(out)
 
     def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
         """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""

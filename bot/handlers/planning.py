@@ -16,7 +16,7 @@ from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, e
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize
-from bot.core.reach.standins import TreeNames, stand_ins
+from bot.core.reach.standins import TreeNames, is_among, stand_ins
 from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
 from bot.core.rules import Policy, ReachPolicy, classify
@@ -167,7 +167,10 @@ class Planner:
     def _names(self, revision: str, reach: ReachPolicy) -> TreeNames:
         files = {path for root in reach.roots for path in self._repository.tree(revision, root)}
         links = self._repository.links(revision)
-        targets = self._repository.read_objects(sorted(set(links.values()))) if links else {}
+        ids = sorted({one for one in links.values() if not one.startswith("commit ")})
+        # Where a link leads counts only when one of them is among the sources.
+        wanted = ids if any(is_among(link, reach.roots) for link in links) else []
+        targets = self._repository.read_objects(wanted)
         texts = {path: (targets.get(blob) or b"").decode("utf-8", "surrogateescape") for path, blob in links.items()}
         return TreeNames(frozenset(files), texts)
 

@@ -23,7 +23,7 @@ BASE: Files = {
     "docs/x.md": "import os\n",
     "tools/run.py": "print(1)\n",
     "pyproject.toml": '[build-system]\nrequires = ["setuptools"]\n\n[project]\nname = "bridge"\n'
-    'dependencies = ["tqdm"]\n\n'[tool.setuptools.packages.find]\nwhere = ["src"]\n\n[tool.ruff]\nline-length = 119\n',
+    'dependencies = ["tqdm"]\n\n[tool.setuptools.packages.find]\nwhere = ["src"]\n\n[tool.ruff]\nline-length = 119\n',
     INIT: "import megatron.bridge.diffusion.models\nimport megatron.bridge.models\n"
     "from megatron.bridge.models.conversion.model_bridge import Bridge\nfrom megatron.bridge.peft.lora import LoRA\n",
     f"{TOP}models/__init__.py": "",

@@ -66,7 +66,7 @@ class MirrorTrees:
         return self._reading(lambda repository: repository.tree(revision, under))
 
     def links(self, revision: str) -> Mapping[str, str]:
-        """The symbolic links and submodules at a commit, each with the id of its content or its commit."""
+        """The symbolic links at a commit, each with the id of its content, and the submodules with `commit SHA`."""
         return self._reading(lambda repository: repository.links(revision))
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
