@@ -165,6 +165,8 @@ class Comment:
     created: datetime
     edited: bool
     app_id: int | None = None
+    # Whether somebody hid it.
+    minimized: bool = False
 
 
 class Pulls(Protocol):
@@ -202,8 +204,16 @@ class Conversation(Protocol):
         """All comments, oldest first."""
         ...
 
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        """One comment, None when it is gone."""
+        ...
+
     def comment(self, ref: PullRef, body: str) -> int:
         """Write a comment and give its id."""
+        ...
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        """Delete a comment of ours; one that is gone is left alone."""
         ...
 
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:

@@ -38,6 +38,7 @@ from bot.handlers.heads import sharing
 from bot.handlers.options import refused_option
 from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import forget_check, reply
+from bot.handlers.restoring import touched
 from bot.handlers.trusting import allowed
 from bot.ports import UnknownPullError
 
@@ -111,6 +112,8 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
     comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
     via = comment.performed_via_github_app
     ours = via is not None and rooms.app_id is not None and via.id == rooms.app_id
+    if event.action != "created":
+        return _touched(event, ours=ours, rooms=rooms)
     edited = comment.updated_at != comment.created_at
     if ours or edited or event.sender.login != comment.user.login:
         return ()
@@ -127,6 +130,15 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
         rooms.conversation.react(ref, comment.id, NOT_UNDERSTOOD)
         reply(ref, f"comment:{comment.id}", "\n".join(said), rooms)
     return _with_sharing(ref, (pull.head_sha,), rooms)
+
+
+def _touched(event: CommentEvent, *, ours: bool, rooms: AppRooms) -> tuple[Reference, ...]:
+    """Somebody else edited or deleted a comment: of ours it is to be put right, and our own edits are no news."""
+    if not ours or event.sender.login == event.comment.user.login:
+        return ()
+    ref = PullRef(event.repository.full_name, event.issue.number)
+    touched(ref, rooms)
+    return (ref,)
 
 
 def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:

@@ -34,6 +34,7 @@ from bot.handlers.policy_text import NoPolicyError
 from bot.handlers.posting import CARD, post_card, post_checks
 from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
+from bot.handlers.restoring import restore
 from bot.handlers.trusting import trust_of
 from bot.ports import BackendError, UnknownPullError
 
@@ -223,11 +224,13 @@ def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
     """Checks first, for they gate; then the card and the answers. Gives how long the card has to wait."""
     checks = with_remarks(situation, steps.standings, steps.checks, rooms)
     target = situation.target
+    card = render(card_of(situation, steps))
+    restore(situation, checks, card, rooms)
     post_checks(target, checks, rooms)
     if not isinstance(target, Pull):
         return 0.0
     answer(situation, rooms)
-    return post_card(target.ref, render(card_of(situation, steps)), situation.policy.gate.card_interval_s, rooms)
+    return post_card(target.ref, card, situation.policy.gate.card_interval_s, rooms)
 
 
 def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> float | None:

@@ -99,10 +99,12 @@ def test_a_comment_counts_on_a_pull_request_alone() -> None:
     assert parse_event("issue_comment", sent(shown("issue_comment", "created"))) is None
 
 
-def test_an_edited_comment_is_passed_over() -> None:
+def test_an_edited_comment_is_told_from_a_new_one() -> None:
     payload = on_a_pull_request()
     payload["action"] = "edited"
-    assert parse_event("issue_comment", sent(payload)) is None
+    event = parse_event("issue_comment", sent(payload))
+    assert isinstance(event, CommentEvent)
+    assert event.action == "edited"
 
 
 def test_a_button_tells_what_it_asks() -> None:

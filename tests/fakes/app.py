@@ -162,6 +162,10 @@ class FakeHub:
         self._call("comments")
         return tuple(self.talk.get(ref.number, ()))
 
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        self._call("read")
+        return next((one for one in self.talk.get(ref.number, ()) if one.id == comment_id), None)
+
     def comment(self, ref: PullRef, body: str) -> int:
         self._call("comment")
         made = self.say(ref, "verl-e2e[bot]", body, app_id=APP)
@@ -184,6 +188,10 @@ class FakeHub:
                 self._done("edit")
                 return True
         return False
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        self._call("delete")
+        self.talk[ref.number] = [one for one in self.talk.get(ref.number, []) if one.id != comment_id]
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         self._call("react")

@@ -34,9 +34,14 @@ def pull_event(action: str, head: str, sender: str = "alice", label: str = "", n
 
 
 def comment_event(
-    comment: Comment, sender: str = "", updated: datetime | None = None, number: int = 7, via: int | None = None
+    comment: Comment,
+    sender: str = "",
+    updated: datetime | None = None,
+    number: int = 7,
+    via: int | None = None,
+    action: str = "created",
 ) -> CommentEvent:
-    """A comment was created."""
+    """A comment was created, edited or deleted."""
     part = {
         "id": comment.id,
         "body": comment.body,
@@ -47,7 +52,7 @@ def comment_event(
     }
     return CommentEvent.model_validate(
         {
-            "action": "created",
+            "action": action,
             "repository": _REPO,
             "sender": {"login": sender or comment.author},
             "issue": {"number": number, "pull_request": {}},

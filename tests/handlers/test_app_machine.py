@@ -237,7 +237,7 @@ class AppMachine(RuleBasedStateMachine):
         assert under_way(REPOSITORY, self.app.rooms) == ()
         self.app.hub.calls.clear()
         assert reconcile(PullRef(REPOSITORY, 7), self.app.rooms) is None
-        assert set(self.app.hub.calls) <= {"pull", "role", "file_at", "tip"}
+        assert set(self.app.hub.calls) <= {"read", "check_runs", "pull", "role", "file_at", "tip"}
         pull = self.app.hub.pulls[7]
         assert [check for check in self.app.hub.runs if check.status != "completed"] == []
         tip = self.app.hub.tips["main"]

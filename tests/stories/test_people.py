@@ -201,3 +201,23 @@ def test_buttons_are_the_commands(story: Story) -> None:
     world.rerequest_all(world.head(number), "alice")
     story.service.settle()
     assert story.live() == [("0-lora-ddp", world.head(number))]
+
+
+def test_a_card_that_somebody_edited_or_deleted_is_put_right_at_once(story: Story) -> None:
+    world = story.world
+    number = story.open("docs/guide.md")
+    (card,) = world.cards(number)
+    said = card.body
+    world.edit_comment(card, "### ✅ verl-e2e: Pass - edited by hand", "mona")
+    story.service.settle()
+    story.service.go_on()
+    assert world.card(number) == said
+    with world.state.lock:
+        del world.state.comments[card.id]
+    story.say("alice", "/verl-e2e status", number)
+    story.service.go_on()
+    assert [one.body for one in world.cards(number)] == [said]
+    # Our own edits lead to no look that writes.
+    writes = len([one for one in world.standin.traffic if one.method == "PATCH"])
+    story.service.go_on()
+    assert len([one for one in world.standin.traffic if one.method == "PATCH"]) == writes

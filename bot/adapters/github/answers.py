@@ -140,6 +140,7 @@ class CommentAnswer(Answer):
     created_at: AwareDatetime
     updated_at: AwareDatetime
     performed_via_github_app: AppAnswer | None = None
+    minimized: dict[str, Any] | None = None
 
 
 class OutputAnswer(Answer):

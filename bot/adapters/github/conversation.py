@@ -28,6 +28,16 @@ class GithubConversation:
         self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
         return found
 
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        """One comment, None when it is gone."""
+        try:
+            data = self._github.courier(ref.repository).ask("GET", _comment(ref, comment_id))
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        return _as_comment(read(CommentAnswer.model_validate, data, f"a comment on {ref}"))
+
     def comment(self, ref: PullRef, body: str) -> int:
         """Write a comment and give its id; when GitHub does not say whether it is there, it is looked for first."""
         _check_body(body)
@@ -54,6 +64,14 @@ class GithubConversation:
                 return False
             raise
         return True
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        """Delete a comment of ours; one that is gone is left alone."""
+        try:
+            self._github.courier(ref.repository).ask("DELETE", _comment(ref, comment_id))
+        except RefusedError as error:
+            if not error.absent:
+                raise
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
@@ -82,6 +100,7 @@ def _as_comment(answer: CommentAnswer) -> Comment:
         created=answer.created_at,
         edited=answer.updated_at != answer.created_at,
         app_id=through.id if through else None,
+        minimized=answer.minimized is not None,
     )
 
 

@@ -106,7 +106,7 @@ class IssuePart(Part):
 
 
 class CommentPart(Part):
-    """A comment as it was created."""
+    """A comment as it is now."""
 
     id: Id
     body: Annotated[str, StringConstraints(max_length=MAX_TEXT, pattern=_NO_NUL)]
@@ -117,9 +117,9 @@ class CommentPart(Part):
 
 
 class CommentEvent(Part):
-    """Somebody wrote a comment on a pull request."""
+    """Somebody wrote a comment on a pull request, or touched one: what was not just created is never a command."""
 
-    action: Literal["created"]
+    action: Literal["created", "edited", "deleted"]
     repository: Repo
     sender: Account
     issue: IssuePart

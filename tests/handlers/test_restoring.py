@@ -1,0 +1,157 @@
+"""What somebody edited, hid or deleted is put right: when asked, when told, and after a while anyway; and no loop."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bot.core.pulls.webhook_events import CommentEvent
+from bot.core.pulls.webhooks import parse_event
+from bot.handlers.hearing import hear
+from bot.handlers.reconciling import reconcile
+from bot.ports import Comment
+from tests.fakes.app import APP, REF, App, passes
+from tests.fakes.events import comment_event
+from tests.fakes.trees import sha
+
+FALSE = "<!-- verl-e2e:card:v1 -->\n### ✅ verl-e2e: Pass - edited by hand"
+
+
+@pytest.fixture
+def app() -> App:
+    made = App()
+    made.open(path="src/lora/a.py")
+    for _ in range(3):
+        look(made)
+    made.backend.finish(made.backend.live()[0], passes)
+    for _ in range(2):
+        look(made)
+    return made
+
+
+def look(app: App, seconds: float = 20) -> None:
+    app.clock.pass_s(seconds)
+    reconcile(REF, app.rooms)
+
+
+def card(app: App) -> Comment:
+    (found,) = app.hub.cards(7)
+    return found
+
+
+def change_card(app: App, **changed: object) -> None:
+    known = card(app)
+    app.hub.talk[7] = [replace(one, **changed) if one == known else one for one in app.hub.talk[7]]  # type: ignore[arg-type]
+
+
+def edit_card(app: App) -> None:
+    change_card(app, body=FALSE, edited=True)
+
+
+def hide_card(app: App) -> None:
+    change_card(app, minimized=True)
+
+
+def delete_card(app: App) -> None:
+    known = card(app)
+    app.hub.talk[7] = [one for one in app.hub.talk[7] if one != known]
+
+
+def edit_gate(app: App) -> None:
+    change_gate(app, title="All is well", summary="Trust me")
+
+
+def fail_gate(app: App) -> None:
+    change_gate(app, conclusion="failure")
+
+
+def reopen_gate(app: App) -> None:
+    change_gate(app, status="in_progress", conclusion="")
+
+
+def change_gate(app: App, **changed: object) -> None:
+    known = app.hub.gate(sha("one"))
+    assert known is not None
+    app.hub.runs = [replace(one, **changed) if one == known else one for one in app.hub.runs]  # type: ignore[arg-type]
+
+
+def shown(app: App) -> object:
+    """What people see; ids may be new."""
+    cards = [(one.body, one.minimized) for one in app.hub.cards(7)]
+    return cards, sorted((one.name, one.status, one.conclusion, one.title, one.summary) for one in app.hub.runs)
+
+
+def ask_status(app: App) -> None:
+    assert hear(comment_event(app.hub.say(REF, "stranger", "/verl-e2e status")), app.rooms) == (REF,)
+
+
+TOUCHES = (edit_card, hide_card, delete_card, edit_gate, fail_gate, reopen_gate)
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_status_puts_right_what_somebody_changed(app: App, touch: Callable[[App], None]) -> None:
+    before = shown(app)
+    touch(app)
+    assert shown(app) != before
+    ask_status(app)
+    look(app)
+    assert shown(app) == before
+    assert len(app.hub.cards(7)) == 1
+
+
+@pytest.mark.parametrize("touch", TOUCHES)
+def test_a_look_after_a_while_puts_it_right_without_being_asked(app: App, touch: Callable[[App], None]) -> None:
+    before = shown(app)
+    touch(app)
+    look(app)
+    look(app, 601)
+    assert shown(app) == before
+
+
+@pytest.mark.parametrize("action", ("edited", "deleted"))
+def test_somebody_elses_hand_on_our_card_leads_to_a_look_and_ours_does_not(app: App, action: str) -> None:
+    known = card(app)
+    before = shown(app)
+    (edit_card if action == "edited" else delete_card)(app)
+    ours = comment_event(known, "verl-e2e[bot]", via=APP, action=action)
+    assert hear(ours, app.rooms) == ()
+    look(app)
+    assert shown(app) != before
+    assert hear(comment_event(known, "mona", via=APP, action=action), app.rooms) == (REF,)
+    look(app)
+    assert shown(app) == before
+
+
+def test_other_peoples_comments_may_be_edited_and_say_nothing(app: App) -> None:
+    theirs = app.hub.say(REF, "alice", "/verl-e2e cancel")
+    for sender, action in (("alice", "edited"), ("mona", "edited"), ("mona", "deleted"), ("alice", "deleted")):
+        assert hear(comment_event(theirs, sender, action=action), app.rooms) == ()
+    assert app.ledger.written == []
+
+
+def test_putting_right_comes_to_an_end(app: App) -> None:
+    edit_card(app)
+    ask_status(app)
+    look(app)
+    app.hub.calls.clear()
+    for _ in range(5):
+        ask_status(app)
+        look(app)
+    assert not {"edit", "comment", "write_check", "delete"} & set(app.hub.calls)
+
+
+def test_line_ends_and_blanks_of_githubs_own_are_no_change(app: App) -> None:
+    change_card(app, body=card(app).body.replace("\n", "\r\n") + "\n")
+    app.hub.calls.clear()
+    ask_status(app)
+    look(app)
+    assert "edit" not in app.hub.calls
+
+
+def test_an_edited_or_deleted_comment_is_parsed_and_a_pinned_one_is_not() -> None:
+    text = comment_event(App().hub.say(REF, "mona", "x")).model_dump_json()
+    for action in ("edited", "deleted"):
+        event = parse_event("issue_comment", text.replace('"created"', f'"{action}"').encode())
+        assert isinstance(event, CommentEvent)
+        assert event.action == action
+    assert parse_event("issue_comment", text.replace('"created"', '"pinned"').encode()) is None
