@@ -23,7 +23,7 @@ _PUNCTUATION = re.compile(r"([\\`*_{}\[\]()+!|~>])")
 # What begins a link or a reference: the break goes inside of it, because cmark-gfm and browsers take one behind `://`
 # for a part of the host. `www` has no boundary in front, for cmark-gfm links `_www.` too.
 _LINKS = re.compile(
-    r"(?i)(@|#|:(?=//)|\b(?:gh|ghsa|cve)(?=-)|www(?=\.)|(?:mailto|xmpp)(?=:)|:(?=[\w+-]+:))",
+    r"(?i)(@|#|:(?=//)|(?<![a-z0-9])(?:gh|ghsa|cve)(?=-)|www(?=\.)|(?:mailto|xmpp)(?=:)|:(?=[\w+-]+:))",
 )
 _BLOCK_START = re.compile(r"^(?=[-=]|:-|\d+[.)])")
 # GitHub links a word of 7 to 40 hexadecimal digits when it is a commit, and shortens it; in code it does neither.

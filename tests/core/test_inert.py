@@ -45,7 +45,7 @@ def test_a_cut_line_says_that_it_is_cut(text: str) -> None:
         ("<!-- marker -->", "&lt;\\!-- marker --\\>"),
         ("@team/all a@b.c", f"@{BREAK}team/all a@{BREAK}b.c"),
         ("fixes #12 GH-12", f"fixes #{BREAK}12 GH{BREAK}-12"),
-        ("GHSA-a CVE-1", f"GHSA{BREAK}-a CVE{BREAK}-1"),
+        ("GHSA-a CVE-1 _gh-2 high-3", f"GHSA{BREAK}-a CVE{BREAK}-1 \\_gh{BREAK}-2 high-3"),
         ("https://x.y _www.x.y", f"https:{BREAK}//x.y \\_www{BREAK}.x.y"),
         ("mailto:x", f"mailto{BREAK}:x"),
         ("to 9d42cc18df86. In 1_9d42cc18df86", "to `9d42cc18df86`. In 1\\_9d42cc18df86"),
