@@ -15,6 +15,7 @@ from bot.core.pulls.check_runs import CheckRun as CheckRun
 from bot.core.pulls.deliveries import Backlog, Received
 from bot.core.pulls.forge import Artifact, BranchRules, DeliveryAttempt, Installation, Machine, WorkflowJob, WorkflowRun
 from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from bot.core.pulls.messages import Letter, Message
 from bot.core.pulls.pull import OpenPull, Pull, PullRef
 from bot.core.reach.summary import Summary
 from bot.core.record import CheckNotes, Record
@@ -232,6 +233,10 @@ class Checks(Protocol):
         """Every check run of a commit, whoever wrote it."""
         ...
 
+    def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit that has a name, also those that a later one hides."""
+        ...
+
     def write_check(self, repository: str, check: CheckRun) -> int:
         """Create the check run (id 0) or update it, and give its id."""
         ...
@@ -277,6 +282,30 @@ class Ledger(Protocol):
         ...
 
 
+class Outbox(Protocol):
+    """Messages that are still to be written on GitHub, kept so that each is written once."""
+
+    def put(self, message: Message, now: datetime) -> bool:
+        """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
+        ...
+
+    def holds(self, repository: str, subject: str) -> bool:
+        """Whether a message with this subject was ever put."""
+        ...
+
+    def due(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
+        """The messages to write now, oldest first and people with a role first, but for those of some lanes."""
+        ...
+
+    def written(self, letter: int) -> None:
+        """A message stands on GitHub."""
+        ...
+
+    def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
+        """It could not be written: try again then, or never (None)."""
+        ...
+
+
 class UnreadableDeliveryError(Exception):
     """Nobody will ever be able to act on a delivery; the text says why."""
 
@@ -288,8 +317,8 @@ class Deliveries(Protocol):
         """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
         ...
 
-    def waiting(self, now: datetime, limit: int) -> tuple[Received, ...]:
-        """The deliveries to hear now, oldest first."""
+    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
+        """The deliveries to hear now, oldest first, but for those with some ids."""
         ...
 
     def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
@@ -298,10 +327,6 @@ class Deliveries(Protocol):
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
         """It could not be heard: try again then, or never (None)."""
-        ...
-
-    def forget(self, before: datetime) -> int:
-        """Remove what was received before then and is done with; how many."""
         ...
 
     def backlog(self, now: datetime) -> Backlog:
@@ -319,8 +344,8 @@ class Worklist(Protocol):
         """
         ...
 
-    def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
-        """The targets to look at now, the longest waiting first."""
+    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
+        """The targets to look at now: those named first, then the longest waiting."""
         ...
 
     def asked(self, target: str) -> int:
@@ -348,11 +373,16 @@ class Worklist(Protocol):
 
 
 class BackendError(Exception):
-    """The back end did not take an order; `final` says that trying again is no use. The text names the mend."""
+    """The back end did not take an order; `final` says that trying again is no use. The text names the mend.
 
-    def __init__(self, message: str, *, final: bool = False) -> None:
+    `uncertain` says that it may have taken it, `wait_s` that it is not to be asked before so many seconds.
+    """
+
+    def __init__(self, message: str, *, final: bool = False, uncertain: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(message)
         self.final = final
+        self.uncertain = uncertain
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +399,14 @@ class Backend(Protocol):
 
     def submit(self, run: Run) -> str:
         """Start the run once and give its handle; a second call with the same key gives the same handle."""
+        ...
+
+    def find(self, run: Run) -> str:
+        """The handle of what was started with the run's key, empty when none is seen."""
+        ...
+
+    def end_doubles(self, run: Run) -> None:
+        """End what else was started with the run's key: there is to be one."""
         ...
 
     def poll(self, run: Run) -> Progress:
@@ -421,6 +459,13 @@ class ForgeError(Exception):
         self.said = said or message
 
 
+class UncertainError(ForgeError):
+    """Something that must not be done twice may or may not have been done: look before repeating it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passing=True)
+
+
 class Workflows(Protocol):
     """Workflow runs of a repository. Errors are ForgeError."""
 
@@ -432,6 +477,10 @@ class Workflows(Protocol):
 
     def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         """The newest run of a workflow at a branch or tag whose name shows `key` and that no person started."""
+        ...
+
+    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
+        """All such runs, oldest first."""
         ...
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:

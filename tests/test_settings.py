@@ -109,6 +109,8 @@ MISTAKES = (
     ({"VERL_E2E_SITE_VALUES": "kit"}, "VERL_E2E_SITE_VALUES: 'kit' is no name=value"),
     ({"VERL_E2E_WORKERS": "0"}, "VERL_E2E_WORKERS"),
     ({"VERL_E2E_TICK_S": "1m"}, "VERL_E2E_TICK_S"),
+    ({"VERL_E2E_LIST_LAG_S": "0"}, "VERL_E2E_LIST_LAG_S"),
+    ({"VERL_E2E_KEEP_DAYS": "3"}, "VERL_E2E_KEEP_DAYS"),
     ({"VERL_E2E_LOG_LEVEL": "loud"}, "VERL_E2E_LOG_LEVEL: 'loud' is not known"),
     ({"VERL_E2E_PROT": "80"}, "VERL_E2E_PROT: there is no such variable; did you mean 'VERL_E2E_PORT'?"),
     ({"GITHUB_WEBHOOK_SECRETS": "x"}, "did you mean 'GITHUB_WEBHOOK_SECRET'?"),

@@ -48,6 +48,8 @@ class Settings:
     bridge: str
     workers: int
     tick_s: int
+    list_lag_s: int
+    keep_days: int
     log_level: str
 
 
@@ -290,9 +292,25 @@ VARIABLES: Mapping[str, Variable] = {
     "workers": Variable("VERL_E2E_WORKERS", "How many pull requests are looked at at once.", read.number(1, 64), "4"),
     "tick_s": Variable(
         "VERL_E2E_TICK_S",
-        "Seconds between two looks at open runs and recent pull requests.",
+        "Seconds between two looks at open runs and at the list of open pull requests: a push, or the end of a run, of "
+        "which no webhook told is found after so long at most.",
         read.number(1, 3600),
         "60",
+    ),
+    "list_lag_s": Variable(
+        "VERL_E2E_LIST_LAG_S",
+        "Seconds after which GitHub's lists are believed. A comment, check run or workflow run of which nobody knows "
+        "whether it was created, after a crash or a lost answer, is created again only then.",
+        read.number(1, 600),
+        "30",
+    ),
+    "keep_days": Variable(
+        "VERL_E2E_KEEP_DAYS",
+        "Days after which deliveries, written replies, targets that nothing happened to and run folders are removed. "
+        "Commands, approvals, overrides, runs and their verdicts stay. GitHub delivers again for 3 days, GitHub "
+        "Enterprise Server for 7.",
+        read.number(4, 3650),
+        "14",
     ),
     "log_level": Variable("VERL_E2E_LOG_LEVEL", f"`{'`, `'.join(_LEVELS)}`.", read.one_of(*_LEVELS), "info"),
 }

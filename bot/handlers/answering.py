@@ -1,13 +1,16 @@
 """Answer the commands that ask for words: `help` and `explain`, each with one comment."""
 
+from dataclasses import replace
+
 from bot.core.inert import fence_for, fenced_row
 from bot.core.planning.explain import render_explanation
 from bot.core.pulls.command_text import render_help
 from bot.core.pulls.ledger import Asked
+from bot.core.pulls.messages import reply_to
 from bot.core.pulls.pull import Pull
 from bot.core.pulls.situation import Situation
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.posting import reply
+from bot.handlers.messaging import say, was_said
 from bot.ports import ForgeError
 
 MAX_ANSWERS = 20
@@ -22,9 +25,10 @@ def answer(situation: Situation, rooms: AppRooms) -> None:
         return
     asked = [one for one in situation.entries if isinstance(one, Asked) and one.verb in {"help", "explain"}]
     for one in asked[:MAX_ANSWERS]:
-        if rooms.ledger.posted(one.repository, "reply", f"{one.number}:{one.source}") is None:
+        message = reply_to(one.repository, one.number, one.source, "", person=one.by_person)
+        if not was_said(message, rooms):
             text = render_help() if one.verb == "help" else _explained(one, situation, rooms)
-            reply(target.ref, one.source, text, rooms)
+            say(replace(message, body=text), rooms)
 
 
 def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:

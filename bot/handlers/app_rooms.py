@@ -24,6 +24,7 @@ from bot.ports import (
     Clock,
     Conversation,
     Ledger,
+    Outbox,
     People,
     Pulls,
     Revisions,
@@ -78,6 +79,8 @@ class AppRooms:
     wrote. `artifacts` is the folder that run folders are brought into. `app_id` is our
     App's, None where GitHub's own token speaks for us. `read_commands` finds the command lines of a comment.
     `bookkeeping` is held while a remembered list is read and changed, for several looks may share it.
+    `outbox` takes reactions and replies, to be written when there is time; without one they are written at once.
+    `lag_s` is how long GitHub's lists may not show what was created; 0 where a process waits for that by itself.
     `poll_s` is how long a run under way is left alone when no event tells of it: short where none ever does.
     """
 
@@ -95,9 +98,11 @@ class AppRooms:
     artifacts: Path
     read_commands: Callable[[str], tuple[CommandLine, ...]]
     sources: Callable[[str, str], Sources] = portable_sources
+    outbox: Outbox | None = None
     app_id: int | None = None
     poll_s: float = 30.0
     policy_texts: Kept[PolicyText] = field(default_factory=lambda: Kept(64))
+    lag_s: float = 0.0
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
     # Why heads cannot be planned, and how often judging a run failed.

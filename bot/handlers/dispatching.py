@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.pull import Pull, PullState, Target
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.creating import Creation, begin, doubles_due, settle, unsettled_s, was_begun
 from bot.ports import BackendError
+
+UNSETTLED = "it may have been started before, and GitHub's list of runs may not show that yet"
 
 
 @dataclass(slots=True)
@@ -32,13 +35,43 @@ def submit(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
     if kept.state is not RunState.QUEUED:
         return kept
     try:
-        handle = rooms.backend.submit(kept)
+        handle = _submitted(kept, rooms)
     except BackendError as error:
         if error.final:
             return rooms.ledger.put_run(_changed(kept, rooms, state=RunState.REFUSED, reason=str(error)))
         troubles.found.append(error)
         return kept
     return rooms.ledger.put_run(_changed(kept, rooms, state=RunState.SUBMITTED, handle=handle))
+
+
+def _submitted(run: Run, rooms: AppRooms) -> str:
+    """The run's handle; BackendError, too while nobody can know whether it was started before."""
+    creation = Creation(run.repository, f"{run.key}:dispatch")
+    if was_begun(creation, rooms):
+        handle = rooms.backend.find(run)
+        if handle:
+            settle(creation, rooms)
+            return handle
+        if (wait_s := unsettled_s(creation, rooms)) > 0:
+            raise BackendError(UNSETTLED, uncertain=True, wait_s=wait_s)
+    begin(creation, rooms)
+    try:
+        handle = rooms.backend.submit(run)
+    except BackendError as error:
+        if error.uncertain:
+            raise BackendError(str(error), uncertain=True, wait_s=rooms.lag_s) from error
+        settle(creation, rooms)
+        raise
+    settle(creation, rooms)
+    return handle
+
+
+def end_doubles(run: Run, rooms: AppRooms) -> float:
+    """End what was started twice with this run's key; gives in how many seconds to look for it again, 0 for never."""
+    due, again_s = doubles_due(Creation(run.repository, f"{run.key}:dispatch"), rooms)
+    if due:
+        rooms.backend.end_doubles(run)
+    return again_s
 
 
 def cancel(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:

@@ -5,6 +5,7 @@ Nothing is decided here but whether somebody may ask. The same event heard twice
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from bot.core.inert import markdown, sentence
 from bot.core.levels import Level
@@ -13,6 +14,7 @@ from bot.core.pulls.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, c
 from bot.core.pulls.command_text import render_mistakes, render_named
 from bot.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
 from bot.core.pulls.ledger import Approval, Asked, Override
+from bot.core.pulls.messages import MEMBERS, reaction_to, reply_to
 from bot.core.pulls.overrides import OWN_HEAD, SECOND_PERSON, counted
 from bot.core.pulls.pull import MergeGroup, Pull, PullRef
 from bot.core.pulls.references import Reference
@@ -35,9 +37,10 @@ from bot.handlers.base_policy import policy_of
 from bot.handlers.grants import is_own_head, remember_pusher
 from bot.handlers.grouping import reference_of, remember_end, remember_group, remembered_group
 from bot.handlers.heads import sharing
+from bot.handlers.messaging import say
 from bot.handlers.options import refused_option
 from bot.handlers.policy_text import NoPolicyError
-from bot.handlers.posting import forget_check, reply
+from bot.handlers.posting import forget_check
 from bot.handlers.restoring import touched
 from bot.handlers.trusting import allowed
 from bot.ports import UnknownPullError
@@ -52,11 +55,13 @@ _RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(one)}": (LEVEL, (str(int(o
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """One command of somebody: who, where it stands, and on which pull request."""
+    """One command of somebody: who, where it stands, on which pull request, when it was written, with a role or not."""
 
     actor: str
     source: str
     pull: Pull
+    written: datetime | None = None
+    by_person: bool = True
 
 
 def hear(event: Event, rooms: AppRooms, delivery: str = "") -> tuple[Reference, ...]:
@@ -120,15 +125,16 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
     parsed = parse(rooms.read_commands(comment.body))
     if not parsed:
         return ()
-    rooms.conversation.react(ref, comment.id, HEARD)
     pull = _pull(ref, rooms)
     if pull is None:
         return ()
-    wrong = [_heard(one, event, pull, rooms) for one in parsed]
+    person = _is_person(event, rooms)
+    say(reaction_to(ref.repository, ref.number, comment.id, HEARD, person=person), rooms)
+    wrong = [_heard(one, event, pull, rooms, person=person) for one in parsed]
     said = [one for one in wrong if one]
     if said:
-        rooms.conversation.react(ref, comment.id, NOT_UNDERSTOOD)
-        reply(ref, f"comment:{comment.id}", "\n".join(said), rooms)
+        say(reaction_to(ref.repository, ref.number, comment.id, NOT_UNDERSTOOD, person=person), rooms)
+        say(reply_to(ref.repository, ref.number, f"comment:{comment.id}", "\n".join(said), person=person), rooms)
     return _with_sharing(ref, (pull.head_sha,), rooms)
 
 
@@ -141,13 +147,21 @@ def _touched(event: CommentEvent, *, ours: bool, rooms: AppRooms) -> tuple[Refer
     return (ref,)
 
 
-def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms) -> str:
+def _is_person(event: CommentEvent, rooms: AppRooms) -> bool:
+    """Whether whoever wrote a comment has a role in the repository."""
+    if event.comment.author_association in MEMBERS:
+        return True
+    # A role that a team gives is not always told.
+    return rooms.people.role(event.repository.full_name, event.comment.user.login) not in ("none", "read")
+
+
+def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms, *, person: bool) -> str:
     """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
     if isinstance(one, Mistake):
         shown = render_named(one.verb, pull.head_sha, one.text.split()[2:]) if one.verb in NAMES_HEAD else ""
         return render_mistakes([one]) + shown
     comment = event.comment
-    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull)
+    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull, comment.created_at, person)
     refused = _keep(one, said, rooms)
     if not refused:
         return ""
@@ -164,7 +178,8 @@ def _press(command: Command, said: _Said, rooms: AppRooms) -> None:
         subject = f"press:{said.actor}:{said.pull.head_sha}:{command.verb}"
         asked = " ".join((command.verb, *command.arguments))
         told = f"{what} asked for `{asked}` in the name of {markdown(said.actor)}, and nothing was done"
-        reply(said.pull.ref, subject, f"{told}: {sentence(refused)}.\n", rooms)
+        ref, body = said.pull.ref, f"{told}: {sentence(refused)}.\n"
+        say(reply_to(ref.repository, ref.number, subject, body, person=False), rooms)
 
 
 def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
@@ -251,6 +266,8 @@ def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval |
         options=dict(command.options),
         head_sha=pull.head_sha,
         at=now,
+        written=said.written,
+        by_person=said.by_person,
     )
 
 

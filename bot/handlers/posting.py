@@ -6,22 +6,25 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import timedelta
 
-from bot.core.pulls.check_runs import CheckRun
+from bot.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion
 from bot.core.pulls.ledger import Posted
 from bot.core.pulls.pull import PullRef, Target, repository_of
 from bot.core.pulls.pull_card import MARKER
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.creating import Creation, Outcome, create_once, doubles_due
 from bot.handlers.opened import note_concluded, note_opening
-from bot.ports import Comment
+from bot.ports import Comment, ForgeError
 
 CARD, CHECK, REPLY = "card", "check", "reply"
 MAX_REPLY = 20_000
+REPLACED = "Created twice; the other check run of this name counts"
 
 
-def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -> None:
+def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -> float:
     """Bring check runs to what they shall say; of an earlier head only those that we wrote before.
 
-    What is about to be shown without a conclusion is written down first, so that it gets one whatever happens.
+    What is about to be shown without a conclusion is written down first, so that it gets one whatever happens. Gives in
+    how many seconds one may be written of which nobody knows yet whether it is there, 0 for none.
     """
     repository = repository_of(target)
     listed: dict[str, tuple[CheckRun, ...]] = {}
@@ -32,26 +35,48 @@ def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -
         return listed[sha]
 
     note_opening(target, checks, rooms)
-    for check in checks:
-        _post_check(target, check, there, rooms)
-    note_concluded(target, checks, rooms)
+    outcomes = [(check, *_post_check(target, check, there, rooms)) for check in checks]
+    note_concluded(target, [check for check, known, _ in outcomes if known], rooms)
+    return min((wait_s for _, _, wait_s in outcomes if wait_s > 0), default=0.0)
 
 
-def _post_check(target: Target, check: CheckRun, there: Callable[[str], tuple[CheckRun, ...]], rooms: AppRooms) -> None:
+def _post_check(
+    target: Target, check: CheckRun, there: Callable[[str], tuple[CheckRun, ...]], rooms: AppRooms
+) -> tuple[bool, float]:
+    """Whether it is known to say what it shall, and in how many seconds to look at it again, 0 for never."""
     repository, subject = repository_of(target), check_subject(check.head_sha, check.name)
     posted = rooms.ledger.posted(repository, CHECK, subject)
-    digest = check_digest(check)
+    digest, creation = check_digest(check), Creation(repository, f"{subject}:check")
     if posted is not None and posted.digest == digest:
-        return
-    if posted is None:
-        ours = [one.id for one in there(check.head_sha) if _is_same(one, check, rooms)]
-        remote_id = max(ours, default=0)
-        if not remote_id and check.head_sha != target.head_sha:
-            return
+        return True, _hide_doubles(creation, check, posted.remote_id, rooms)
+
+    def find() -> int:
+        return max((one.id for one in there(check.head_sha) if _is_same(one, check, rooms)), default=0)
+
+    if posted is not None:
+        outcome = Outcome(posted.remote_id, found=True)
+    elif check.head_sha != target.head_sha:
+        outcome = Outcome(find(), found=True)
     else:
-        remote_id = posted.remote_id
-    written = rooms.checks.write_check(repository, replace(check, id=remote_id))
-    _remember(repository, CHECK, subject, written, digest, rooms)
+        outcome = create_once(creation, find, lambda: rooms.checks.write_check(repository, check), rooms)
+    if not outcome.id:
+        return not outcome.wait_s, outcome.wait_s
+    if outcome.found:
+        rooms.checks.write_check(repository, replace(check, id=outcome.id))
+    _remember(repository, CHECK, subject, outcome.id, digest, rooms)
+    return True, doubles_due(creation, rooms)[1]
+
+
+def _hide_doubles(creation: Creation, check: CheckRun, kept_id: int, rooms: AppRooms) -> float:
+    """Close and rename what was created beside the check run that we go on with; gives when to look again."""
+    due, again_s = doubles_due(creation, rooms)
+    if due:
+        for one in rooms.checks.same_name(creation.repository, check.head_sha, check.name):
+            if _is_same(one, check, rooms) and one.id != kept_id:
+                double = replace(check, id=one.id, name=f"{check.name} (replaced)", external_id="", annotations=())
+                closed = replace(double, status=CheckStatus.COMPLETED, conclusion=Conclusion.CANCELLED, actions=())
+                rooms.checks.write_check(creation.repository, replace(closed, title=REPLACED, summary=REPLACED))
+    return again_s
 
 
 def check_digest(check: CheckRun) -> str:
@@ -83,23 +108,44 @@ def post_card(ref: PullRef, body: str, interval_s: int, rooms: AppRooms) -> floa
     """
     posted = rooms.ledger.posted(ref.repository, CARD, str(ref.number))
     digest = _digest(body)
+    creation = Creation(ref.repository, f"{ref.number}:card")
     if posted is not None and posted.digest == digest:
-        return 0.0
+        return _delete_doubles(creation, ref, posted.remote_id, rooms)
     if posted is not None:
         wait = posted.at + timedelta(seconds=interval_s) - rooms.clock.now()
         if wait > timedelta(0):
             return wait.total_seconds()
-    known = posted.remote_id if posted is not None else _found_card(ref, rooms)
+    known = posted.remote_id if posted is not None else 0
     if not known or not rooms.conversation.edit(ref, known, body):
-        known = rooms.conversation.comment(ref, body)
+        gone = known
+
+        def find() -> int:
+            return next((one for one in _cards(ref, rooms) if one != gone), 0)
+
+        outcome = create_once(creation, find, lambda: rooms.conversation.comment(ref, body), rooms)
+        if not outcome.id:
+            return outcome.wait_s
+        known = outcome.id
+        if outcome.found:
+            rooms.conversation.edit(ref, known, body)
     _remember(ref.repository, CARD, str(ref.number), known, digest, rooms)
-    return 0.0
+    return doubles_due(creation, rooms)[1]
 
 
-def _found_card(ref: PullRef, rooms: AppRooms) -> int:
-    """The first card of ours that is there though nobody remembers it; 0 for none."""
-    ours = (one for one in rooms.conversation.comments(ref) if one.body.startswith(MARKER) and _is_ours(one, rooms))
-    return next((one.id for one in ours), 0)
+def _delete_doubles(creation: Creation, ref: PullRef, kept_id: int, rooms: AppRooms) -> float:
+    """Delete the cards that were created beside the one that we go on with; gives when to look again."""
+    due, again_s = doubles_due(creation, rooms)
+    if due:
+        for one in _cards(ref, rooms):
+            if one != kept_id:
+                rooms.conversation.delete(ref, one)
+    return again_s
+
+
+def _cards(ref: PullRef, rooms: AppRooms) -> tuple[int, ...]:
+    """The ids of the cards of ours that GitHub lists, oldest first."""
+    there = rooms.conversation.comments(ref)
+    return tuple(one.id for one in there if one.body.startswith(MARKER) and _is_ours(one, rooms))
 
 
 def _is_ours(comment: Comment, rooms: AppRooms) -> bool:
@@ -107,14 +153,22 @@ def _is_ours(comment: Comment, rooms: AppRooms) -> bool:
 
 
 def reply(ref: PullRef, subject: str, body: str, rooms: AppRooms) -> None:
-    """Answer with one comment, once for each subject."""
+    """Answer with one comment, once for each subject; ForgeError."""
     if rooms.ledger.posted(ref.repository, REPLY, f"{ref.number}:{subject}") is not None:
         return
     marker = f"<!-- verl-e2e:reply:{subject} -->"
-    there = (one for one in rooms.conversation.comments(ref) if one.body.startswith(marker) and _is_ours(one, rooms))
-    known = next((one.id for one in there), 0)
-    written = known or rooms.conversation.comment(ref, f"{marker}\n{body[:MAX_REPLY]}")
-    _remember(ref.repository, REPLY, f"{ref.number}:{subject}", written, _digest(body), rooms)
+
+    def find() -> int:
+        there = rooms.conversation.comments(ref)
+        return next((one.id for one in there if one.body.startswith(marker) and _is_ours(one, rooms)), 0)
+
+    def create() -> int:
+        return rooms.conversation.comment(ref, f"{marker}\n{body[:MAX_REPLY]}")
+
+    outcome = create_once(Creation(ref.repository, f"{ref.number}:{subject}:reply"), find, create, rooms)
+    if not outcome.id:
+        raise ForgeError("a reply may be there that GitHub does not list yet", passing=True, wait_s=outcome.wait_s)
+    _remember(ref.repository, REPLY, f"{ref.number}:{subject}", outcome.id, _digest(body), rooms)
 
 
 def _remember(repository: str, kind: str, subject: str, remote_id: int, digest: str, rooms: AppRooms) -> None:

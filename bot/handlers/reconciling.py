@@ -17,14 +17,14 @@ from bot.core.pulls.pull_card import render
 from bot.core.pulls.references import Reference
 from bot.core.pulls.situation import Situation
 from bot.core.pulls.trust import NeedsApproval, Trusted
-from bot.core.pulls.wishes import Entry
+from bot.core.pulls.wishes import Entry, in_order
 from bot.core.rules import Policy
 from bot.handlers.answering import answer
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.base_policy import note_policy, policy_of, without_policy
 from bot.handlers.carrying import carry_forward
 from bot.handlers.collecting import advance
-from bot.handlers.dispatching import Troubles, cancel, is_still_head, submit
+from bot.handlers.dispatching import Troubles, cancel, end_doubles, is_still_head, submit
 from bot.handlers.first_sign import show_planning, tell_failure
 from bot.handlers.grants import standing_entries
 from bot.handlers.grouping import reference_of, with_group_facts
@@ -58,6 +58,13 @@ def reconcile(reference: Reference, rooms: AppRooms) -> float | None:
         raise
 
 
+def announce(reference: Reference, rooms: AppRooms) -> None:
+    """Show on a target that it was seen, before there is time to look at it. ForgeError; again changes nothing."""
+    target = target_of(reference, rooms)
+    if target is not None:
+        show_planning(target, rooms)
+
+
 def _reconcile(target: Target, rooms: AppRooms) -> float | None:
     troubles = Troubles()
     if isinstance(target, Pull):
@@ -86,9 +93,12 @@ def _reconcile(target: Target, rooms: AppRooms) -> float | None:
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
     steps = with_others(situation, conduct(situation), gate_of, rooms)
     wait = _show(situation, steps, rooms)
+    found = {run.key for run in situation.runs if run.state is RunState.SUBMITTED}
     note_policy(target, situation.policy, rooms)
     if troubles.found:
         raise troubles.found[0]
+    if any(before.state is RunState.QUEUED and before.key in found for before in runs):
+        return SOON_S
     return _again(situation, steps, wait, rooms.poll_s)
 
 
@@ -112,7 +122,7 @@ def target_of(reference: Reference, rooms: AppRooms) -> Target | None:
 def _remembered(target: Target, rooms: AppRooms, troubles: Troubles) -> tuple[tuple[Entry, ...], tuple[Run, ...]]:
     """The entries, and the runs as they stand now."""
     if isinstance(target, Pull):
-        entries: tuple[Entry, ...] = rooms.ledger.entries(target.ref.repository, target.ref.number)
+        entries = in_order(rooms.ledger.entries(target.ref.repository, target.ref.number))
         runs = rooms.ledger.runs(target.ref.repository, number=target.ref.number)
     else:
         entries = ()
@@ -221,16 +231,17 @@ def _start(due: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles
 
 
 def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
-    """Checks first, for they gate; then the card and the answers. Gives how long the card has to wait."""
+    """Checks first, for they gate; then the card and the answers. Gives when something is to be written again."""
     checks = with_remarks(situation, steps.standings, steps.checks, rooms)
     target = situation.target
     card = render(card_of(situation, steps))
     restore(situation, checks, card, rooms)
-    post_checks(target, checks, rooms)
-    if not isinstance(target, Pull):
-        return 0.0
-    answer(situation, rooms)
-    return post_card(target.ref, card, situation.policy.gate.card_interval_s, rooms)
+    waits = [post_checks(target, checks, rooms)]
+    waits += [end_doubles(run, rooms) for run in situation.runs if run.handle]
+    if isinstance(target, Pull):
+        answer(situation, rooms)
+        waits.append(post_card(target.ref, card, situation.policy.gate.card_interval_s, rooms))
+    return min((wait for wait in waits if wait > 0), default=0.0)
 
 
 def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> float | None:

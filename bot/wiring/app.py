@@ -1,16 +1,26 @@
 """The service: one database, one worker, one door; what is named here is what `verl-e2e serve` runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from bot.adapters.durable import Work, Worker, queue_url
-from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, open_store
+from bot.adapters.ledger import (
+    Retention,
+    Spool,
+    SpooledDeliveries,
+    SqlDeliveries,
+    SqlLedger,
+    SqlOutbox,
+    SqlWorklist,
+    Store,
+    open_store,
+)
 from bot.config.settings import Settings
 from bot.core.pulls.deliveries import Received
 from bot.wiring.errors import UsageError
 
-MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, Callable[[], datetime]], Work]
+MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Callable[[], datetime]], Work]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +28,7 @@ class Service:
     """An opened service: start it, let `keep` fill it, stop it."""
 
     store: Store
-    deliveries: SqlDeliveries
+    deliveries: SpooledDeliveries
     worker: Worker
     now: Callable[[], datetime]
 
@@ -63,8 +73,22 @@ def open_service(settings: Settings, now: Callable[[], datetime], make_work: Mak
         raise UsageError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
     ledger, worklist = SqlLedger(store), SqlWorklist(store)
-    deliveries = SqlDeliveries(store)
-    work = make_work(settings, ledger, worklist, now)
+    deliveries = SpooledDeliveries(SqlDeliveries(store), _spool(settings))
+    retention = Retention(store, settings.data / "runs")
+
+    def clean() -> bool:
+        return retention.remove(now() - timedelta(days=settings.keep_days))
+
+    outbox = SqlOutbox(store)
+    work = replace(make_work(settings, ledger, worklist, outbox, now), clean=clean, resume=store.claim_again)
     queue = queue_url(settings.database_url)
-    worker = Worker(work, deliveries, worklist, queue, workers=settings.workers, tick_s=settings.tick_s)
+    worker = Worker(work, deliveries, worklist, outbox, queue, workers=settings.workers, tick_s=settings.tick_s)
     return Service(store, deliveries, worker, now)
+
+
+def _spool(settings: Settings) -> Spool:
+    try:
+        return Spool(settings.data / "spool")
+    except OSError as error:
+        what = f"VERL_E2E_DATA {settings.data}: its folder spool: {error.strerror}"
+        raise UsageError(f"{what}; see that it can be written") from None

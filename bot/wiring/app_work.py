@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 
@@ -13,11 +13,13 @@ from bot.adapters.git import GitError, GitRepository
 from bot.adapters.github.administration import GithubAdministration
 from bot.adapters.github.checks import GithubChecks
 from bot.adapters.github.conversation import GithubConversation
+from bot.adapters.github.courier import Lane
 from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
+from bot.adapters.github.retry import Patience
 from bot.adapters.github.session import GitHub, as_app
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.adapters.ledger import SqlLedger, SqlWorklist
+from bot.adapters.ledger import SqlLedger, SqlOutbox, SqlWorklist
 from bot.adapters.logs import open_log
 from bot.adapters.mirror import Mirrors
 from bot.config.profiles import load_profile
@@ -25,6 +27,7 @@ from bot.config.settings import Settings
 from bot.core.jobs import Repository
 from bot.core.planning.build import Sources
 from bot.core.pulls.deliveries import Received
+from bot.core.pulls.messages import hearing_lane
 from bot.core.pulls.pull import OpenPull, PullRef
 from bot.core.pulls.pull_address import web_of
 from bot.core.pulls.references import read_reference, reference_text
@@ -34,6 +37,8 @@ from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.grouping import reference_of
 from bot.handlers.hearing import hear
+from bot.handlers.messaging import write
+from bot.handlers.reconciling import announce
 from bot.handlers.redelivering import Redelivery
 from bot.handlers.returning import reconcile_counted
 from bot.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError, Worklist
@@ -42,7 +47,10 @@ from bot.wiring.app import MakeWork
 from bot.wiring.attesting import verify_attestations
 from bot.wiring.verl import verl_at
 
-_OFTEN_S, _SELDOM_S = 30.0, 600.0
+# Whoever is told to wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
+_PATIENCE = Patience(total_s=4.0)
+# GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
+_LOOKS_IN_A_TICK = 10
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +68,14 @@ class _Clock:
 def github_work(environ: Mapping[str, str]) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 
-    def make(settings: Settings, ledger: SqlLedger, worklist: SqlWorklist, now: Callable[[], datetime]) -> Work:
-        rooms, redelivery = app_rooms(settings, ledger, now, environ)
+    def make(
+        settings: Settings,
+        ledger: SqlLedger,
+        worklist: SqlWorklist,
+        outbox: SqlOutbox,
+        now: Callable[[], datetime],
+    ) -> Work:
+        rooms, redelivery, courteous = app_rooms(settings, ledger, outbox, now, environ)
 
         def missed() -> Collection[str]:
             redelivery.ask_again()
@@ -72,20 +86,29 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
 
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories, worklist),
-            reconcile=lambda target: reconcile_counted(read_reference(target), rooms),
+            reconcile=lambda target: _stretched(reconcile_counted(read_reference(target), rooms), rooms.poll_s, ledger),
             open_targets=lambda: _open_targets(ledger, rooms),
             missed_targets=missed,
             now=now,
+            lane_of=_lane_of,
+            write=lambda message: write(message, courteous),
+            clean=lambda: False,
+            resume=lambda: None,
+            announce=lambda target: announce(read_reference(target), rooms),
         )
 
     return make
 
 
 def app_rooms(
-    settings: Settings, ledger: SqlLedger, now: Callable[[], datetime], environ: Mapping[str, str]
-) -> tuple[AppRooms, Redelivery]:
-    """The rooms of App mode, and what asks for lost webhooks again."""
-    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url)
+    settings: Settings,
+    ledger: SqlLedger,
+    outbox: SqlOutbox,
+    now: Callable[[], datetime],
+    environ: Mapping[str, str],
+) -> tuple[AppRooms, Redelivery, AppRooms]:
+    """The rooms of App mode, what asks for lost webhooks again, and the rooms of what can wait."""
+    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=_PATIENCE)
     tokens, clock = github.tokens, _Clock(now)
     mirrors = Mirrors(
         settings.data,
@@ -108,13 +131,15 @@ def app_rooms(
         verl=_verl(settings),
         site=load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")}),
         artifacts=settings.data / "runs",
+        outbox=outbox,
         read_commands=analysis.commands,
         sources=_sources(settings),
         app_id=settings.app_id,
-        # The runs of GitHub Actions tell of themselves; a look by the clock is for the webhook that was lost.
-        poll_s=_SELDOM_S if settings.backend == "github-actions" else _OFTEN_S,
+        poll_s=float(settings.tick_s),
+        lag_s=float(settings.list_lag_s),
     )
-    return rooms, Redelivery(GithubAdministration(github), clock)
+    courteous = replace(rooms, conversation=GithubConversation(github.in_lane(Lane.COURTESY)))
+    return rooms, Redelivery(GithubAdministration(github), clock), courteous
 
 
 def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...], worklist: Worklist) -> Collection[str]:
@@ -133,6 +158,18 @@ def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...], worklist
     if isinstance(event, PushEvent) and event.number is None:
         base_pushed(event, rooms, worklist)
     return tuple(reference_text(one) for one in hear(event, rooms, delivery.id))
+
+
+def _lane_of(delivery: Received) -> str:
+    try:
+        return hearing_lane(parse_event(delivery.event, delivery.body))
+    except BadDeliveryError:
+        return ""  # hearing it refuses it
+
+
+def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float | None:
+    """A look by the clock comes later when many runs are open; what is due for another reason comes when it is due."""
+    return again_s if again_s != poll_s else poll_s * max(1.0, ledger.open_count() / _LOOKS_IN_A_TICK)
 
 
 def _open_targets(ledger: SqlLedger, rooms: AppRooms) -> Collection[str]:

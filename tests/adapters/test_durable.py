@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from bot.adapters.durable import Work, Worker, queue_url
-from bot.adapters.ledger import SqlDeliveries, SqlWorklist, Store, open_store
+from bot.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
 from bot.core.pulls.deliveries import Received
-from bot.ports import UnreadableDeliveryError
-from tests.adapters.databases import database, server, store
+from bot.core.pulls.messages import Message, reply_to
+from bot.ports import ForgeError, UnreadableDeliveryError
+from tests.adapters.databases import database, fresh_database, server, store
+from tests.fakes.postgres import controlled_server
 
 __all__ = ["database", "server", "store"]
 
@@ -46,9 +48,39 @@ class Pulls:
     open: tuple[str, ...] = ()
     again_s: float | None = None
     missed: tuple[str, ...] = ()
+    lanes: dict[str, str] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    heard: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
+    limited_s: dict[str, float] = field(default_factory=dict)
+
+    def lane_of(self, delivery: Received) -> str:
+        return self.lanes.get(delivery.body.decode(), "")
+
+    def clean(self) -> bool:
+        return False
+
+    def announce(self, target: str) -> None:
+        assert target not in self.running
+        self.announced.append(target)
+
+    def resume(self) -> None:
+        """The database is back."""
+
+    def write(self, message: Message) -> None:
+        """Some lanes get no answer for as long as the gate is closed; some subjects are told to wait."""
+        if message.lane in self.silent:
+            self.gate.wait(20)
+        if wait_s := self.limited_s.pop(message.subject, 0.0):
+            raise ForgeError("limited", passing=True, wait_s=wait_s)
+        self.told.append(message.subject)
 
     def hear(self, delivery: Received) -> Collection[str]:
         target = delivery.body.decode()
+        if self.lane_of(delivery) in self.silent:
+            self.gate.wait(20)
+        self.heard.append(target)
         if target == "unreadable":
             raise UnreadableDeliveryError("no JSON")
         if self.failures[f"hear {target}"]:
@@ -78,14 +110,30 @@ class Pulls:
 def working(
     database: str, store: Store, pulls: Pulls, tick_s: float = 60, clock: Callable[[], datetime] = now
 ) -> Iterator[Worker]:
-    work = Work(pulls.hear, pulls.reconcile, lambda: pulls.open, pulls.search, clock)
-    worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=tick_s)
+    work = Work(
+        pulls.hear,
+        pulls.reconcile,
+        lambda: pulls.open,
+        pulls.search,
+        clock,
+        lane_of=pulls.lane_of,
+        write=pulls.write,
+        clean=pulls.clean,
+        resume=pulls.resume,
+        announce=pulls.announce,
+    )
+    worker = worker_of(work, database, store, tick_s)
     worker.start()
     try:
         yield worker
     finally:
         pulls.gate.set()
         worker.stop()
+
+
+def worker_of(work: Work, database: str, store: Store, tick_s: float = 60) -> Worker:
+    tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
+    return Worker(work, *tables, queue_url(database), workers=2, tick_s=tick_s)
 
 
 def until(true: Callable[[], bool], seconds: float = 20) -> None:
@@ -136,8 +184,7 @@ def test_what_fails_is_tried_again_and_holds_up_nothing_else(database: str, stor
         until(lambda: pulls.looks["o/r#3"] == 1 and worker.counts.failed == 1)
         assert pulls.looks["o/r#2"] == 0
         ahead = timedelta(seconds=30)
-        until(lambda: idle(store))
-    assert pulls.looks == {"o/r#1": 2, "o/r#2": 1, "o/r#3": 1}
+        until(lambda: pulls.looks == {"o/r#1": 2, "o/r#2": 1, "o/r#3": 1})
     assert SqlDeliveries(store).backlog(now()).deliveries_refused == 1
 
 
@@ -168,14 +215,12 @@ def test_a_search_that_takes_long_holds_up_nothing(database: str, store: Store) 
     pulls = Pulls()
     pulls.gate.set()
     slow = threading.Event()
-    work = Work(pulls.hear, pulls.reconcile, tuple, lambda: [str(slow.wait(20))], now)
-    worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
-    worker.start()
-    deliver(store, "1", "o/r#1")
-    until(lambda: pulls.looks["o/r#1"] == 1)
-    assert not slow.is_set()
-    slow.set()
-    worker.stop()
+    pulls.search = lambda: [str(slow.wait(20))]  # type: ignore[method-assign]
+    with working(database, store, pulls):
+        deliver(store, "1", "o/r#1")
+        until(lambda: pulls.looks["o/r#1"] == 1)
+        assert not slow.is_set()
+        slow.set()
 
 
 def test_after_a_start_runs_under_way_are_looked_at_at_once(database: str, store: Store) -> None:
@@ -210,13 +255,74 @@ def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_w
     assert pulls.looks["o/r#1"] == 2
 
 
+def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(database: str, store: Store) -> None:
+    """100 deliveries of one lane get no answer: a push, a command of a person and another installation are heard."""
+    lanes = {f"o/r#{number}": "o:others" for number in range(100)}
+    pulls = Pulls(lanes=lanes | {"o/r#200": "o:people", "p/r#1": "p:others"}, silent={"o:others"})
+    for number in range(100):
+        deliver(store, f"{number}", f"o/r#{number}")
+    for target in ("o/r#200", "p/r#1", "o/r#300"):
+        deliver(store, f"later {target}", target)
+    with working(database, store, pulls):
+        until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.heard), seconds=10)
+        assert len(pulls.heard) == 3
+        until(lambda: SqlDeliveries(store).backlog(now()).deliveries_waiting == 100)
+        pulls.gate.set()
+        until(lambda: idle(store))
+    assert len(pulls.heard) == 103
+
+
+def test_a_message_that_is_limited_waits_alone(database: str, store: Store) -> None:
+    pulls = Pulls(silent={"o:others"}, limited_s={"reply:1:first": 40.0})
+    outbox = SqlOutbox(store)
+    ahead = timedelta()
+    for source, person in (("first", True), ("second", True), ("stranger's", False)):
+        assert outbox.put(reply_to("o/r", 1, source, "text", person=person), now())
+    assert outbox.put(reply_to("p/r", 1, "other", "text", person=False), now())
+    with working(database, store, pulls, clock=lambda: now() + ahead):
+        until(lambda: {"reply:1:second", "reply:1:other"} <= set(pulls.told))
+        assert "reply:1:first" not in pulls.told
+        ahead = timedelta(seconds=41)
+        until(lambda: "reply:1:first" in pulls.told)
+        assert "reply:1:stranger's" not in pulls.told
+    assert Counter(pulls.told).most_common(1)[0][1] == 1
+
+
+def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(database: str, store: Store) -> None:
+    pulls = Pulls()
+    for number in range(6):
+        deliver(store, f"{number}", f"o/r#{number}")
+    with working(database, store, pulls):
+        until(lambda: len(pulls.announced) == 4, seconds=10)
+        assert pulls.running.isdisjoint(pulls.announced)
+        pulls.gate.set()
+        until(lambda: idle(store))
+    assert len(pulls.looks) == 6
+    assert sorted({*pulls.announced}) == sorted(pulls.announced)
+
+
+def test_what_a_person_asks_about_is_looked_at_though_every_worker_is_busy(database: str, store: Store) -> None:
+    pulls = Pulls(lanes={"o/r#9": "o:people"})
+    for number in range(5):
+        deliver(store, f"{number}", f"o/r#{number}")
+    with working(database, store, pulls) as worker:
+        until(lambda: len(pulls.running) == 2)
+        deliver(store, "command", "o/r#9")
+        worker.wake()
+        until(lambda: "o/r#9" in pulls.running, seconds=10)
+        assert len(pulls.running) == 3
+        pulls.gate.set()
+        until(lambda: idle(store))
+    assert not pulls.overlaps
+
+
 # argv: root, database, file of looks, seconds a look takes.
 PROCESS = """
 import sys, time
 from datetime import UTC, datetime
 sys.path.insert(0, sys.argv[1])
 from bot.adapters.durable import Work, Worker, queue_url
-from bot.adapters.ledger import SqlDeliveries, SqlWorklist, open_store
+from bot.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, open_store
 database = sys.argv[2]
 store = open_store(database)
 assert store.claim()
@@ -229,8 +335,11 @@ def reconcile(target):
     write(f"end {target}")
 def hear(delivery):
     return [delivery.body.decode()]
-work = Work(hear, reconcile, tuple, tuple, lambda: datetime.now(UTC))
-worker = Worker(work, SqlDeliveries(store), SqlWorklist(store), queue_url(database), workers=2, tick_s=60)
+now = lambda: datetime.now(UTC)
+rest = {"lane_of": lambda delivery: "", "write": print, "clean": bool, "resume": bool, "announce": print}
+work = Work(hear, reconcile, tuple, tuple, now, **rest)
+tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
+worker = Worker(work, *tables, queue_url(database), workers=2, tick_s=60)
 worker.start()
 print("started", flush=True)
 time.sleep(600)
@@ -308,3 +417,22 @@ def test_only_one_process_works_on_a_database(database: str) -> None:
 def test_the_queue_has_a_file_of_its_own_beside_sqlite_and_none_beside_postgresql() -> None:
     assert queue_url("sqlite:////var/lib/bot/state.sqlite3") == "sqlite:////var/lib/bot/state-queue.sqlite3"
     assert queue_url("postgresql://bot@db/bot") == "postgresql://bot@db/bot"
+
+
+@pytest.mark.postgres
+def test_a_process_stays_the_only_one_after_the_database_was_away() -> None:
+    with controlled_server() as server:
+        database = fresh_database(server.url)
+        first, second = open_store(database), open_store(database)
+        assert first.claim()
+        server.stop()
+        server.start()
+        first.claim_again()
+        assert not second.claim()
+        server.stop()
+        server.start()
+        assert second.claim()
+        with pytest.raises(StoreError):
+            first.claim_again()
+        first.close()
+        second.close()

@@ -15,7 +15,7 @@ import pytest
 
 from bot.adapters.github.administration import GithubAdministration
 from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.courier import Courier, Pace
+from bot.adapters.github.courier import Courier, Lane, Pace
 from bot.adapters.github.people import GithubPeople
 from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.session import as_app, checked_api_url, with_token
@@ -209,6 +209,17 @@ def test_threads_never_take_each_others_request(at: Room) -> None:
         sys.setswitchinterval(before)
     assert all(name == f"author-{number}" for number, name in answers)
     assert at.calls("POST", "/access_tokens") == 1
+
+
+def test_what_ends_a_run_gets_by_where_replies_and_cards_are_held_back() -> None:
+    waits: list[float] = []
+    pace = Pace(((12, 60.0),), waits.append)
+    for lane, times in ((Lane.COURTESY, 6), (Lane.NORMAL, 4), (Lane.URGENT, 2)):
+        for _ in range(times):
+            pace.wait(1, lane)
+        with pytest.raises(ForgeError):
+            pace.wait(1, lane)
+    assert waits == []
 
 
 def test_a_pace_holds_back_what_is_too_much() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
+from bot.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
 from bot.adapters.ledger.schema import entries, metadata, versions
 from bot.core.levels import Level
 from bot.core.pulls.deliveries import Received
@@ -152,12 +152,12 @@ def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing
     assert (backlog.deliveries_waiting, backlog.deliveries_refused, backlog.oldest_s) == (1, 1, 90.0)
 
 
-def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store) -> None:
+def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store, tmp_path: Path) -> None:
     deliveries = SqlDeliveries(store)
     for key, second in (("old", 0), ("waits", 0), ("new", 9)):
         deliveries.keep([received(key, second)])
     deliveries.heard([("old", ()), ("new", ())], NOW)
-    assert deliveries.forget(NOW + timedelta(seconds=5)) == 1
+    assert not Retention(store, tmp_path / "none").remove(NOW + timedelta(seconds=5))
     assert deliveries.keep([received("old")]) == (True,)
     assert deliveries.keep([received("new")]) == (False,)
     assert deliveries.keep([received("waits")]) == (False,)

@@ -201,6 +201,10 @@ class FakeHub:
         self._call("check_runs")
         return tuple(one for one in self.runs if one.head_sha == head_sha)
 
+    def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
+        self._call("same_name")
+        return tuple(one for one in self.runs if (one.head_sha, one.name) == (head_sha, name))
+
     def write_check(self, repository: str, check: CheckRun) -> int:
         self._call("write_check")
         made = replace(check, id=check.id or self.next_id(), app_id=APP)
@@ -267,6 +271,13 @@ class FakeBackend:
             self.fail.remove("submit!")
             raise BackendError("submit: the answer was lost")
         return f"h-{run.key[:8]}"
+
+    def find(self, run: Run) -> str:
+        self._call("find")
+        return f"h-{run.key[:8]}" if run.key in self.orders else ""
+
+    def end_doubles(self, run: Run) -> None:
+        self._call("end_doubles")
 
     def poll(self, run: Run) -> Progress:
         self._call("poll")

@@ -6,16 +6,40 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 _DURABILITY_OFF = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that can be stopped and started again."""
+
+    url: str
+    control: Callable[..., None]
+
+    def stop(self) -> None:
+        """End it as a crash does."""
+        self.control("-m", "immediate", "-w", "stop")
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        self.control("-w", "start")
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """The URL of a running server's empty database; the server refuses root, so another user runs it where need be."""
+    """The URL of a running server's empty database."""
+    with controlled_server() as server:
+        yield server.url
+
+
+@contextmanager
+def controlled_server() -> Iterator[Server]:
+    """A running server; it refuses root, so another user runs it where need be."""
     user = _user()
     # Not below pytest's folder, which only its owner may enter; and short, for the socket's name.
     folder = Path(tempfile.mkdtemp(prefix="verl-e2e-pg-"))
@@ -26,11 +50,16 @@ def postgres_server() -> Iterator[str]:
         data = folder / "data"
         _call(user, _binary("initdb"), "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8")
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 {_DURABILITY_OFF}"
-        _call(user, _binary("pg_ctl"), "-D", data, "-l", folder / "log", "-o", options, "-w", "start")
+
+        def control(*words: str) -> None:
+            _call(user, _binary("pg_ctl"), "-D", data, "-l", folder / "log", "-o", options, *words)
+
+        server = Server(f"postgresql://postgres@127.0.0.1:{port}/postgres", control)
+        server.start()
         try:
-            yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
+            yield server
         finally:
-            _call(user, _binary("pg_ctl"), "-D", data, "-m", "immediate", "-w", "stop")
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -44,6 +44,10 @@ class FakeWorkflows:
         """The newest that shows the key."""
         return next((run for run in reversed(self.runs.values()) if key in run.title), None)
 
+    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
+        """All that show the key."""
+        return tuple(run for run in self.runs.values() if key in run.title)
+
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """One run."""
         return self.runs.get(run_id)

@@ -24,7 +24,7 @@ from bot.adapters.github.pulls import GithubPulls
 from bot.adapters.github.retry import Patience
 from bot.adapters.github.session import GitHub, as_app
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlWorklist, Store, open_store
+from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
 from bot.adapters.markdown import command_lines
 from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
@@ -39,6 +39,7 @@ from bot.handlers.analysis import DirectAnalysis
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.hearing import hear
+from bot.handlers.messaging import write
 from bot.handlers.reconciling import due, reconcile
 from bot.handlers.redelivering import Redelivery
 from bot.ports import Revisions
@@ -51,6 +52,8 @@ from tests.fakes.github_standin.world import APP_ID, SECRET, World
 _MOST_LOOKS = 200
 # Events tell of runs; this is for the lost ones.
 POLL_S = 600.0
+# GitHub's lists are believed after so long.
+LAG_S = 30.0
 _RETRY = timedelta(seconds=5)
 _HANDED_OVER = 64
 
@@ -72,12 +75,15 @@ class StoryClock:
 
 @dataclass
 class Waits:
-    """Takes the place of sleeping; the story's time goes on instead."""
+    """Takes the place of sleeping; the story's time goes on instead, or the process ends here."""
 
     clock: StoryClock
+    killed: type[BaseException] | None = None
     taken: list[float] = field(default_factory=list)
 
     def __call__(self, seconds: float) -> None:
+        if self.killed is not None:
+            raise self.killed
         self.taken.append(seconds)
         self.clock.pass_s(seconds)
 
@@ -101,6 +107,7 @@ class Service:
         self.ledger = SqlLedger(self.store)
         self.deliveries = SqlDeliveries(self.store)
         self.worklist = SqlWorklist(self.store)
+        self.outbox = SqlOutbox(self.store)
         patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
         self.github: GitHub = as_app(
             APP_ID, self.world.private_key, api_url=self.api_url, patience=patience, pace=(), timeout_s=5
@@ -129,6 +136,8 @@ class Service:
             artifacts=self.folder / "artifacts",
             read_commands=command_lines,
             poll_s=POLL_S,
+            lag_s=LAG_S,
+            outbox=self.outbox,
             app_id=APP_ID,
         )
 
@@ -152,7 +161,7 @@ class Service:
         """Hear and look until nothing is due now."""
         self.world.deliveries.wait()
         for _ in range(_MOST_LOOKS):
-            if not (self.hear() or self.look()):
+            if not (self.hear() or self.look() or self.mail()):
                 return
             self.world.deliveries.wait()
         raise AssertionError("the service never comes to rest")
@@ -179,6 +188,19 @@ class Service:
             self.look_at(target)
         return bool(targets)
 
+    def mail(self) -> bool:
+        """Write the messages that are due; whether there was one."""
+        letters = self.outbox.due(self.clock.now(), _HANDED_OVER)
+        for letter in letters:
+            try:
+                write(letter.message, self.rooms)
+                self.outbox.written(letter.number)
+            except Exception as error:
+                self.failures.append(error)
+                wait_s = getattr(error, "wait_s", 0.0) or _RETRY.total_seconds()
+                self.outbox.failed(letter.number, str(error), self.clock.now() + timedelta(seconds=wait_s))
+        return bool(letters)
+
     def look_at(self, target: str) -> None:
         """One look at one target."""
         self.looks += 1
@@ -187,7 +209,8 @@ class Service:
             again_s = reconcile(read_reference(target), self.rooms)
         except Exception as error:
             self.failures.append(error)
-            self.worklist.postpone(target, str(error), self.clock.now() + _RETRY)
+            wait = timedelta(seconds=getattr(error, "wait_s", 0.0)) or _RETRY
+            self.worklist.postpone(target, str(error), self.clock.now() + wait)
         else:
             again_at = None if again_s is None else self.clock.now() + timedelta(seconds=again_s)
             self.worklist.finish(target, asked, self.clock.now(), again_at)

@@ -89,6 +89,20 @@ class GitHubActionsBackend:
             )
         return str(started.id)
 
+    def find(self, run: Run) -> str:
+        """The number of the workflow run that shows the key, empty when none is listed."""
+        with self._refusals(Doing.LOOK):
+            found = self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
+        return str(found.id) if found is not None else ""
+
+    def end_doubles(self, run: Run) -> None:
+        """Cancel every other workflow run that shows the key, and take nothing from it."""
+        with self._refusals(Doing.LOOK):
+            found = self._workflows.found(run.repository, self._settings.workflow, run.key, self._settings.branch)
+            for one in found:
+                if str(one.id) != run.handle and not one.ended:
+                    self._workflows.cancel(run.repository, one.id)
+
     def poll(self, run: Run) -> Progress:
         """Where GitHub says that the run stands; gives up one that no runner takes."""
         with self._refusals(Doing.LOOK):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from bot.ports import BackendError, ForgeError
+from bot.ports import BackendError, ForgeError, UncertainError
 
 _AGAIN = "then comment `/verl-e2e rerun blocked`"
 _APP_PAGE = (
@@ -30,7 +30,8 @@ def refusals(doing: Doing, workflow: str, branch: str) -> Iterator[None]:
         yield
     except ForgeError as error:
         told = str(error) if error.passing else refusal_text(error, doing, workflow, branch)
-        raise BackendError(told, final=not error.passing) from error
+        uncertain = isinstance(error, UncertainError)
+        raise BackendError(told, final=not error.passing, uncertain=uncertain, wait_s=error.wait_s) from error
 
 
 def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) -> str:

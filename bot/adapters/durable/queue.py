@@ -6,6 +6,7 @@ DBOS keeps one instance for each process, and so does this.
 import hashlib
 import logging
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 _QUEUE, _WORKFLOW = "reconcile", "verl-e2e.reconcile"
 _POLL_S = 0.2
 _FORGOTTEN_AT_ONCE = 1000
+_BEGINNING, _TOLD_EVERY_S = 40, 60.0
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
@@ -59,13 +61,15 @@ class TargetQueue:
             return False
         return True
 
-    def forget(self, before: datetime) -> None:
-        """Remove the records of looks that began before then and are over."""
+    def forget(self, before: datetime) -> bool:
+        """Remove some records of looks that began before then and are over; whether more are left."""
         over = DBOS.list_workflows(
             status=_OVER, end_time=before.isoformat(), limit=_FORGOTTEN_AT_ONCE, load_input=False, load_output=False
         )
         if over:
             DBOS.delete_workflows([workflow.workflow_id for workflow in over])
+            _shrink(self._url)
+        return len(over) == _FORGOTTEN_AT_ONCE
 
     def stop(self) -> None:
         """Begin no look any more."""
@@ -87,7 +91,16 @@ def _set_up_file(url: str) -> None:
     """Readers and the writer of an SQLite file do not wait for each other in this mode, which the file remembers."""
     if url.startswith("sqlite:///"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+            # Heeded in a new file only.
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
             connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _shrink(url: str) -> None:
+    """Give freed pages back to the file system."""
+    if url.startswith("sqlite:///"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"), timeout=5)) as connection:
+            connection.execute("PRAGMA incremental_vacuum(2000)").fetchall()
 
 
 class _QuickConnection(sqlite3.Connection):
@@ -118,3 +131,21 @@ def _adopt_logger() -> None:
     for handler in list(theirs.handlers):
         theirs.removeHandler(handler)
     theirs.propagate = True
+    if not any(isinstance(one, _OncePerMinute) for one in theirs.filters):
+        theirs.addFilter(_OncePerMinute())
+
+
+class _OncePerMinute(logging.Filter):
+    """Lets a line of one beginning through once a minute: each thread of DBOS tells each second of a lost database."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether this line is told."""
+        beginning, now = record.getMessage()[:_BEGINNING], time.monotonic()
+        if now < self._told.get(beginning, -_TOLD_EVERY_S) + _TOLD_EVERY_S:
+            return False
+        self._told[beginning] = now
+        return True

@@ -19,6 +19,10 @@ class GithubChecks:
         """Every check run of a commit, whoever wrote it; of several with one name and App the latest, oldest first."""
         return self._list(repository, head_sha)
 
+    def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit that has a name, also those that a later one hides, oldest first."""
+        return self._list(repository, head_sha, name)
+
     def write_check(self, repository: str, check: CheckRun) -> int:
         """Create the check run (id 0) or update it, and give its id.
 

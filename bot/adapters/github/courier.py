@@ -1,9 +1,14 @@
 """One request to GitHub: counted, paced, never redirected elsewhere with a body, sent again only where harmless."""
 
+import bisect
+import math
+import re
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
+from enum import Enum
+from fractions import Fraction
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,18 +25,31 @@ from requests.exceptions import RequestException
 from bot.adapters.github.retry import (
     Patience,
     Trouble,
-    UncertainError,
     as_forge_error,
     persist,
     repeatable,
     trouble_of,
 )
-from bot.ports import ForgeError
+from bot.ports import ForgeError, UncertainError
 
 USER_AGENT = "verl-e2e"
 PAGE = 100
 # Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
-PACE = ((70, 60.0), (450, 3600.0))
+PACE = ((78, 60.0), (480, 3600.0))
+# What ends a run or first shows that a pull request was seen waits for nothing that can wait.
+_URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
+
+
+class Lane(Enum):
+    """How important a write is; each may use up this part of what we may write, so that the more important gets by."""
+
+    URGENT = Fraction(1)
+    NORMAL = Fraction(5, 6)
+    COURTESY = Fraction(1, 2)
+
+    def of(self, number: int) -> int:
+        """How many of `number` writes this lane may fill, one at least."""
+        return max(1, math.ceil(number * self.value))
 
 
 class Calls:
@@ -64,17 +82,21 @@ class Pace:
         self._limits = limits
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._sent: deque[float] = deque(maxlen=max((number for number, _ in limits), default=0))
+        self._kept = max((number for number, _ in limits), default=0)
+        self._sent: list[float] = []
 
-    def wait(self, longest_s: float) -> None:
-        """Return when one more may be sent; ForgeError when that is further off than `longest_s`."""
+    def wait(self, longest_s: float, lane: Lane = Lane.NORMAL) -> None:
+        """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`."""
         with self._lock:
             now = time.monotonic()
-            free = [self._sent[-number] + span for number, span in self._limits if len(self._sent) >= number]
+            shares = [(lane.of(number), span) for number, span in self._limits]
+            free = [self._sent[-number] + span for number, span in shares if len(self._sent) >= number]
             due = max([now, *free])
             if due - now > longest_s:
                 raise ForgeError("We write to GitHub too often", passing=True, wait_s=due - now)
-            self._sent.append(due)
+            # A more important one may come before those that wait already.
+            bisect.insort(self._sent, due)
+            del self._sent[: max(0, len(self._sent) - self._kept)]
         if due > now:
             self._sleep(due - now)
 
@@ -116,7 +138,15 @@ class Courier(Requester):
     """PyGithub's requester with our rules. It belongs to one thread: PyGithub's connections are not to be shared."""
 
     def __init__(
-        self, auth: Auth | None, api_url: str, *, calls: Calls, pace: Pace, patience: Patience, timeout_s: int
+        self,
+        auth: Auth | None,
+        api_url: str,
+        *,
+        calls: Calls,
+        pace: Pace,
+        patience: Patience,
+        timeout_s: int,
+        lane: Lane = Lane.NORMAL,
     ) -> None:
         super().__init__(
             auth=auth,
@@ -135,6 +165,7 @@ class Courier(Requester):
         kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
         self._line = Line(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
         self._pace = pace
+        self._lane = lane
         self.patience = patience
 
     def close(self) -> None:
@@ -173,7 +204,8 @@ class Courier(Requester):
 
         def attempt() -> tuple[dict[str, Any], Any]:
             if verb != "GET" and not path.endswith("/access_tokens"):
-                self._pace.wait(self.patience.total_s)
+                urgent = verb == "POST" and bool(_URGENT.search(path))
+                self._pace.wait(self.patience.total_s, Lane.URGENT if urgent else self._lane)
             ask = super(Courier, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)

@@ -19,7 +19,7 @@ from requests.exceptions import RequestException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from bot.ports import ForgeError
+from bot.ports import ForgeError, UncertainError
 
 T = TypeVar("T")
 
@@ -61,13 +61,6 @@ class RefusedError(ForgeError):
         self.status = status
 
 
-class UncertainError(ForgeError):
-    """Something that must not be done twice may or may not have been done: look before repeating it."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, passing=True)
-
-
 class Trouble(StrEnum):
     """What a failed request tells of what happened at GitHub."""
 
@@ -78,9 +71,13 @@ class Trouble(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long one request may take over all its attempts, and the waits between them where GitHub names none."""
+    """How long one request may take over all its attempts, and the waits between them where GitHub names none.
+
+    `lag_s` is how long GitHub's lists may not show what was created: only then it may be created again.
+    """
 
     total_s: float = 120.0
+    lag_s: float = 30.0
     first_wait_s: float = 1.0
     longest_wait_s: float = 20.0
     sleep: Callable[[float], None] = time.sleep
@@ -147,16 +144,23 @@ def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: Pa
 
 
 def once(create: Callable[[], T], find: Callable[[], T | None], *, patience: Patience) -> T:
-    """Create something once: after an attempt that may have succeeded, look for it before trying again."""
+    """Create something once: after an attempt that may have succeeded, look for it before trying again.
+
+    It is tried again when a list that lags must show it by now; UncertainError when patience ends before that.
+    """
     for number in range(_ATTEMPTS):
         try:
             return create()
         except UncertainError:
-            patience.sleep(min(patience.first_wait_s * 2**number, patience.longest_wait_s))
-            if (found := find()) is not None:
-                return found
-            if number == _ATTEMPTS - 1 or patience.first_wait_s * (2 ** (number + 1) - 1) > patience.total_s:
-                raise
+            waited_s, pause_s = 0.0, patience.first_wait_s / 2
+            while waited_s < patience.lag_s:
+                pause_s = min(2 * pause_s, patience.longest_wait_s)
+                if number == _ATTEMPTS - 1 or waited_s + pause_s > patience.total_s:
+                    raise
+                patience.sleep(pause_s)
+                waited_s += pause_s
+                if (found := find()) is not None:
+                    return found
     raise AssertionError
 
 

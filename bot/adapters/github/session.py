@@ -1,5 +1,6 @@
 """Who we are at GitHub, and the couriers that carry our requests: one for each thread and repository."""
 
+import copy
 import threading
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -7,7 +8,7 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
-from bot.adapters.github.courier import PACE, Calls, Courier, Pace
+from bot.adapters.github.courier import PACE, Calls, Courier, Lane, Pace
 from bot.adapters.github.retry import Patience
 from bot.adapters.github.tokens import InstallationAuth, Tokens, checked_place
 from bot.ports import ForgeError
@@ -43,6 +44,7 @@ class GitHub:
         self.timeout_s = timeout_s
         self.tokens = tokens
         self._auth_for = auth_for
+        self._lane = Lane.NORMAL
         self._pace_limits = pace
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
@@ -86,9 +88,17 @@ class GitHub:
                 pace=pace,
                 patience=self.patience,
                 timeout_s=self.timeout_s,
+                lane=self._lane,
             )
             self._couriers.add(courier)
             return courier
+
+    def in_lane(self, lane: Lane) -> "GitHub":
+        """The same GitHub, whose writes are of another importance; close it by closing this one."""
+        beside = copy.copy(self)
+        beside._lane = lane
+        beside._here = threading.local()
+        return beside
 
 
 def as_app(

@@ -61,12 +61,16 @@ class GithubWorkflows:
             return started or self._await(repository, workflow, key, revision)
 
         def find() -> WorkflowRun | None:
-            return self._look(repository, workflow, key, revision)
+            return self.find(repository, workflow, key, revision)
 
         return once(start, find, patience=self._github.patience)
 
     def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
-        """The newest run of a workflow at `revision` whose name shows `key` and that no person started.
+        """The newest run of a workflow at `revision` whose name shows `key` and that no person started."""
+        return next(reversed(self.found(repository, workflow, key, revision)), None)
+
+    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
+        """All such runs, oldest first.
 
         Whoever may write can dispatch a changed copy of the workflow under any name, so neither another branch nor a
         person's run is ever taken for ours.
@@ -78,7 +82,7 @@ class GithubWorkflows:
         answers = [read(WorkflowRunAnswer.model_validate, entry, "workflow runs") for entry in entries]
         ours = (one for one in answers if one.head_branch == revision and one.actor and one.actor.type == _BOT)
         runs = (_as_run(one) for one in ours if key in one.display_title)
-        return max(runs, key=lambda run: run.id, default=None)
+        return tuple(sorted(runs, key=lambda run: run.id))
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """A run as it is now, None when it is gone."""

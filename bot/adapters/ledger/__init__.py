@@ -2,7 +2,21 @@
 
 from bot.adapters.ledger.deliveries import SqlDeliveries
 from bot.adapters.ledger.entries import SqlLedger
+from bot.adapters.ledger.outbox import SqlOutbox
+from bot.adapters.ledger.retention import Retention
+from bot.adapters.ledger.spool import Spool, SpooledDeliveries
 from bot.adapters.ledger.store import Store, StoreError, open_store
 from bot.adapters.ledger.worklist import SqlWorklist
 
-__all__ = ["SqlDeliveries", "SqlLedger", "SqlWorklist", "Store", "StoreError", "open_store"]
+__all__ = [
+    "Retention",
+    "Spool",
+    "SpooledDeliveries",
+    "SqlDeliveries",
+    "SqlLedger",
+    "SqlOutbox",
+    "SqlWorklist",
+    "Store",
+    "StoreError",
+    "open_store",
+]

@@ -30,11 +30,12 @@ class SqlDeliveries:
         first = {one.id: index for index, one in reversed([*enumerate(received)])}
         return tuple(one.id in new and first[one.id] == index for index, one in enumerate(received))
 
-    def waiting(self, now: datetime, limit: int) -> tuple[Received, ...]:
-        """The deliveries to hear now, oldest first."""
+    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
+        """The deliveries to hear now, oldest first, but for those with some ids."""
         table = deliveries.c
         wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
-        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now)).order_by(table.seq).limit(limit)
+        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now), table.id.not_in(besides))
+        wanted = wanted.order_by(table.seq).limit(limit)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
         return tuple(Received(row[0], row[1], bytes(row[2]), read_instant(row[3]), row[4]) for row in rows)
@@ -61,12 +62,6 @@ class SqlDeliveries:
             values["due"] = instant(retry_at)
         with self._store.write() as connection:
             connection.execute(sa.update(deliveries).where(deliveries.c.id == delivery_id).values(values))
-
-    def forget(self, before: datetime) -> int:
-        """Remove the rows received before then that are done with; how many."""
-        old = sa.delete(deliveries).where(deliveries.c.received < instant(before), deliveries.c.state != _WAITING)
-        with self._store.write() as connection:
-            return connection.execute(old).rowcount
 
     def backlog(self, now: datetime) -> Backlog:
         """How much waits."""

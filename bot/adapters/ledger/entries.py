@@ -75,6 +75,11 @@ class SqlLedger:
         """The runs of every repository that are not over yet, oldest first."""
         return self._runs(sa.select(runs.c.document).where(sa.not_(runs.c.final)))
 
+    def open_count(self) -> int:
+        """How many runs are not over yet."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(sa.func.count()).select_from(runs).where(sa.not_(runs.c.final))) or 0
+
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         """What was posted for a subject."""
         same = (posted.c.repository == repository, posted.c.kind == kind, posted.c.subject == subject)

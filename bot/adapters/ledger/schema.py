@@ -68,6 +68,21 @@ targets = sa.Table(
     sa.Column("due", sa.Text, nullable=False),
     sa.Column("problem", sa.Text, nullable=False),
 )
+outbox = sa.Table(
+    "outbox",
+    metadata,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("repository", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("lane", sa.Text, nullable=False),
+    sa.Column("person", sa.Boolean, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("due", sa.Text, nullable=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
 versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
 
 _TABLES = (
@@ -88,6 +103,13 @@ _TABLES = (
     since TEXT NOT NULL, touched TEXT NOT NULL, finished TEXT NOT NULL, attempts INTEGER NOT NULL, due TEXT NOT NULL,
     problem TEXT NOT NULL)""",
     "CREATE INDEX targets_wanted ON targets (due) WHERE asked > done",
+)
+_OUTBOX = (
+    """CREATE TABLE outbox (seq {serial}, repository TEXT NOT NULL, subject TEXT NOT NULL, lane TEXT NOT NULL,
+    person BOOLEAN NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL, created TEXT NOT NULL, due TEXT NOT NULL,
+    problem TEXT NOT NULL, document TEXT NOT NULL, UNIQUE (repository, subject))""",
+    "CREATE INDEX outbox_waiting ON outbox (due) WHERE state = 'waiting'",
+    "CREATE INDEX outbox_lane ON outbox (lane, created)",
 )
 _APPEND_ONLY = {
     "sqlite": (
@@ -111,5 +133,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
 
 def steps(dialect: str) -> Sequence[Sequence[str]]:
     """The statements of each step in order; version n is reached after the first n of them."""
-    typed = tuple(statement.format_map(_TYPES[dialect]) for statement in _TABLES)
-    return ((*typed, *_APPEND_ONLY[dialect]),)
+    types = _TYPES[dialect]
+    first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
+    return first, tuple(statement.format_map(types) for statement in _OUTBOX)

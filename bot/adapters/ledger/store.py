@@ -40,6 +40,7 @@ class Store:
         self.dialect = engine.dialect.name
         self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
         self._held = ExitStack()
+        self._claiming: sa.Connection | None = None
         self._written_back = 0.0
 
     @contextmanager
@@ -74,11 +75,18 @@ class Store:
         with closing(self._engine.raw_connection()) as connection:
             connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
+    def shrink(self, pages: int) -> None:
+        """Give pages that were freed back to the file system; PostgreSQL does so by itself."""
+        if self.dialect == "sqlite":
+            with self._turn, closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+
     def claim(self) -> bool:
         """Be the one process that works on this database until `close` or its end; false when another is."""
         if self.dialect == "postgresql":
             connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             self._held.callback(connection.close)
+            self._claiming = connection
             return bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKING))))
         lock = os.open(f"{self._engine.url.database}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         self._held.callback(os.close, lock)
@@ -87,6 +95,21 @@ class Store:
         except BlockingIOError:
             return False
         return True
+
+    def claim_again(self) -> None:
+        """Be that process still after the database was away, which forgets it; StoreError when another one is."""
+        if self._claiming is None:
+            return
+        try:
+            self._claiming.scalar(sa.select(1))
+        except OperationalError:
+            self._held.close()
+            if not self.claim():
+                self._held.close()
+                shown = _without_password(str(self._engine.url))
+                raise StoreError(
+                    f"DATABASE_URL {shown}: another process took it over while it was away; stop one"
+                ) from None
 
     def close(self) -> None:
         """Give all connections back."""
@@ -153,6 +176,8 @@ def _is_busy(error: BaseException) -> bool:
 
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
+    # Heeded in a new file only.
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
     _change_to_wal(connection)
     for pragma in (
         f"wal_autocheckpoint={_LOG_PAGES}",

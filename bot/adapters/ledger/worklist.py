@@ -52,11 +52,12 @@ class SqlWorklist:
                 late = sa.update(targets).where(targets.c.target.in_(wanted), targets.c.due > instant(now))
                 connection.execute(late.values(due=instant(now), since=instant(now)))
 
-    def wanted(self, now: datetime, limit: int) -> tuple[str, ...]:
-        """The targets to look at now, the longest waiting first."""
+    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
+        """The targets to look at now: those named first, then the longest waiting."""
         rows = sa.select(targets.c.target).where(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
         with self._store.read() as connection:
-            return tuple(connection.scalars(rows.order_by(targets.c.since, targets.c.target).limit(limit)))
+            named = sa.case((targets.c.target.in_(first), 0), else_=1)
+            return tuple(connection.scalars(rows.order_by(named, targets.c.since, targets.c.target).limit(limit)))
 
     def asked(self, target: str) -> int:
         """How often it was asked for up to now, to be handed to `finish`."""

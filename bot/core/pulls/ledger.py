@@ -21,6 +21,8 @@ class Asked(Document):
 
     `source` names where it stands and is unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`.
     `verb` and `arguments` are those of the table in `bot.core.pulls.commands`; `head_sha` is the head when it was read.
+    `written` is when a comment was created, by GitHub's clock; None for a label or a button. `by_person` says whether
+    the actor has a role in the repository.
     """
 
     source: str
@@ -32,6 +34,8 @@ class Asked(Document):
     options: dict[str, str] = Field(default_factory=dict)
     head_sha: str
     at: AwareDatetime
+    written: AwareDatetime | None = None
+    by_person: bool = True
 
 
 class Approval(Document):

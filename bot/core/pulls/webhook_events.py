@@ -114,6 +114,7 @@ class CommentPart(Part):
     created_at: AwareDatetime
     updated_at: AwareDatetime
     performed_via_github_app: AppPart | None = None
+    author_association: Short = ""
 
 
 class CommentEvent(Part):

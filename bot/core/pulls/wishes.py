@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level
@@ -21,6 +22,22 @@ class Wish:
     source: str
     levels: tuple[Level, ...]
     options: Mapping[str, str]
+
+
+def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Entries in the order in which they were written, whatever order they were delivered in.
+
+    A label or a button tells no time: it counts from when it was heard.
+    """
+    return tuple(sorted(entries, key=_when))
+
+
+def _when(entry: Entry) -> tuple[datetime, int]:
+    if not isinstance(entry, Asked) or entry.written is None:
+        return entry.at, 0
+    number = entry.source.split(":")[1]
+    # GitHub's times have whole seconds, and its ids grow.
+    return entry.written, int(number) if number.isdigit() else 0
 
 
 def asked_for(entries: Iterable[Entry], head_sha: str) -> tuple[Asked, ...]:

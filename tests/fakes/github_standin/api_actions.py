@@ -182,6 +182,7 @@ def list_runs(api: Api, request: Request) -> Reply:
         run
         for run in api.state.runs.values()
         if run.repository == repository.full_name
+        and api.state.listed(run.id)
         and (workflow is None or run.path == workflow.path)
         and query.get("event", run.event) == run.event
         and query.get("branch", run.ref) == run.ref

@@ -153,7 +153,8 @@ def list_checks(api: Api, request: Request) -> Reply:
     """The check runs of a commit or branch, newest first; of equal names of one App the last alone, unless `all`."""
     repository = api.repository(request)
     head = _head(api, request)
-    return _listed(api, request, api.state.checks_of(repository.full_name, head))
+    found = [one for one in api.state.checks_of(repository.full_name, head) if api.state.listed(one.id)]
+    return _listed(api, request, found)
 
 
 def list_suite_checks(api: Api, request: Request) -> Reply:

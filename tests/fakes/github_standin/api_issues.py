@@ -21,7 +21,8 @@ def get_issue(api: Api, request: Request) -> Reply:
 def list_comments(api: Api, request: Request) -> Reply:
     """The comments of a pull request, oldest first."""
     pull, since = api.pull(request), request.query.get("since", "")
-    found = [one for one in api.state.comments_of(pull.repository, pull.number) if time(one.updated) >= since]
+    there = [one for one in api.state.comments_of(pull.repository, pull.number) if api.state.listed(one.id)]
+    found = [one for one in there if time(one.updated) >= since]
     return api.paged(request, [api.shapes.comment(one) for one in found])
 
 

@@ -239,7 +239,10 @@ class Repository:
 
 
 class State:
-    """All of it, with one lock and one source of ids. `clock` may be replaced by a test."""
+    """All of it, with one lock and one source of ids. `clock` may be replaced by a test.
+
+    What was made less than `lag_s` ago is in no list yet, though it can be read by its id.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.folder = folder
@@ -256,11 +259,19 @@ class State:
         self.suites: dict[int, CheckSuite] = {}
         self.checks: dict[int, CheckRun] = {}
         self.runs: dict[int, WorkflowRun] = {}
+        self.lag_s = 0.0
+        self._born: dict[int, datetime] = {}
         self._ids = itertools.count(1001)
 
     def new_id(self) -> int:
         """An id that nothing else has."""
-        return next(self._ids)
+        made = next(self._ids)
+        self._born[made] = self.clock()
+        return made
+
+    def listed(self, number: int) -> bool:
+        """Whether lists show the thing with this id by now."""
+        return (self.clock() - self._born[number]).total_seconds() >= self.lag_s
 
     def now(self) -> datetime:
         """The time in whole seconds, as GitHub tells it."""

@@ -1,0 +1,80 @@
+"""What is removed, and that nothing grows for ever."""
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bot.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
+from bot.core.pulls.deliveries import Received
+from bot.core.pulls.ledger import RunState
+from bot.core.pulls.messages import reply_to
+from tests.adapters.databases import database, server, store
+from tests.adapters.test_ledger import run as run_of
+
+__all__ = ["database", "server", "store"]
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def use(store: Store, day: int, count: int = 400) -> None:
+    """A day on which so many deliveries are heard, each about a pull request of its own and answered."""
+    now = NOW + day * DAY
+    rows = [Received(f"{day}-{number}", "push", b"x" * 2_000, now) for number in range(count)]
+    SqlDeliveries(store).keep(rows)
+    targets = [f"o/r#{day * count + number + 1}" for number in range(count)]
+    SqlDeliveries(store).heard([(one.id, [target]) for one, target in zip(rows, targets, strict=True)], now)
+    outbox, worklist = SqlOutbox(store), SqlWorklist(store)
+    for number in range(0, count, 10):
+        outbox.put(reply_to("o/r", number + 1, f"{day}-{number}", "text " * 100, person=True), now)
+    for letter in outbox.due(now, count):
+        outbox.written(letter.number)
+    for target in targets:
+        worklist.finish(target, 1, now)
+
+
+def test_the_database_stops_growing(store: Store, tmp_path: Path) -> None:
+    retention = Retention(store, tmp_path / "runs")
+    sizes = []
+    for day in range(12):
+        use(store, day)
+        while retention.remove(NOW + (day - 3) * DAY):
+            pass
+        if store.dialect == "sqlite":
+            sizes.append((tmp_path / "bot.sqlite3").stat().st_size)
+    with store.read() as connection:
+        counts = [connection.exec_driver_sql(f"SELECT count(*) FROM {name}").scalar() for name in TABLES]
+    assert counts == [4 * 400, 4 * 400, 4 * 40]
+    if sizes:
+        assert sizes[-1] <= 1.1 * max(sizes[3:6])
+
+
+TABLES = ("deliveries", "targets", "outbox")
+
+
+def test_what_waits_and_the_newest_pull_request_stay_however_old(store: Store, tmp_path: Path) -> None:
+    worklist, outbox = SqlWorklist(store), SqlOutbox(store)
+    SqlDeliveries(store).keep([Received("waits", "push", b"", NOW)])
+    outbox.put(reply_to("o/r", 1, "waits", "text", person=True), NOW)
+    worklist.want(["o/r#3", "o/r#9", "o/r#10"], NOW)
+    for number in (9, 10):
+        worklist.finish(f"o/r#{number}", 1, NOW)
+    assert not Retention(store, tmp_path / "runs").remove(NOW + 400 * DAY)
+    assert worklist.known() == ("o/r#10", "o/r#3")
+    assert len(SqlDeliveries(store).waiting(NOW, 9)) == len(outbox.due(NOW, 9)) == 1
+
+
+def test_the_folder_of_a_run_goes_when_the_run_is_over_and_old(store: Store, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    ledger = SqlLedger(store)
+    over, live = run_of(attempt=1).model_copy(update={"state": RunState.FINISHED}), run_of(attempt=2)
+    fresh = run_of(attempt=3).model_copy(update={"state": RunState.FINISHED})
+    for run in (over, live, fresh):
+        ledger.put_run(run)
+        (runs / run.key / "deep").mkdir(parents=True)
+    old = (NOW - 30 * DAY).timestamp()
+    for run in (over, live):
+        os.utime(runs / run.key, (old, old))
+    Retention(store, runs).remove(NOW - 14 * DAY)
+    assert {path.name for path in runs.iterdir()} == {live.key, fresh.key}
+    assert len(ledger.runs(over.repository)) == 3
