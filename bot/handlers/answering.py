@@ -1,34 +1,64 @@
 """Answer the commands that ask for words: `help` and `explain`, each with one comment."""
 
+from collections import Counter
 from dataclasses import replace
 
 from bot.core.inert import fence_for, fenced_row
 from bot.core.planning.explain import render_explanation
+from bot.core.pulls.capabilities import Capability
 from bot.core.pulls.command_text import render_help
 from bot.core.pulls.ledger import Asked
 from bot.core.pulls.messages import reply_to
 from bot.core.pulls.pull import Pull
 from bot.core.pulls.situation import Situation
+from bot.core.pulls.trust import Granted
+from bot.core.rules import Policy
 from bot.handlers.app_rooms import AppRooms
 from bot.handlers.messaging import say, was_said
+from bot.handlers.trusting import allowed
 from bot.ports import ForgeError
 
-MAX_ANSWERS = 20
+# Questions on one pull request that are answered: to somebody without a role, to all of them together, and to
+# somebody who may plan. Nobody's questions use up what is there for those with a role.
+MAX_EACH, MAX_TOGETHER, MAX_WITH_ROLE = 10, 40, 200
+NO_MORE = (
+    "So many questions of yours were answered on this pull request that this one and later ones are not; "
+    "ask somebody with a role in the repository, or use `verl-e2e explain` on your machine.\n"
+)
 MAX_ROWS = 80
 TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 
 
 def answer(situation: Situation, rooms: AppRooms) -> None:
-    """Answer what was asked on this pull request, each question once, at most twenty."""
+    """Answer what was asked on this pull request, each question once, within bounds for each person."""
     target = situation.target
     if not isinstance(target, Pull):
         return
     asked = [one for one in situation.entries if isinstance(one, Asked) and one.verb in {"help", "explain"}]
-    for one in asked[:MAX_ANSWERS]:
-        message = reply_to(one.repository, one.number, one.source, "", person=one.by_person)
-        if not was_said(message, rooms):
-            text = render_help() if one.verb == "help" else _explained(one, situation, rooms)
+    for place, question in enumerate(asked):
+        message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
+        if was_said(message, rooms):
+            continue
+        left = _answers_left(question, asked[:place], target, situation.policy, rooms)
+        if left > 0:
+            text = render_help() if question.verb == "help" else _explained(question, situation, rooms)
             say(replace(message, body=text), rooms)
+        elif left == 0:
+            say(replace(message, body=NO_MORE), rooms)
+
+
+def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Policy, rooms: AppRooms) -> int:
+    """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
+    asked = Counter(earlier.actor.lower() for earlier in before)
+    own = asked[question.actor.lower()]
+    # What was asked beyond the bound was not answered and takes nothing from others.
+    left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
+    if left > 0:
+        return left
+    if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.access, rooms), Granted):
+        return MAX_WITH_ROLE - own
+    told = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+    return -1 if told else 0
 
 
 def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:

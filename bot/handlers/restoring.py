@@ -15,7 +15,7 @@ from bot.handlers.app_rooms import AppRooms
 from bot.handlers.posting import CARD, CHECK, check_subject, forget_check
 
 # How long what stands on GitHub is believed without being read. Two requests for a pull request.
-BELIEVED = timedelta(minutes=10)
+BELIEVED = timedelta(minutes=30)
 # The ledger's `at` is when GitHub was read, `digest` the source of the last `status` by then, or `_TOUCHED`.
 _READ, _TOUCHED = "read", "touched"
 

@@ -104,7 +104,7 @@ def test_a_look_after_a_while_puts_it_right_without_being_asked(app: App, touch:
     before = shown(app)
     touch(app)
     look(app)
-    look(app, 601)
+    look(app, 1801)
     assert shown(app) == before
 
 

@@ -1,5 +1,9 @@
 """A pull request's way from opened to a gate that is green, or is not."""
 
+from pathlib import Path
+
+import pytest
+
 from tests.stories.conftest import Story
 from tests.stories.recordings import BROKEN, RESUME, SMOKE, adapted, job_of
 
@@ -90,6 +94,41 @@ def test_a_new_push_ends_the_run_and_nothing_late_reaches_the_new_head(story: St
     assert world.gate(number) == "success"
     assert len(world.cards(number)) == 1
     assert new_head[:12] in world.card(number)
+
+
+def open_checks(story: Story, head: str) -> list[str]:
+    """Our check runs of a commit that look as if somebody still worked on them."""
+    return [check.name for check in story.world.checks(head) if check.status != "completed"]
+
+
+@pytest.mark.parametrize("recording", (SMOKE, BROKEN), ids=("pass", "fail"))
+def test_a_superseded_run_that_ends_by_itself_leaves_no_check_open(story: Story, recording: Path) -> None:
+    world = story.world
+    number = story.open()
+    old_head = world.head(number)
+    (old,) = world.live_runs()
+    world.start_run(old)
+    old.stubborn = True
+    story.service.settle()
+    world.push(number, {"docs/guide.md": "better\n", "src/bridge.py": "value = 1\n"})
+    story.service.settle()
+    assert open_checks(story, old_head) == ["verl-e2e / 0-lora-ddp"]
+    story.finish(recording, old)
+    story.service.go_on()
+    assert open_checks(story, old_head) == []
+
+
+def test_two_pull_requests_with_one_head_turn_green_together(story: Story) -> None:
+    world = story.world
+    first = story.open()
+    second = world.open_same("mona", first)
+    story.service.settle()
+    assert len(world.live_runs()) == 1
+    story.finish(SMOKE)
+    assert world.gate(second) == "success"
+    story.service.go_on()
+    assert all("verl-e2e: Pass" in world.card(number) for number in (first, second))
+    assert open_checks(story, world.head(first)) == []
 
 
 def test_a_run_that_does_not_listen_is_forced_to_end(story: Story) -> None:

@@ -112,7 +112,12 @@ TABLE = (
     Verb(
         "cancel", Capability.CANCEL, "End what runs for this pull request, and start nothing more.", f"{PREFIX} cancel"
     ),
-    Verb("status", Capability.ASK, "Bring the card up to date now.", f"{PREFIX} status"),
+    Verb(
+        "status",
+        Capability.ASK,
+        "Bring card and checks up to date now, and put right what somebody edited, hid or deleted.",
+        f"{PREFIX} status",
+    ),
     Verb(
         "explain",
         Capability.ASK,

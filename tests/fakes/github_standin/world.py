@@ -195,6 +195,21 @@ class World:
             self._tell(pull, "opened", user)
             return number
 
+    def open_same(self, author: str, other: int) -> int:
+        """Open a pull request from another branch that points to the head of one of the repository's own."""
+        with self.state.lock:
+            known, number = self.pull(other), 1 + max(self.repository.pulls)
+            user, now, branch = self.state.user(author), self.state.now(), f"change-{number}"
+            self.repository.git.take(self.repository.git, known.head_sha, f"refs/heads/{branch}")
+            pull = PullRequest(
+                self.state.new_id(), self.full_name, number, known.title, "", user, self._association(user),
+                known.base_branch, known.base_sha, self.full_name, branch, known.head_sha, now, now,
+            )  # fmt: skip
+            self._mirror(pull)
+            self.repository.pulls[number] = pull
+            self._tell(pull, "opened", user)
+            return number
+
     def push(self, number: int, files: Mapping[str, Edit], message: str = "Mend it", by: str = "") -> str:
         """A new commit on the head of a pull request; gives it."""
         with self.state.lock:
