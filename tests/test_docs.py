@@ -216,6 +216,11 @@ def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: 
     assert set(workflow[True]) <= {*WRITING, "workflow_dispatch"}
 
 
+def test_the_key_is_private_from_the_first_byte() -> None:
+    (exchange,) = [line for line in _text("install.md").splitlines() if "/conversions > app.json" in line]
+    assert exchange.startswith("(umask 077; curl")
+
+
 def test_the_network_policy_of_the_egress_page_is_one() -> None:
     """Nothing comes in, and out go only names and the proxy; every key is one of the API's."""
     block = _between(_text("egress.md"), "kubernetes").removeprefix("```yaml\n").removesuffix("```\n")

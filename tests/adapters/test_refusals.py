@@ -22,6 +22,7 @@ DISPATCH = "POST /repos/o/r/actions/workflows/verl-e2e.yml/dispatches"
     ("error", "doing", "told", "doctor"),
     [
         (refused(DISPATCH, 404, "Not Found"), Doing.START, "`.github/workflows/verl-e2e.yml` is not on the branch", 0),
+        (refused(DISPATCH, 422, "No ref found for: main"), Doing.START, "yml` is not on the branch main", 0),
         (refused(DISPATCH, 403, NOT_ACCESSIBLE), Doing.START, "lacks the permission `actions: write`", 0),
         (refused(DISPATCH, 422, "Unexpected inputs provided"), Doing.START, "422 Unexpected inputs provided", 1),
         (refused("GET /repos/o/r/actions/runs/1", 403, NOT_ACCESSIBLE), Doing.LOOK, "permission `actions: read`", 0),
@@ -56,6 +57,8 @@ def test_what_may_pass_is_tried_again_in_its_own_words() -> None:
         ("POST /repos/o/r/issues/7/comments", {}, "issues: write"),
         ("GET /repos/o/r/contents/.github/verl-e2e.yml", {}, "contents: read"),
         ("GET /repos/o/r/pulls/7", {}, "pull_requests: read"),
+        ("GET /repos/o/r/attestations/sha256:0", {}, "attestations: read"),
+        ("GET /repos/o/r/actions/runners", {}, "administration: read"),
         ("POST /repos/o/r/x", {"x_accepted_github_permissions": "checks=write"}, "checks: write"),
         ("POST /x", {"x_accepted_github_permissions": "issues=write; pull_requests=write"}, "issues: write"),
         ("POST /x", {"x_accepted_github_permissions": "nonsense"}, ""),

@@ -39,7 +39,8 @@ def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) ->
     path = f".github/workflows/{workflow}"
     if error.permission:
         return f"our App may not {doing}: it lacks the permission `{error.permission}`; {_APP_PAGE}, {_AGAIN}"
-    if doing is Doing.START and error.absent:
+    # GitHub's words for a branch that is missing; the order itself is well formed.
+    if doing is Doing.START and (error.absent or "No ref found" in error.said):
         where = f"`{path}` is not on the branch {branch}, so no job can start"
         return f"{where}; add this version's file there, as step 3 of the install page tells, {_AGAIN}"
     if doing is Doing.START:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 _PERMISSIONS = (
     ("/check-runs", "checks"),
     ("/check-suites", "checks"),
+    ("/actions/runners", "administration"),
+    ("/attestations/", "attestations"),
     ("/actions/", "actions"),
     ("/issues/", "issues"),
     ("/contents/", "contents"),
