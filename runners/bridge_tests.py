@@ -129,10 +129,15 @@ def _none_there(job: Job, absent: list[str]) -> BridgeTests:
 def _run(
     job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
 ) -> tuple[Finished, Session]:
-    events = out.resolve() / _EVENTS
+    events = _events_file(trees, out)
     events.unlink(missing_ok=True)
-    finished = run(bridge_tests_command(job, tests), env=variables, cwd=trees.bridge, timeout_s=limit_s)
+    command = bridge_tests_command(job, tests)
+    finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage)
     return finished, read_session(events)
+
+
+def _events_file(trees: Trees, out: Path) -> Path:
+    return (trees.cage.outbox if trees.cage else out.resolve()) / _EVENTS
 
 
 def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> dict[str, str]:
@@ -145,7 +150,7 @@ def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path
         path = os.pathsep.join(own)
         kept["CUDA_VISIBLE_DEVICES"] = ""
     kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(PROBE), path) if part)
-    return {**kept, TESTS_VARIABLE: str(out.resolve() / _EVENTS)}
+    return {**kept, TESTS_VARIABLE: str(_events_file(trees, out))}
 
 
 def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:

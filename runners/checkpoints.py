@@ -11,6 +11,7 @@ from stat import S_ISREG
 
 from bot.core.judging.checkpoint_files import CHECKPOINTS_FILE, TRACKER, CheckpointFile, CheckpointListing, Checkpoints
 from runners.recorder import Recorder
+from runners.suspect_files import is_folder_below
 
 MAX_FILES = 2000
 MAX_SEEN = 10 * MAX_FILES
@@ -25,11 +26,15 @@ class CheckpointLister:
     recorder: Recorder
     cwd: Path
     folder: str
+    # The folder below which the run may write and whose links are not followed; None where it may write anywhere.
+    bounds: Path | None = None
     _listings: list[CheckpointListing] = field(default_factory=list)
 
     def list_after(self, phase: str) -> None:
         """List what lies there now; `phase` is the one that just ended, empty before the first."""
-        self._listings.append(listing(self.cwd / self.folder, phase))
+        folder = self.cwd / self.folder
+        inside = self.bounds is None or is_folder_below(self.bounds, folder)
+        self._listings.append(listing(folder, phase) if inside else CheckpointListing(after=phase))
         self.recorder.document(CHECKPOINTS_FILE, Checkpoints(folder=self.folder, listings=tuple(self._listings)))
 
 

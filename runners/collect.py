@@ -11,9 +11,11 @@ from bot.core.facts import LogFacts
 from bot.core.record import CONFIG_FILE, IMPORTS_FILE, METRICS_FILE, ImportLine
 from runners.recorder import Recorder
 from runners.supervision import Ended
+from runners.suspect_files import read_below
 
 MAX_IMPORT_LINES = 20_000
 _LINE_CHARS = 4096
+_MOST_BYTES = 16 << 20
 
 
 def collect(recorder: Recorder, facts: LogFacts, *, probe_file: Path, ended: Ended) -> None:
@@ -47,23 +49,20 @@ def durations(ended: Ended) -> dict[str, float]:
 
 
 def _move_imports(recorder: Recorder, probe_file: Path) -> None:
+    raw = read_below(probe_file.parent, probe_file.name, limit=_MOST_BYTES)
+    if raw is None:
+        recorder.event("probe", lines=0, unreadable=0)
+        return
     unreadable = 0
 
     def lines() -> Iterator[ImportLine]:
         nonlocal unreadable
-        with probe_file.open("rb") as file:
-            for _ in range(MAX_IMPORT_LINES):
-                raw = file.readline(_LINE_CHARS)
-                if not raw:
-                    return
-                try:
-                    yield ImportLine.model_validate_json(raw)
-                except ValidationError:
-                    unreadable += 1
+        for line in raw.splitlines()[:MAX_IMPORT_LINES]:
+            try:
+                yield ImportLine.model_validate_json(line[:_LINE_CHARS])
+            except ValidationError:
+                unreadable += 1
 
-    if not probe_file.is_file():
-        recorder.event("probe", lines=0, unreadable=0)
-        return
     written = recorder.lines(IMPORTS_FILE, lines())
     recorder.event("probe", lines=written, unreadable=unreadable)
     probe_file.unlink()

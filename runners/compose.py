@@ -35,6 +35,7 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
         cwd=trees.cwd,
         timeout_s=timeout_s,
         stdin=json.dumps(requests),
+        cage=trees.cage,
     )
     nothing = (None,) * len(requests)
     if finished.code == _NO_HYDRA:

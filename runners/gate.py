@@ -11,7 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from runners.cage import Cage
+from runners.confined import Confined, hand_over, launch
+
 KEPT_BYTES = 1 << 20
+_GONE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +56,24 @@ def run(
     cwd: Path,
     timeout_s: float,
     stdin: str = "",
+    cage: Cage | None = None,
 ) -> Finished:
-    """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed."""
+    """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed.
+
+    With a `cage` it runs in there, and no process of it is left when this returns.
+    """
     started = time.monotonic()
     with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
         given.write(stdin.encode())
         given.seek(0)
+        for stream in (given, out, err):
+            hand_over(stream, cage)
         try:
-            process = subprocess.Popen(
-                list(argv), env=dict(env), cwd=cwd, stdin=given, stdout=out, stderr=err, start_new_session=True
-            )
+            confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
         except OSError as error:
             return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
-        timed_out = not _ends_within(process, timeout_s)
+        timed_out = not _ends_within(confined, timeout_s)
+        process = confined.process
         seconds = time.monotonic() - started
         return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
 
@@ -76,15 +85,19 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _ends_within(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+def _ends_within(confined: Confined, timeout_s: float) -> bool:
     try:
-        process.wait(timeout_s)
+        confined.process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        kill_group(process)
+        kill_group(confined.process)
         return False
     except BaseException:
-        kill_group(process)
+        kill_group(confined.process)
         raise
+    finally:
+        confined.kill()
+        confined.gone(_GONE_S)
+        confined.close()
     return True
 
 

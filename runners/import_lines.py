@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runners.suspect_files import read_below
+
 _READ_BYTES = 1 << 18
 
 
@@ -19,12 +21,7 @@ class ImportLines:
 
     def wrong(self) -> str:
         """A sentence about the first module below none of its roots since the last call, empty when all is well."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                grown = file.read(_READ_BYTES)
-        except FileNotFoundError:
-            return ""
+        grown = read_below(self.path.parent, self.path.name, limit=_READ_BYTES, offset=self._offset) or b""
         whole = grown[: grown.rfind(b"\n") + 1]
         self._offset += len(whole)
         return next((said for line in whole.splitlines() if (said := self._wrong(line))), "")

@@ -15,6 +15,7 @@ from runners.findings import blocked, good, remark
 from runners.packages import wrong_place
 from runners.processes import RUN_VARIABLE, WrapperProcess, start
 from runners.session import IMPORTS_VARIABLE, Session
+from runners.suspect_files import read_below
 from runners.worktrees import Trees
 
 Role = Literal["driver", "ray_worker"]
@@ -25,6 +26,9 @@ _LOOK_S = 0.1
 _OBSERVE_S = 2.0
 _GRACE_S = 3.0
 _KEPT_OUTPUT = 64 * 1024
+_MOST_BYTES = 1 << 20
+_MOST_LINES = 100
+_MODULES = frozenset({"megatron.core", "megatron.bridge", "verl", "ray"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,10 @@ class _Prover:
     code: int | None = None
 
     def records(self) -> tuple[dict[str, Any], ...]:
-        if not self.file.is_file():
-            return ()
-        return tuple(
-            json.loads(line) for line in self.file.read_text().splitlines(keepends=True) if line.endswith("\n")
-        )
+        """The lines so far; one of another shape, which only the code under test can have written, is none."""
+        raw = read_below(self.file.parent, self.file.name, limit=_MOST_BYTES) or b""
+        lines = raw[: raw.rfind(b"\n") + 1].splitlines()
+        return tuple(record for line in lines[:_MOST_LINES] if (record := _record(line)) is not None)
 
     def drain(self) -> None:
         while data := _read(self.process.output):
@@ -101,14 +104,14 @@ def _start(
     runtime_env: Mapping[str, Any],
     work: Path,
 ) -> _Prover:
-    file = work / f"imports-{role}.jsonl"
+    file = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
     file.unlink(missing_ok=True)
     mine = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     if role == "ray_worker":
         mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_for_probe(runtime_env))
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
     argv = (job.site.python, "-m", "verl_e2e_imports", role, str(file))
-    process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}")
+    process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
     os.set_blocking(process.output, False)
     return _Prover(role, process, file)
 
@@ -193,6 +196,20 @@ def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
         return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], f"install or mend {name}")
     mend = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
     return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], mend, stage=Stage.IMPORT)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line with everything that is asked of it, in texts and numbers."""
+    try:
+        told = json.loads(line)
+        named = {key: told[key] for key in ("module", "file", "process")}
+        known = told["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
+        rest = (told.get(key) for key in ("error", "root", "root_missing", "missing", "where"))
+        if known and isinstance(told["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
+            return dict(told)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return None
 
 
 def _line(record: Mapping[str, Any]) -> ImportLine:

@@ -48,7 +48,7 @@ def ask_interpreter(
     }
     quiet = {name: value for name, value in environment.items() if name != "VERL_E2E_IMPORTS"}
     argv = (job.site.python, "-m", "verl_e2e_ask")
-    finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question))
+    finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=trees.cage)
     if finished.code != 0:
         summary = f"site.python = {job.site.python} does not answer ({finished.ending}): {finished.last_error}"
         return Interpreter(), (blocked(Check.PACKAGES, summary, "name the run's Python in the site profile"),)

@@ -45,7 +45,7 @@ def check_wrapper(
     if stops(findings):
         return WrapperCheck(starts, (*findings, *_untried(Check.HYDRA)))
     starts = launches(job, trees, session, base=base, model=model, reads=reads)
-    rehearsed = [rehearse(start, work) for start in starts]
+    rehearsed = [rehearse(start, work, cage=trees.cage) for start in starts]
     rehearsals = [result for result in rehearsed if isinstance(result, Rehearsal)]
     findings = (*findings, *(result for result in rehearsed if isinstance(result, Finding)))
     for start, rehearsal in zip(starts, rehearsals, strict=False):

@@ -4,6 +4,9 @@ Ray's daemons and vLLM's engines leave the wrapper's process group and its sessi
 and with it what /proc shows of their environment. So a process is the run's own when it is in the wrapper's
 session, or carries the run's nonce in its environment, or is the child of an own process; once seen, it is
 remembered by number and start time, so that neither a dead parent nor a reused number deceives.
+
+All of that can be escaped on purpose. In a cage (runners/cage.py) it cannot: everything descends from the cage's first
+process, and the end is the kernel's word, not that of a search.
 """
 
 import fcntl
@@ -18,7 +21,9 @@ from pathlib import Path
 
 import psutil
 
+from runners.cage import Cage
 from runners.clock import Clock
+from runners.confined import Confined, hand_over, launch
 
 RUN_VARIABLE = "VERL_E2E_RUN"
 MARKER_FILE = ".verl-e2e-run"
@@ -45,7 +50,7 @@ class WrapperProcess:
 
     nonce: str
     output: int
-    _child: subprocess.Popen[bytes]
+    _confined: Confined
     _own: dict[Identity, psutil.Process] = field(default_factory=dict)
     _foreign: set[Identity] = field(default_factory=set)
     _started: float | None = None
@@ -53,11 +58,11 @@ class WrapperProcess:
     @property
     def pid(self) -> int:
         """The wrapper's process number, also that of its session."""
-        return self._child.pid
+        return self._confined.process.pid
 
     def poll(self) -> int | None:
         """The wrapper's exit code (negative: a signal), None while it runs; never waits."""
-        return self._child.poll()
+        return self._confined.process.poll()
 
     def observe(self) -> None:
         """Look for processes of the run and remember them; call it every few seconds."""
@@ -105,17 +110,24 @@ class WrapperProcess:
                     break
                 wait(_LOOK_S)
             told.clear()
+        self._confined.kill()
+        if not self._confined.gone(_KILL_S):
+            return self.alive() or (Survivor(self.pid, "bwrap", "the cage did not end"),)
         return self.alive()
 
     def close(self) -> None:
         """Close our end of the pipe, after the end; a child that ended since the last look is buried."""
         self.poll()
-        if self._child.stdout is not None:
-            self._child.stdout.close()
+        self._confined.close()
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
 
     def _signal(self, number: int, told: set[Identity]) -> None:
+        # With bubblewrap's own two everything in the cage ends at once: they are spared until the grace is over.
+        spared = () if number == signal.SIGKILL or self._confined.init is None else (self.pid, self._confined.init_pid)
         for identity, process in self._own.items():
-            if identity not in told:
+            if identity not in told and process.pid not in spared:
                 told.add(identity)
                 # psutil compares the start time first, so a reused number is never hit.
                 with suppress(psutil.Error):
@@ -131,29 +143,31 @@ class WrapperProcess:
         return False
 
 
-def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, nonce: str) -> WrapperProcess:
+def start(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, nonce: str, cage: Cage | None = None
+) -> WrapperProcess:
     """Start `argv` in a session of its own, its output and errors in one pipe; OSError when it cannot start.
 
     `nonce` marks the environment of everything that the run starts and must be unlike that of any other run.
     """
     # Ray and vLLM rename their processes over the environment that /proc shows, unless told otherwise.
     marked = {**env, RUN_VARIABLE: nonce, "SPT_NOENV": "1"}
-    child = subprocess.Popen(
-        list(argv),
-        env=marked,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        bufsize=0,
-        start_new_session=True,
-    )
-    assert child.stdout is not None
+    output, write_end = os.pipe()
+    hand_over(write_end, cage)
     with suppress(OSError):
-        fcntl.fcntl(child.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-    process = WrapperProcess(nonce, child.stdout.fileno(), child)
+        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    try:
+        confined = launch(
+            argv, env=marked, cwd=cwd, cage=cage, stdin=subprocess.DEVNULL, stdout=write_end, stderr=subprocess.STDOUT
+        )
+    except BaseException:
+        os.close(output)
+        raise
+    finally:
+        os.close(write_end)
+    process = WrapperProcess(nonce, output, confined)
     with suppress(psutil.Error):
-        process._started = psutil.Process(child.pid).create_time()
+        process._started = psutil.Process(confined.process.pid).create_time()
     process.observe()
     return process
 

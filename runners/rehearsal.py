@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bot.core.record import Check, Finding
+from runners.cage import Cage
 from runners.findings import blocked
 from runners.gate import Finished, run
 from runners.harness.verl import Launch
+from runners.isolation import hand_folder_over
+from runners.suspect_files import names_below, read_below
 
 ENTRY_POINT = "verl.trainer.main_ppo"
+_MOST_BYTES = 4 << 20
 
 # Interpreters and launchers, and whatever else in a wrapper would reach the network, a cluster or a package.
 _STAND_INS = (
@@ -58,18 +62,23 @@ class Rehearsal:
         return next((item.removeprefix(prefix) for item in self.arguments if item.startswith(prefix)), None)
 
 
-def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60) -> Rehearsal | Finding:
+def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | None = None) -> Rehearsal | Finding:
     """Run the wrapper of `launch` against stand-ins below `work`; a finding when it never called the entry point."""
-    folder = work / f"rehearsal-{launch.phase.name}"
+    folder = (cage.outbox if cage else work) / f"rehearsal-{launch.phase.name}"
     shutil.rmtree(folder, ignore_errors=True)
     shims = _make_stand_ins(folder)
+    if cage:
+        hand_folder_over(folder, cage)
     path = f"{shims}{os.pathsep}{launch.environment.get('PATH', '')}"
-    finished = run(launch.argv, env={**launch.environment, "PATH": path}, cwd=launch.cwd, timeout_s=timeout_s)
-    for recorded in sorted(folder.glob("*.argv")):
-        words = _zero_separated(recorded)
+    finished = run(
+        launch.argv, env={**launch.environment, "PATH": path}, cwd=launch.cwd, timeout_s=timeout_s, cage=cage
+    )
+    for name in names_below(folder):
+        words = _zero_separated(folder, name) if name.endswith(".argv") else []
         if ENTRY_POINT in words:
             position = words.index(ENTRY_POINT)
-            environment = dict(item.split("=", 1) for item in _zero_separated(recorded.with_suffix(".env")))
+            told = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
+            environment = dict(item.split("=", 1) for item in told if "=" in item)
             environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
             return Rehearsal(words[0], tuple(words[position + 1 :]), environment)
     return _never_called(launch, finished)
@@ -112,8 +121,9 @@ def _make_stand_ins(folder: Path) -> Path:
     return shims
 
 
-def _zero_separated(file: Path) -> list[str]:
-    return file.read_bytes().decode(errors="surrogateescape").split("\0")[:-1] if file.is_file() else []
+def _zero_separated(folder: Path, name: str) -> list[str]:
+    raw = read_below(folder, name, limit=_MOST_BYTES)
+    return (raw or b"").decode(errors="surrogateescape").split("\0")[:-1]
 
 
 def _never_called(launch: Launch, finished: Finished) -> Finding:

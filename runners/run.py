@@ -17,7 +17,16 @@ from typing import TextIO
 from bot.core.jobs import Job
 from bot.core.judging.bridge_proof import TESTS_PHASE
 from bot.core.phases import BEGIN, END, RUN_PHASE, wants_save
-from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, JUNIT_FILE, EndReason, Environment, Finding
+from bot.core.record import (
+    ENVIRONMENT_FILE,
+    JOB_FILE,
+    JUNIT_FILE,
+    SUSPECTS_WORD,
+    Check,
+    EndReason,
+    Environment,
+    Finding,
+)
 from bot.core.redact import Redactor
 from bot.core.resolved_config import lookup
 from bot.core.scan.scan import Scanner
@@ -28,6 +37,7 @@ from runners.collect import collect, record_end
 from runners.contract import reads
 from runners.gpu import open_sampler
 from runners.harness.verl import Launch, dry_run_text, launches
+from runners.isolation import Host, check_inputs, find_isolation, isolation_finding, open_cage, state_of
 from runners.other_runs import sole_run
 from runners.patches import apply_patches
 from runners.preflight import Preflight, preflight
@@ -50,8 +60,10 @@ class _Run:
 
     job: Job
     environ: Mapping[str, str]
+    out: Path
     work: Path
     cache: Path | None
+    host: Host
     session: Session
     recorder: Recorder
     progress: Progress
@@ -77,29 +89,32 @@ def run_job(
     stream: TextIO,
     devices: Callable[[], Devices] = read_devices,
     alone: Callable[[], AbstractContextManager[Finding]] = sole_run,
+    isolation: Callable[[Job, Mapping[str, str]], Host] = find_isolation,
     junit: bytes | None = None,
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
-    meanwhile. `junit` is a JUnit file that states the job's commit; then the Bridge tests are not run here. Raises
-    FolderInUseError when `out` already holds a run.
+    meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
+    states the job's commit; then the Bridge tests are not run here. Raises FolderInUseError when `out` already
+    holds a run.
     """
     clock = SystemClock()
     nonce = secrets.token_hex(16)
     own = _own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
-    session = planned_session(nonce, own / "imports.jsonl")
+    host = isolation(job, environ)
+    session = _session(nonce, own, caged=host.tools is not None)
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
-        _folders(own, session) as opened,
+        _folders(own, session, caged=host.tools is not None) as opened,
         alone() as sole,
     ):
         cache = work / "cache" if work else None
-        run = _Run(job, environ, own, cache, opened, recorder, progress, devices, sole, junit)
+        run = _Run(job, environ, out, own, cache, host, opened, recorder, progress, devices, sole, junit)
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest())
         try:
@@ -133,7 +148,7 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     """The exact commands of a run as a shell script; reads the wrapper at the commit, makes and starts nothing."""
     own = _own_folder(out, work, "dry-run")
     trees = planned_trees(job, own)
-    session = planned_session("0" * 32, own / "imports.jsonl")
+    session = _session("0" * 32, own, caged=False)
     script = file_at(job.verl, job.script, base=environ)
     starts = launches(job, trees, session, base=environ, reads=None if script is None else reads(script))
     tests = bridge_tests_text(job, trees, starts[0].environment, own / "bridge-tests") if job.bridge_tests else ""
@@ -145,22 +160,31 @@ def _own_folder(out: Path, work: Path | None, nonce: str) -> Path:
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 
 
+def _session(nonce: str, own: Path, *, caged: bool) -> Session:
+    folder = own / "suspect" / "out" if caged else own
+    return planned_session(nonce, folder / "imports.jsonl", caged=caged)
+
+
 @contextmanager
-def _folders(own: Path, session: Session) -> Iterator[Session]:
-    """The run's own folders, there for its time and gone afterwards."""
-    own.mkdir(parents=True, exist_ok=True)
-    opened = open_session(session.nonce, session.imports)
+def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
+    """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = session if caged else open_session(session.nonce, session.imports)
     try:
         yield opened
     finally:
-        close_session(opened)
+        if not caged:
+            close_session(opened)
         shutil.rmtree(own, ignore_errors=True)
 
 
 def _run(run: _Run) -> Ended:
     run.emit("phase", name="repositories", state="begin")
-    trees = apply_patches(run.job, prepare_trees(run.job, run.work, base=run.environ))
-    trees = replace(trees, findings=(*trees.findings, run.alone))
+    trees = prepare_trees(run.job, run.work, base=run.environ, caged=run.host.tools is not None)
+    trees = apply_patches(run.job, trees)
+    trees = _caged(run, replace(trees, findings=(*trees.findings, run.alone, isolation_finding(run.job, run.host))))
+    if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
+        return _refused(run, trees)
     seen = preflight(
         run.job,
         trees,
@@ -181,6 +205,22 @@ def _run(run: _Run) -> Ended:
     if any(finding.blocking and not finding.ok for finding in tests.findings):
         return _not_started(run, "the job requires the Bridge checks, and they could not run")
     return _train(run, trees, seen)
+
+
+def _caged(run: _Run, trees: Trees) -> Trees:
+    """The trees with the cage that their code is started in, and whether it can read there what it needs."""
+    if run.host.tools is None:
+        return trees
+    cage = open_cage(run.job, trees, run.host.tools, run.work, run.out, run.environ)
+    return replace(trees, cage=cage, findings=(*trees.findings, *check_inputs(trees, cage)))
+
+
+def _refused(run: _Run, trees: Trees) -> Ended:
+    """Nothing of the code under test has been started, and nothing is."""
+    for finding in trees.findings:
+        run.emit("finding", **finding.model_dump(mode="json"))
+    _write_environment(run, trees, Preflight(trees.findings, ()))
+    return _not_started(run, "the code under test cannot be isolated on this host")
 
 
 def _not_started(run: _Run, why: str) -> Ended:
@@ -234,7 +274,7 @@ def _checkpoints(run: _Run, trees: Trees, seen: Preflight) -> CheckpointLister |
         return None
     config = seen.configs[-1] if seen.configs else None
     folder = str(lookup(config, "trainer.default_local_dir") or "checkpoints")
-    lister = CheckpointLister(run.recorder, trees.cwd, folder)
+    lister = CheckpointLister(run.recorder, trees.cwd, folder, trees.cage.scratch if trees.cage else None)
     lister.list_after("")
     return lister
 
@@ -249,7 +289,7 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: l
     run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
     clock = SystemClock()
     try:
-        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce)
+        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce, cage=trees.cage)
     except OSError as error:
         return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
     try:
@@ -288,6 +328,8 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTe
         process=dict(sorted(launch.set_here.items())) if launch else {},
         site=run.job.site.name,
         absent_tests=tests.absent if tests else (),
+        isolation=state_of(trees.cage, run.host),
+        suspects_word=SUSPECTS_WORD,
     )
     run.recorder.document(ENVIRONMENT_FILE, document)
 

@@ -23,9 +23,10 @@ class Session:
     imports: Path
 
 
-def planned_session(nonce: str, imports: Path) -> Session:
-    """The session that `open_session` would make; touches nothing."""
-    return Session(nonce, _short_root() / f"ve-{nonce[:8]}", imports.resolve())
+def planned_session(nonce: str, imports: Path, *, caged: bool = False) -> Session:
+    """The session that `open_session` would make; touches nothing. In a cage /tmp is the run's own."""
+    root = Path("/tmp") if caged else _short_root()  # noqa: S108
+    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve())
 
 
 def open_session(nonce: str, imports: Path) -> Session:

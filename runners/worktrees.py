@@ -13,6 +13,7 @@ from typing import Literal
 from bot.core.jobs import Job, Repository
 from bot.core.record import Check, Finding, RepositoryState
 from bot.core.stages import Stage
+from runners.cage import Cage
 from runners.findings import blocked, good, remark
 from runners.repositories import Git, RepositoryError, borrow, check_out, git_in, object_folder
 
@@ -37,6 +38,8 @@ class Trees:
     private: frozenset[str] = frozenset()
     states: tuple[RepositoryState, ...] = ()
     findings: tuple[Finding, ...] = ()
+    # How code of these trees is started; None where the host cannot isolate it.
+    cage: Cage | None = None
 
     @property
     def import_roots(self) -> dict[str, str]:
@@ -64,8 +67,11 @@ class _Needs:
     optional: tuple[str, ...] = ()
 
 
-def planned_trees(job: Job, work: Path) -> Trees:
-    """The paths that `prepare_trees` will fill; touches nothing."""
+def planned_trees(job: Job, work: Path, *, caged: bool = False) -> Trees:
+    """The paths that `prepare_trees` will fill; touches nothing.
+
+    `caged`: the run may write nothing but the folder `suspect` below `work`, so its working directory lies there.
+    """
     work = work.resolve()
     bridge = Path(job.bridge.path).resolve() if job.bridge.in_place else work / "bridge"
     verl = Path(job.verl.path).resolve() if job.verl.in_place else work / "verl"
@@ -77,16 +83,17 @@ def planned_trees(job: Job, work: Path) -> Trees:
     private = {"bridge": not job.bridge.in_place, "verl": not job.verl.in_place}
     private["megatron_lm"] = core.is_relative_to(work)
     names = frozenset(name for name, ours in private.items() if ours)
-    return Trees(bridge, core, verl, work / "verl-cwd" if job.verl.in_place else verl, names)
+    cwd = work / "suspect" / "verl" if caged else work / "verl-cwd" if job.verl.in_place else verl
+    return Trees(bridge, core, verl, cwd, names)
 
 
-def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str]) -> Trees:
+def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool = False) -> Trees:
     """Make the private trees below `work`, read those in place, and say of each what it is.
 
     `base` is the runner's environment (only PATH is used). Nothing is raised for a commit or object that is
     nowhere: the finding says so.
     """
-    trees = planned_trees(job, work)
+    trees = planned_trees(job, work, caged=caged)
     states: list[RepositoryState] = []
     findings: list[Finding] = []
     for name in ("verl", "bridge", "megatron_lm"):
@@ -240,7 +247,7 @@ def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[
 
 
 def _make_cwd(trees: Trees) -> None:
-    """For verl in place: a folder of links to the checkout, so that relative outputs do not land in it."""
+    """Where the run may not write into verl's tree: a folder of links to it, so that relative outputs land there."""
     if trees.cwd == trees.verl:
         return
     trees.cwd.mkdir(parents=True, exist_ok=True)

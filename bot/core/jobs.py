@@ -113,6 +113,37 @@ class ChosenTest(Document):
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
 
+class Network(StrEnum):
+    """The network of code under test: the host's, or none but the loopback device."""
+
+    HOST = "host"
+    NONE = "none"
+
+
+class Isolation(StrEnum):
+    """Whether a job may run where the host cannot keep the code under test apart from the recorder."""
+
+    REQUIRED = "required"
+    PREFERRED = "preferred"
+
+
+class SiteIsolation(Document):
+    """How a site keeps code under test apart from the recorder and from the host."""
+
+    # The network that the code sees.
+    network: Network = Network.HOST
+    # The user number of the code where the recorder is root; nothing on the host may belong to it.
+    user: Annotated[int, Field(ge=1, le=2**31 - 1)] = 64990
+    # Size of its /dev/shm, in GiB of memory.
+    shm_gib: Annotated[float, Field(gt=0)] = 16.0
+    # Size of its /tmp, in GiB of memory.
+    tmp_gib: Annotated[float, Field(gt=0)] = 16.0
+    # Processes and threads that it may have.
+    processes: Annotated[int, Field(ge=64)] = 32768
+    # More folders and files that it may read, beside the system and what the job names.
+    read: tuple[str, ...] = ()
+
+
 class SiteProfile(Document):
     """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else.
 
@@ -146,6 +177,8 @@ class SiteProfile(Document):
     deselected_tests: tuple[DeselectedTest, ...] = ()
     bridge_python: str = ""
     bridge_python_path: tuple[str, ...] = ()
+    # How code under test is kept apart on this host.
+    isolation: SiteIsolation = Field(default_factory=SiteIsolation)
 
 
 class JobFeature(Document):
@@ -204,6 +237,8 @@ class Job(Document):
     features: tuple[JobFeature, ...] = ()
     family: str = ""
     time_limit_s: Annotated[int, Field(ge=1)] = 1800
+    # Whether the job is refused where the host cannot isolate it; always required for a fork's code.
+    isolation: Isolation = Isolation.PREFERRED
     site: SiteProfile
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

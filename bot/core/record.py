@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
-from bot.core.jobs import Document, Job
+from bot.core.jobs import Document, Job, Network
 from bot.core.judging.checkpoint_files import Checkpoints
 from bot.core.parity.bands import Bands
 from bot.core.related import RelatedRun, Role
@@ -27,6 +27,11 @@ VERDICT_FILE = "verdict.json"
 CARD_MARKDOWN_FILE = "card.md"
 CARD_TEXT_FILE = "card.txt"
 JUNIT_FILE = "junit.xml"
+# What the code under test prints or writes: these files hold its word, whoever wrote them down.
+SUSPECTS_WORD = (
+    LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json",
+    f"{ENVIRONMENT_FILE}#imports", f"{ENVIRONMENT_FILE}#packages",
+)  # fmt: skip
 # Beside the run folders of a whole check.
 PLAN_FILE = "plan.json"
 CHECK_FILE = "check.json"
@@ -52,6 +57,7 @@ class Check(StrEnum):
     HYDRA = "hydra"
     BRIDGE_TESTS = "bridge_tests"
     OTHER_RUNS = "other_runs"
+    ISOLATION = "isolation"
 
 
 class Finding(Document):
@@ -106,6 +112,19 @@ class Gpu(Document):
     memory_used_mib: int
 
 
+class IsolationState(Document):
+    """How code under test was kept apart from the recorder in this run."""
+
+    # `other_user` in namespaces of its own, the recorder's user in a `user_namespace`, or `none`.
+    mode: Literal["other_user", "user_namespace", "none"]
+    # The user number of the code under test as the recorder sees it, 0 for `none`.
+    user: int = 0
+    # The network that it saw.
+    network: Network = Network.HOST
+    # Why there was no isolation, empty when there was.
+    problem: str = ""
+
+
 class Environment(Document):
     """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
 
@@ -130,6 +149,11 @@ class Environment(Document):
     process: dict[str, str] = Field(default_factory=dict)
     site: str = ""
     absent_tests: tuple[str, ...] = ()
+    # None in folders of an earlier version, which knew no isolation.
+    isolation: IsolationState | None = None
+    # Names of the folder's files, and keys of this one as `environment.json#KEY`, whose content the code under test
+    # could choose; everything else was written by the recorder, out of its reach.
+    suspects_word: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 

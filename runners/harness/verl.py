@@ -72,7 +72,9 @@ def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str
     if checkpoint.dummy_config is not None:
         derived["USE_DUMMY_MODEL"] = "True"
         derived["DUMMY_MODEL_CONFIG_PATH"] = checkpoint.dummy_config
-        derived["DUMMY_MODEL_PATH"] = str(trees.cwd.parent / "dummy-model")
+        derived["DUMMY_MODEL_PATH"] = str(
+            (trees.cage.scratch / "home" if trees.cage else trees.cwd.parent) / "dummy-model"
+        )
     return {**derived, **job.site.wrapper, **job.wrapper}
 
 
@@ -138,6 +140,8 @@ def environment(
     """The wrapper's whole environment: what it may inherit of `base` and what the job sets."""
     variables = set_variables(job, trees, session, phase, model=model, reads=reads)
     whole = {**inherited(base, wrapper_reads=reads or ()), **variables}
+    if trees.cage:
+        whole |= trees.cage.variables({**base, **whole})
     whole["PATH"] = search_path(job, whole)
     return whole
 
@@ -157,6 +161,8 @@ def launches(
         whole = environment(job, trees, session, phase, base=base, model=model, reads=reads)
         ours = set_variables(job, trees, session, phase, model=model, reads=reads)
         ours["PATH"] = whole["PATH"]
+        if trees.cage:
+            ours |= {name: whole[name] for name in trees.cage.variables({**base, **ours})}
         made.append(Launch(phase, command(job, trees, session), whole, ours, trees.cwd))
     return tuple(made)
 
