@@ -2,7 +2,13 @@
 
 import select
 import time
+from datetime import UTC, datetime
 from typing import Protocol
+
+
+def utc_now() -> datetime:
+    """The machine's wall clock, which anyone who may set it can set; for the record only."""
+    return datetime.fromtimestamp(time.clock_gettime(time.CLOCK_REALTIME), UTC)
 
 
 class Clock(Protocol):

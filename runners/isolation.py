@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bot.core.jobs import Isolation, Job
+from bot.core.manifest import Mode
 from bot.core.record import Check, Finding, IsolationState
 from runners.cage import USER_NAME, Cage, Tools
 from runners.cage_paths import hidden_paths, read_paths
@@ -103,8 +104,14 @@ def state_of(cage: Cage | None, host: Host) -> IsolationState:
     """How the run is isolated, for the record."""
     if cage is None:
         return IsolationState(mode="none", problem=host.problem)
-    user, network = cage.uid, cage.site.network
-    return IsolationState(mode="other_user" if cage.other_user else "user_namespace", user=user, network=network)
+    return IsolationState(mode=mode_of(host), user=cage.uid, network=cage.site.network)
+
+
+def mode_of(host: Host) -> Mode:
+    """How this host isolates: root can start another user, anyone else needs a user namespace."""
+    if host.tools is None:
+        return "none"
+    return "other_user" if os.getuid() == 0 else "user_namespace"
 
 
 def isolation_finding(job: Job, host: Host) -> Finding:

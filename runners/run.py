@@ -11,11 +11,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
 from bot.core.jobs import Job
 from bot.core.judging.bridge_proof import TESTS_PHASE
+from bot.core.manifest import Manifest
 from bot.core.phases import BEGIN, END, RUN_PHASE, wants_save
 from bot.core.record import (
     ENVIRONMENT_FILE,
@@ -32,12 +34,12 @@ from bot.core.resolved_config import lookup
 from bot.core.scan.scan import Scanner
 from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests, take_bridge_tests
 from runners.checkpoints import CheckpointLister
-from runners.clock import SystemClock
+from runners.clock import SystemClock, utc_now
 from runners.collect import collect, record_end
 from runners.contract import reads
 from runners.gpu import open_sampler
 from runners.harness.verl import Launch, dry_run_text, launches
-from runners.isolation import Host, check_inputs, find_isolation, isolation_finding, open_cage, state_of
+from runners.isolation import Host, check_inputs, find_isolation, isolation_finding, mode_of, open_cage, state_of
 from runners.other_runs import sole_run
 from runners.patches import apply_patches
 from runners.preflight import Preflight, preflight
@@ -47,6 +49,7 @@ from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
 from runners.redaction import host_redactor
 from runners.repositories import file_at
+from runners.sealing import seal, usable_key
 from runners.session import Session, close_session, open_session, planned_session
 from runners.signals import interruptible, received_signals
 from runners.supervision import Ended, Limits
@@ -91,6 +94,7 @@ def run_job(
     alone: Callable[[], AbstractContextManager[Finding]] = sole_run,
     isolation: Callable[[Job, Mapping[str, str]], Host] = find_isolation,
     junit: bytes | None = None,
+    now: Callable[[], datetime] = utc_now,
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
@@ -100,7 +104,7 @@ def run_job(
     states the job's commit; then the Bridge tests are not run here. Raises FolderInUseError when `out` already
     holds a run.
     """
-    clock = SystemClock()
+    clock, began = SystemClock(), now()
     nonce = secrets.token_hex(16)
     own = _own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
@@ -121,7 +125,23 @@ def run_job(
             ended = _interruptible(run, signals)
         finally:
             progress.close()
+        _seal(run, began, now())
     return ended.reason is EndReason.INTERRUPTED
+
+
+def _seal(run: _Run, began: datetime, ended: datetime) -> None:
+    """Close the folder and seal it: from here on nothing in it changes but by those who judge."""
+    run.recorder.close()
+    manifest = Manifest(
+        job=run.job.id,
+        job_digest=run.job.digest(),
+        began=began.isoformat(timespec="milliseconds"),
+        ended=ended.isoformat(timespec="milliseconds"),
+        seconds=run.recorder.elapsed(),
+        isolation=mode_of(run.host),
+        files=(),
+    )
+    seal(run.out, manifest, usable_key(run.environ, run.progress.note))
 
 
 def _interruptible(run: _Run, signals: list[str]) -> Ended:

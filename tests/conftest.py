@@ -62,6 +62,7 @@ collect_ignore = ["fixtures"]
 
 # One function for each marker of pyproject.toml that names a need: why its tests cannot run here, empty when they can.
 NEEDS: Mapping[str, Callable[[], str]] = {
+    "bwrap": _program("bwrap"),
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
     "labelled": _labelled,

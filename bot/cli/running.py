@@ -60,6 +60,7 @@ def run(
     from bot.wiring.folders import read_job, read_junit_file, run_folders
     from runners.run import dry_run as commands
     from runners.run import run_job
+    from runners.sealing import seal_again, usable_key
 
     job = read_job(job_file)
     environ = dict(os.environ)
@@ -76,6 +77,7 @@ def run(
     judging.write_judgement(folders, out, verdicts)
     if allowed and not interrupted:
         verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr),)
+        seal_again(out, usable_key(environ, _to_stderr))
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)

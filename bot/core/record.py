@@ -11,6 +11,7 @@ from pydantic import FailFast, Field
 
 from bot.core.jobs import Document, Job, Network
 from bot.core.judging.checkpoint_files import Checkpoints
+from bot.core.manifest import Mode, Seal
 from bot.core.parity.bands import Bands
 from bot.core.related import RelatedRun, Role
 from bot.core.stages import Stage
@@ -116,7 +117,7 @@ class IsolationState(Document):
     """How code under test was kept apart from the recorder in this run."""
 
     # `other_user` in namespaces of its own, the recorder's user in a `user_namespace`, or `none`.
-    mode: Literal["other_user", "user_namespace", "none"]
+    mode: Mode
     # The user number of the code under test as the recorder sees it, 0 for `none`.
     user: int = 0
     # The network that it saw.
@@ -213,6 +214,8 @@ class Record(Document):
     bands: Bands | None = None
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
+    # What the reader found out about the recorder's seal; None where nobody looked.
+    seal: Seal | None = None
 
 
 class CheckNotes(Document):

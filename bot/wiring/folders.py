@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from bot.adapters import folder as disk
 from bot.adapters.logs import LogBounds, LogError, bounded, open_log
 from bot.adapters.prefilter import fastest_prefilter
+from bot.adapters.sealing import read_seal
 from bot.config.bands import bands_text, packaged_bands, read_bands
 from bot.config.problems import ConfigError
 from bot.core.facts import LogFacts
@@ -38,12 +39,15 @@ class _Folders:
 
     bands: Bands
     keep: bool
+    # The recorders whose signature counts; None: a seal must be whole, whoever signed it, and may be missing.
+    keys: frozenset[str] | None = None
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         return disk.find_jobs(folder)
 
     def record(self, folder: Path) -> Record:
         record = disk.read_record(folder)
+        record = record.model_copy(update={"seal": read_seal(folder, keys=self.keys)})
         own = folder / BANDS_FILE
         try:
             bands = read_bands(own) if own.is_file() and not self.keep else self.bands
@@ -81,12 +85,15 @@ class _Folders:
         return {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
 
 
-def run_folders(bands: Bands | Path | None = None) -> _Folders:
-    """Run folders on this machine's disk; measurements of one's own count beside the packaged ones."""
+def run_folders(bands: Bands | Path | None = None, *, keys: frozenset[str] | None = None) -> _Folders:
+    """Run folders on this machine's disk; measurements of one's own count beside the packaged ones.
+
+    With `keys`, public keys of recorders, a folder that none of them signed is evidence of nothing.
+    """
     if bands is None:
-        return _Folders(packaged_bands(), keep=False)
+        return _Folders(packaged_bands(), keep=False, keys=keys)
     own = read_bands(bands) if isinstance(bands, Path) else bands
-    return _Folders(merged(packaged_bands(), own), keep=True)
+    return _Folders(merged(packaged_bands(), own), keep=True, keys=keys)
 
 
 def keep_bands(bands: Bands, file: Path) -> None:

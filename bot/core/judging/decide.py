@@ -30,6 +30,8 @@ def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the whole job."""
     by = {item.criterion: item for item in evidence}
     run = decide_run(case, evidence)
+    if forged := _broken_seal(case):
+        return forged
     return _broken_import(by) or _failed_bridge_tests(by) or (run if run is not PASSED else _gap(case, evidence) or run)
 
 
@@ -37,7 +39,8 @@ def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the run by itself, whatever the focused Bridge tests say."""
     by = {item.criterion: item for item in evidence}
     return (
-        _broken_import(by)
+        _broken_seal(case)
+        or _broken_import(by)
         or _blocking_finding(case)
         or _not_as_asked(by)
         or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
@@ -47,6 +50,14 @@ def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         or _open_signal(by)
         or PASSED
     )
+
+
+def _broken_seal(case: Case) -> Decision | None:
+    """A folder that is not as the recorder left it is evidence of nothing."""
+    seal = case.record.seal
+    if seal is None or seal.state != "broken":
+        return None
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, wording.not_the_recorders(seal.problem), wording.MEND_SEAL)
 
 
 def _broken_import(by: By) -> Decision | None:

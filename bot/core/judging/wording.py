@@ -243,6 +243,14 @@ def command(record: Record, *, started: bool) -> str:
     return f"bash {record.job.script} ({'exact arguments not recorded' if started else 'never started'})"
 
 
+def not_the_recorders(problem: str) -> str:
+    """A run folder whose seal does not hold."""
+    return f"the record is not the recorder's: {problem}"
+
+
+MEND_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
+
+
 def ended_early(reason: str, exit_code: object, note: object) -> str:
     """Why the process ended without an error of its own."""
     said = {
