@@ -145,8 +145,12 @@ class Cage:
         """Every mount by its path; what is deeper is mounted later and so counts more."""
         places = {Path(folder): _Kind.READ for folder in SYSTEM_FOLDERS if os.path.lexists(folder)}
         places |= {Path("/tmp"): _Kind.TEMPORARY, Path("/var/tmp"): _Kind.TEMPORARY}  # noqa: S108
-        for path in (*self.reads, *((hub,) if hub else ())):
-            places |= {place: _Kind.READ for place in {path, path.resolve()} if place.exists() and place != Path("/")}
+        reads = {path for path in (*self.reads, *((hub,) if hub else ())) if path.exists()}
+        for path in sorted({*reads, *(path.resolve() for path in reads)}, key=lambda path: len(path.parts)):
+            # What is there already may be a link, on which nothing can be mounted; its target is among the paths.
+            seen = _nearest(path, places) is _Kind.READ and not any(path.is_relative_to(one) for one in self.hidden)
+            if not seen and path != Path("/"):
+                places[path] = _Kind.READ
         for path in self.hidden:
             # Below what is not in the cage at all there is nothing to hide.
             if path.is_dir() and path not in places and _nearest(path, places) is _Kind.READ:

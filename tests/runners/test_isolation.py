@@ -86,11 +86,12 @@ def make_scene(folder: Path, monkeypatch: pytest.MonkeyPatch, network: Network =
     Path("/dev/shm/verl-e2e-of-the-host").unlink()
 
 
-def caged(folder: Path, network: Network = Network.HOST, **site: Any) -> Cage:
+def caged(folder: Path, network: Network = Network.HOST, reads: tuple[Path, ...] = (), **site: Any) -> Cage:
     tools = Tools(*(shutil.which(name) or "" for name in ("bwrap", "setpriv", "prlimit")))
     settings = SiteIsolation(network=network, shm_gib=0.02, tmp_gib=0.02, **site)
     hidden = (folder / "out", folder / "work")
-    cage = Cage(tools, folder / "work/suspect", settings, os.getuid(), (folder / "model", folder / "bridge", SUSPECT), hidden)
+    reads = (folder / "model", folder / "bridge", SUSPECT, *reads)
+    cage = Cage(tools, folder / "work/suspect", settings, os.getuid(), reads, hidden)
     cage.outbox.mkdir(parents=True)
     hand_folder_over(cage.outbox, cage)
     cage.scratch.chmod(0o755)
@@ -116,3 +117,12 @@ def test_nothing_that_a_hostile_change_tries_gains_it_anything(scene: Scene) -> 
     kept = {path: path.read_bytes() for path in before}
     assert kept == before
     assert sorted(path.name for path in scene.out.iterdir()) == ["events.jsonl"]
+
+
+def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/config.json").write_text("read me")
+    (tmp_path / "link").symlink_to("data")
+    cage = caged(tmp_path, reads=(Path("/usr/bin/awk"), Path("/usr/lib/os-release"), tmp_path / "link"))
+    done = run(("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    assert (done.code, done.stdout) == (0, "read me"), done.stderr
