@@ -3,20 +3,18 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bot.core.jobs import Isolation, Network, SiteIsolation
+from bot.core.jobs import Network, SiteIsolation
 from runners.cage import Cage, Tools
 from runners.clock import SystemClock
 from runners.gate import run
@@ -126,3 +124,127 @@ def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_pa
     cage = caged(tmp_path, reads=(Path("/usr/bin/awk"), Path("/usr/lib/os-release"), tmp_path / "link"))
     done = run(("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=20, cage=cage)
     assert (done.code, done.stdout) == (0, "read me"), done.stderr
+
+
+@pytest.fixture
+def closed_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    yield from make_scene(tmp_path, monkeypatch, Network.NONE)
+
+
+def test_without_a_network_the_host_cannot_be_reached_and_the_loopback_device_works(closed_network: Scene) -> None:
+    tried = attack(closed_network)
+    assert {name: row["gained"] for name, row in tried.items() if row["gained"] and name not in HARMLESS} == {}
+    own = (
+        "import socket; s = socket.create_server((socket.gethostname(), 0)); socket.create_connection(s.getsockname())"
+    )
+    cage = closed_network.cage
+    assert run((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=20, cage=cage).code == 0
+
+
+def test_a_survivor_that_hides_from_every_search_is_dead_when_the_program_has_ended(scene: Scene) -> None:
+    attack(scene)
+    alive = scene.cage.outbox / "alive"
+    assert alive.exists(), "the survivor must have lived"
+    before = alive.read_text()
+    time.sleep(0.5)
+    assert alive.read_text() == before
+
+
+def test_a_run_that_will_not_end_is_ended_with_everything_in_its_cage(scene: Scene) -> None:
+    env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(stay_s=600))}
+    process = start((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, nonce="n", cage=scene.cage)
+    alive = scene.cage.outbox / "alive"
+    _until(alive.exists)
+    assert process.poll() is None
+    assert process.end(grace_s=0.5, clock=SystemClock()) == ()
+    process.close()
+    before = alive.read_text()
+    time.sleep(0.5)
+    assert alive.read_text() == before
+
+
+def test_nothing_outlives_a_recorder_that_is_killed(scene: Scene) -> None:
+    """Its own process is a child here: what dies with it is what bubblewrap ends."""
+    env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(stay_s=600))}
+    told = os.open(scene.folder / "told", os.O_CREAT | os.O_WRONLY)
+    command = scene.cage.command((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, info=told)
+    code = f"import subprocess, sys; subprocess.run({command!r}, pass_fds=({told},), stdout=subprocess.DEVNULL)"
+    recorder = subprocess.Popen((sys.executable, "-c", code), pass_fds=(told,))
+    os.close(told)
+    alive = scene.cage.outbox / "alive"
+    _until(alive.exists)
+    recorder.kill()
+    recorder.wait()
+    time.sleep(0.3)
+    before = alive.read_text()
+    time.sleep(0.5)
+    assert alive.read_text() == before
+
+
+def test_the_code_has_a_moment_for_its_last_words_before_it_is_killed(scene: Scene) -> None:
+    script = "trap 'echo last words; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    process = start(
+        ("bash", "-c", script), env={"PATH": "/usr/bin:/bin"}, cwd=scene.cage.outbox, nonce="n", cage=scene.cage
+    )
+    assert os.read(process.output, 100) == b"ready\n"
+    assert process.end(grace_s=5, clock=SystemClock()) == ()
+    assert (os.read(process.output, 100), process.poll()) == (b"last words\n", 3)
+    process.close()
+
+
+def test_output_can_be_opened_by_name_as_scripts_do(scene: Scene) -> None:
+    done = run(
+        ("bash", "-c", "echo said > /dev/stderr"),
+        env={"PATH": "/usr/bin:/bin"},
+        cwd=scene.cage.outbox,
+        timeout_s=20,
+        cage=scene.cage,
+    )
+    assert (done.code, done.stderr) == (0, "said\n")
+
+
+def test_memory_disks_and_processes_have_a_limit(tmp_path: Path) -> None:
+    for name in ("out", "model", "bridge"):
+        (tmp_path / name).mkdir()
+    cage = caged(tmp_path, processes=64)
+    script = "head -c 100M /dev/zero > /dev/shm/x; head -c 100M /dev/zero > /tmp/x; du -m /dev/shm/x /tmp/x | cut -f1"
+    filled = run(("bash", "-c", script), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    assert [int(size) <= 21 for size in filled.stdout.split()] == [True, True], filled
+    assert "No space left on device" in filled.stderr
+    bomb = "for i in $(seq 200); do sleep 30 & done; echo started"
+    forked = run(("bash", "-c", bomb), env={"PATH": "/usr/bin:/bin"}, cwd=cage.outbox, timeout_s=60, cage=cage)
+    assert "Resource temporarily unavailable" in forked.stderr
+
+
+def test_the_environment_of_a_root_tool_is_not_the_codes_to_choose(scene: Scene) -> None:
+    """A loader's variable is set only when no privilege is left: before that it would reach setpriv as root."""
+    command = scene.cage.command(("true",), env={"LD_PRELOAD": "/evil.so"}, cwd=scene.cage.outbox, info=3)
+    place = command.index("LD_PRELOAD=/evil.so")
+    assert command[command.index("/usr/bin/env") : place] == ("/usr/bin/env", "-i")
+    assert "--setenv" not in command
+    if os.getuid() == 0:
+        assert command.index(scene.cage.tools.setpriv) < place
+
+
+def test_what_the_code_leaves_in_its_folder_is_read_as_plain_files_or_not_at_all(scene: Scene) -> None:
+    attack(scene)
+    outbox = scene.cage.outbox
+    (outbox / "told.jsonl").write_text("x" * 100)
+    assert "link.jsonl" not in names_below(outbox)
+    assert [read_below(outbox, name, limit=10) for name in ("link.jsonl", "fifo.jsonl", "up", "gone")] == [None] * 4
+    assert read_below(outbox, "up/etc/passwd", limit=10) is None
+    assert read_below(outbox, "../../out/events.jsonl", limit=10) is None
+    assert read_below(outbox, "told.jsonl", limit=10) == b"x" * 10
+
+
+def test_a_folder_that_the_code_may_not_leave_holds_no_setuid_program_of_another_user(scene: Scene) -> None:
+    attack(scene)
+    left = (scene.cage.outbox / "setuid").lstat()
+    assert left.st_uid == scene.cage.uid
+
+
+def _until(found: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
