@@ -17,7 +17,9 @@ from bot.core.jobs import Network, SiteIsolation
 from runners.hub import hub_cache
 
 # What every program needs of a Linux system. Not among them: homes, /run with its sockets, /var, /mnt.
-SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/sys")
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/sys")
+# Here tools lie side by side with services and their work: an entry that holds a folder of the recorder is left out.
+_TOOL_FOLDER = Path("/opt")
 
 _GIB = 1 << 30
 _DEVICES = re.compile(r"^(nvidia.*|dri|kfd|infiniband|gdrdrv)$")
@@ -144,6 +146,9 @@ class Cage:
     def _places(self, hub: Path | None) -> dict[Path, _Kind]:
         """Every mount by its path; what is deeper is mounted later and so counts more."""
         places = {Path(folder): _Kind.READ for folder in SYSTEM_FOLDERS if os.path.lexists(folder)}
+        tools = _TOOL_FOLDER.iterdir() if _TOOL_FOLDER.is_dir() else ()
+        shut = {*self.hidden, self.scratch}
+        places |= {tool: _Kind.READ for tool in tools if not any(path.is_relative_to(tool) for path in shut)}
         places |= {Path("/tmp"): _Kind.TEMPORARY, Path("/var/tmp"): _Kind.TEMPORARY}  # noqa: S108
         reads = {path for path in (*self.reads, *((hub,) if hub else ())) if path.exists()}
         for path in sorted({*reads, *(path.resolve() for path in reads)}, key=lambda path: len(path.parts)):
