@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +37,7 @@ from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock, utc_now
 from runners.collect import collect, record_end
 from runners.contract import reads
+from runners.deadline import MARGIN_S, deadline
 from runners.gpu import open_sampler
 from runners.harness.verl import Launch, dry_run_text, launches
 from runners.isolation import Host, check_inputs, find_isolation, isolation_finding, mode_of, open_cage, state_of
@@ -312,7 +313,7 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: l
         process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce, cage=trees.cage)
     except OSError as error:
         return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
-    try:
+    with closing(process), deadline(process.pid, run.job.time_limit_s + MARGIN_S):
         return watch(
             process,
             scanner,
@@ -326,8 +327,6 @@ def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: l
             total_steps=launch.phase.steps,
             signals=signals,
         )
-    finally:
-        process.close()
 
 
 def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTests | None = None) -> None:

@@ -6,6 +6,7 @@ the system interrupts us. Nothing is judged here: the reason is recorded, `bot.c
 """
 
 import os
+import signal
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -69,6 +70,9 @@ class _Watch:
                 # Whoever cancels a job often signals all of its processes at once.
                 if code and self.signals:
                     return EndReason.INTERRUPTED, None, f"Interrupted by {self.signals[0]}."
+                # Then the guard has ended it: see `runners.deadline`.
+                if code == -signal.SIGKILL and loss and loss[0] is EndReason.TIME_LIMIT:
+                    return loss[0], None, loss[1]
                 return EndReason.EXITED, code, ""
             if loss:
                 return loss[0], None, loss[1]

@@ -17,25 +17,10 @@ from bot.core.pulls.pull import Pull, PullRef, PullState
 from bot.handlers.planning import Planner
 from bot.ports import LimitError
 from bot.wiring.analysis import LimitedAnalysis
-from tests.fakes.git_bombs import COMMITS, ENTRY, Bombs
+from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
 
-POLICY = load_policy(
-    b"""\
-schema: 1
-verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
-image: {name: verlai/verl, tag: vllm024.dev2}
-checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
-exempt: [{name: documentation, paths: [docs/], because: nothing runs it}]
-reach:
-  package: megatron.bridge
-  roots: [src/]
-  callers: verl/
-  rules: [{name: reached code, levels: [0], because: verl runs this code}]
-rules: [{name: source, paths: [src/], levels: [0], because: verl runs it}]
-""",
-    "the test's",
-)
+POLICY = load_policy(POLICY_TEXT, "the test's")
 
 
 @pytest.fixture(scope="module")

@@ -64,8 +64,8 @@ def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess
             process.stdout.close()
 
 
-def deliver(address: str, event: str, body: bytes, delivery: str) -> int:
-    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+def deliver(address: str, event: str, body: bytes, delivery: str, secret: str = SECRET) -> int:
+    signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {
         "X-GitHub-Event": event,
         "X-GitHub-Delivery": delivery,

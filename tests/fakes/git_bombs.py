@@ -8,6 +8,20 @@ from tests.fakes.github_standin.repository import BareRepository
 
 # A module that verl imports.
 ENTRY = "src/megatron/bridge/__init__.py"
+# The policy of a base onto which they are proposed.
+POLICY_TEXT = b"""\
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: vllm024.dev2}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+exempt: [{name: documentation, paths: [docs/], because: nothing runs it}]
+reach:
+  package: megatron.bridge
+  roots: [src/]
+  callers: verl/
+  rules: [{name: reached code, levels: [0], because: verl runs this code}]
+rules: [{name: source, paths: [src/], levels: [0], because: verl runs it}]
+"""
 
 
 class Bombs:

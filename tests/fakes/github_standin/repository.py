@@ -147,6 +147,10 @@ class BareRepository:
             self._diffs[key] = self._changed(base, head)
         return self._diffs[key]
 
+    def show_as(self, base: str, head: str, changed: tuple[ChangedFile, ...]) -> None:
+        """Give these for what differs between two commits, and do not look."""
+        self._diffs[(base, head)] = changed
+
     def _changed(self, base: str, head: str) -> tuple[ChangedFile, ...]:
         options = ("-r", "-M", "-l0", "-z", "--abbrev=40", "--no-commit-id")
         raw = self.git("diff-tree", *options, "--raw", base, head).decode("utf-8", "surrogateescape").split("\0")
@@ -189,7 +193,7 @@ class BareRepository:
     def facts(self, revision: str) -> CommitFacts:
         """What a commit is."""
         shown = self.text(
-            "show", "--no-patch", "--format=%H%n%T%n%P%n%cd%n%B", "--date=format:%Y-%m-%dT%H:%M:%SZ", revision
+            "log", "--no-walk", "--format=%H%n%T%n%P%n%cd%n%B", "--date=format:%Y-%m-%dT%H:%M:%SZ", revision
         )
         sha, tree, parents, date, *message = shown.split("\n")
         return CommitFacts(sha, tree, tuple(parents.split()), "\n".join(message).strip(), date)

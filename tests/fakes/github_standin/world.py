@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.fakes.github_standin import api_actions, api_checks, api_issues
 from tests.fakes.github_standin.push_shapes import push_payload
-from tests.fakes.github_standin.repository import Edit
+from tests.fakes.github_standin.repository import BareRepository, Edit
 from tests.fakes.github_standin.server import Standin
 from tests.fakes.github_standin.shapes import Json, association
 from tests.fakes.github_standin.state import (
@@ -175,8 +175,12 @@ class World:
         fork: bool = False,
         draft: bool = False,
         base: str = "main",
+        made: Callable[[BareRepository, str], str] | None = None,
     ) -> int:
-        """Open a pull request from a new branch, of the author's fork where asked."""
+        """Open a pull request from a new branch, of the author's fork where asked.
+
+        `made` makes the head on top of a commit where edits cannot say it; GitHub shows `files` as what it changes.
+        """
         with self.state.lock:
             number = 1 + max(self.repository.pulls, default=0)
             user, now = self.state.user(author), self.state.now()
@@ -186,6 +190,11 @@ class World:
             if fork:
                 home.git.take(self.repository.git, start, f"refs/heads/{branch}")
             head = home.git.commit(f"refs/heads/{branch}", files, title, (start,))
+            if made is not None:
+                shown, head = head, made(home.git, start)
+                for git in (home.git, self.repository.git):
+                    git.show_as(start, head, home.git.changed(start, shown))
+                home.git.update_ref(f"refs/heads/{branch}", head)
             pull = PullRequest(
                 self.state.new_id(), self.full_name, number, title, "", user, self._association(user), base, start,
                 home.full_name, branch, head, now, now, draft,

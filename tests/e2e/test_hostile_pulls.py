@@ -1,0 +1,117 @@
+"""`verl-e2e serve` while twenty strangers push what is small to send and huge to read, all at once."""
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.test_serve import deliver, serving
+from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
+from tests.fakes.github_standin.repository import BareRepository
+from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
+
+ROOT = Path(__file__).resolve().parents[2]
+BOMBS, OTHERS = 20, 4
+# Far more than it takes, for a machine that does other things too.
+PATIENCE_S = 480.0
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with living(tmp_path / "world") as made:
+        made.person("alice", "write")
+        made.person("carol")
+        files = {ENTRY: "value = 1\n", "docs/guide.md": "how to\n", ".github/verl-e2e.yml": POLICY_TEXT.decode()}
+        made.commit(files, "Start")
+        yield made
+
+
+@pytest.fixture
+def environ(world: World, tmp_path: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "GITHUB_API_URL": world.url,
+        "GITHUB_APP_ID": str(APP_ID),
+        "GITHUB_APP_PRIVATE_KEY": world.private_key,
+        "GITHUB_WEBHOOK_SECRET": SECRET,
+        "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
+        "VERL_E2E_DATA": str(tmp_path / "data"),
+        "VERL_E2E_PORT": "0",
+    }
+
+
+class Pings:
+    """Signed deliveries, ten a second, and how long each took to be answered."""
+
+    def __init__(self, address: str) -> None:
+        self.seconds: list[float] = []
+        self._address = address
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> "Pings":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _send(self) -> None:
+        while not self._end.wait(0.1):
+            began = time.perf_counter()
+            assert deliver(self._address, "ping", b'{"zen": "x", "hook_id": 1}', f"p{len(self.seconds)}", SECRET) == 202
+            self.seconds.append(time.perf_counter() - began)
+
+
+def awaited(world: World, numbers: list[int], process_id: int) -> dict[int, float]:
+    """When the gate of each pull request was no longer in progress, in seconds from now."""
+    began, found, most_bytes = time.monotonic(), dict[int, float](), 0
+    while len(found) < len(numbers):
+        assert time.monotonic() - began < PATIENCE_S, {number: world.gate(number) for number in numbers}
+        for number in numbers:
+            if number not in found and world.gate(number) not in ("", "in_progress", "queued", "missing"):
+                found[number] = time.monotonic() - began
+        most_bytes = max(most_bytes, psutil.Process(process_id).memory_info().rss)
+        time.sleep(0.2)
+    # The service itself reads nothing of it.
+    assert most_bytes < 1 << 30
+    return found
+
+
+def bomb(name: str, world: World) -> int:
+    def made(git: BareRepository, start: str) -> str:
+        return COMMITS[name](Bombs(git, start))
+
+    return world.open_pull("carol", {ENTRY: "value = 2\n"}, name, fork=True, made=made)
+
+
+@pytest.mark.host
+def test_twenty_bombs_at_once_hold_up_neither_webhooks_nor_other_pull_requests(
+    world: World, environ: dict[str, str], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    with serving(environ, tmp_path / "log") as (process, address):
+        world.deliveries.url = f"{address}/webhook"
+        world.deliveries.hold()
+        names = [list(COMMITS)[number % len(COMMITS)] for number in range(BOMBS)]
+        bombs = [bomb(name, world) for name in names]
+        others = [world.open_pull("alice", {"docs/guide.md": f"how {number}\n"}) for number in range(OTHERS)]
+        world.deliveries.release()
+        with Pings(address) as pings:
+            found = awaited(world, [*bombs, *others], process.pid)
+        assert process.poll() is None
+        assert [world.gate(number) for number in others] == ["success"] * OTHERS
+        assert {world.gate(number) for number in bombs} == {"action_required"}
+    p99 = statistics.quantiles(pings.seconds, n=100)[98]
+    told = f"webhook p99 {1000 * p99:.1f} ms of {len(pings.seconds)}, others planned after "
+    told += f"{max(found[number] for number in others):.1f} s, all after {max(found.values()):.1f} s"
+    record_property("measured", told)
+    print(told)  # noqa: T201
+    # 50 ms where nothing else runs, see docs/design.md; the parser's old hold on the service was 37 s.
+    assert p99 < 2
