@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bot.core.pulls.card_of_pull import card_of
 from bot.core.pulls.conduct import Steps, conduct
-from bot.core.pulls.gate import Gate, JobState, Standing, standings
+from bot.core.pulls.gate import Gate, GateState, JobState, Standing, standings
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.overrides import expires_at
 from bot.core.pulls.pull import MergeGroup, Pull, PullState, Target
@@ -36,7 +36,7 @@ from bot.handlers.preparing import prepare
 from bot.handlers.remarking import with_remarks
 from bot.handlers.restoring import restore
 from bot.handlers.trusting import trust_of
-from bot.ports import BackendError, UnknownPullError
+from bot.ports import BackendError, ForgeError, UnknownPullError
 
 SOON_S = 1.0
 # While a run is being ended, which may have to be asked again and forced.
@@ -104,9 +104,15 @@ def _reconcile(target: Target, rooms: AppRooms) -> float | None:
 
 def _gate_of(pull: Pull, rooms: AppRooms, troubles: Troubles) -> Gate:
     """The gate of another pull request by itself, as it is now; nothing is done for it."""
-    entries, runs = _remembered(pull, rooms, troubles)
-    elsewhere = _elsewhere(pull, rooms, troubles)
-    return conduct(replace(_situation(pull, entries, runs, rooms), elsewhere=elsewhere)).gate
+    try:
+        entries, runs = _remembered(pull, rooms, troubles)
+        elsewhere = _elsewhere(pull, rooms, troubles)
+        return conduct(replace(_situation(pull, entries, runs, rooms), elsewhere=elsewhere)).gate
+    except ForgeError as error:
+        if error.passing:
+            raise
+        # What is wrong with another one for good must not end the look at this one.
+        return Gate(GateState.ACTION_REQUIRED, f"It cannot be planned: {error.said}", ())
 
 
 def target_of(reference: Reference, rooms: AppRooms) -> Target | None:

@@ -28,7 +28,7 @@ def touched(ref: PullRef, rooms: AppRooms) -> None:
 def restore(situation: Situation, checks: tuple[CheckRun, ...], card: str, rooms: AppRooms) -> None:
     """Forget what GitHub does not show as it should, when it is time to read it."""
     target = situation.target
-    if not isinstance(target, Pull) or situation.over:
+    if not isinstance(target, Pull):
         return
     asked = [entry.source for entry in situation.entries if isinstance(entry, Asked) and entry.verb == "status"]
     latest = asked[-1] if asked else ""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bot.core.pulls.pull import PullState
 from bot.core.pulls.webhook_events import CommentEvent
 from bot.core.pulls.webhooks import parse_event
 from bot.handlers.hearing import hear
@@ -105,6 +106,17 @@ def test_a_look_after_a_while_puts_it_right_without_being_asked(app: App, touch:
     touch(app)
     look(app)
     look(app, 1801)
+    assert shown(app) == before
+
+
+@pytest.mark.parametrize("touch", (edit_card, hide_card, delete_card))
+def test_the_card_of_a_closed_pull_request_is_put_right_as_well(app: App, touch: Callable[[App], None]) -> None:
+    app.hub.pulls[7] = replace(app.hub.pulls[7], state=PullState.CLOSED)
+    look(app)
+    before = shown(app)
+    touch(app)
+    ask_status(app)
+    look(app)
     assert shown(app) == before
 
 

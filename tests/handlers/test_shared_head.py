@@ -8,6 +8,7 @@ from bot.config.policy import POLICY_PATH
 from bot.core.pulls.pull import Pull, PullRef, PullState
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
+from bot.ports import ForgeError
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.events import comment_event, pull_event, workflow_event, workflow_job_event
 from tests.fakes.trees import sha
@@ -208,3 +209,25 @@ def test_checks_of_a_closed_one_are_ended_by_the_one_that_is_left(app: App) -> N
         look(app, OTHER)
     assert said(app) == "success"
     assert {check.status for check in app.hub.runs} == {"completed"}
+
+
+def test_what_is_wrong_with_one_for_good_does_not_end_the_look_at_the_other(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull = app.open(path="src/lora/a.py")
+    look(app)
+    open_other(app, pull)
+    look(app, OTHER)
+    app.backend.finish(app.backend.live()[0], passes)
+    look(app)
+    app.hub.pulls[OTHER.number] = replace(app.hub.pulls[OTHER.number], base_branch="gone")
+    tip = app.hub.tip
+
+    def refuse(repository: str, branch: str) -> str | None:
+        if branch == "gone":
+            raise ForgeError("GitHub refused: GET x: 451 Unavailable", said="451 Unavailable")
+        return tip(repository, branch)
+
+    monkeypatch.setattr(app.hub, "tip", refuse)
+    look(app)
+    assert (said(app), "It cannot be planned: 451 Unavailable" in title(app)) == ("action_required", True)
