@@ -128,3 +128,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for why, count in left_out.items():
         marker, _, reason = why.partition(": ")
         terminalreporter.line(f"{marker}: {count} ({reason})")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", default="", help="how often tests/e2e/test_serve_kills.py kills the service")

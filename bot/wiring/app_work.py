@@ -1,7 +1,7 @@
 """What the service does for GitHub: the rooms that the settings name, and the work that the worker calls."""
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -36,6 +36,7 @@ from bot.core.pulls.webhooks import BadDeliveryError, parse_event
 from bot.handlers.app_rooms import AppRooms, portable_sources
 from bot.handlers.base_changes import base_pushed, look_again
 from bot.handlers.grouping import reference_of
+from bot.handlers.heads import sharing
 from bot.handlers.hearing import hear
 from bot.handlers.messaging import write
 from bot.handlers.reconciling import announce
@@ -79,10 +80,12 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
 
         def missed() -> Collection[str]:
             redelivery.ask_again()
-            known = worklist.known()
+            known, found = worklist.known(), set[str]()
             for repository in _served_of(known, settings.repositories):
-                look_again(_open_pulls(repository, rooms.pulls), rooms, worklist)
-            return missed_targets(known, settings.repositories, rooms.pulls)
+                listed = _open_pulls(repository, rooms.pulls)
+                look_again(listed, rooms, worklist)
+                found |= _lost_pushes(listed, known, rooms)
+            return found | set(missed_targets(known, settings.repositories, rooms.pulls))
 
         return Work(
             hear=lambda delivery: _hear(delivery, rooms, settings.repositories, worklist),
@@ -189,6 +192,16 @@ def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls
             newest[name] = max(newest.get(name, 0), reference.number)
     found = (one.ref for name in _served_of(known, served) for one in _open_pulls(name, pulls))
     return {reference_text(one) for one in found if one.number > newest[one.repository]}
+
+
+def _lost_pushes(listed: Iterable[OpenPull], known: Collection[str], rooms: AppRooms) -> set[str]:
+    """Known pull requests with a head that was never looked at: the push was not delivered."""
+    kept = frozenset(known)
+    return {
+        reference_text(pull.ref)
+        for pull in listed
+        if reference_text(pull.ref) in kept and pull.ref not in sharing(pull.ref.repository, pull.head_sha, rooms)
+    }
 
 
 def _served_of(known: Collection[str], served: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,11 +7,21 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlWorklist, Store, StoreError, open_store
-from bot.adapters.ledger.schema import entries, metadata, versions
+from bot.adapters.ledger import (
+    Retention,
+    SqlDeliveries,
+    SqlLedger,
+    SqlOutbox,
+    SqlWorklist,
+    Store,
+    StoreError,
+    open_store,
+)
+from bot.adapters.ledger.schema import entries, metadata, steps, versions
 from bot.core.levels import Level
 from bot.core.pulls.deliveries import Received
 from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from bot.core.pulls.messages import reply_to
 from tests.adapters.databases import database, server, store
 
 __all__ = ["database", "server", "store"]
@@ -236,6 +246,51 @@ def test_several_that_open_an_empty_database_at_once_make_its_tables_once(databa
     assert SqlLedger(stores[3]).entries(REPOSITORY, 5) == (asked(),)
     for opened in stores:
         opened.close()
+
+
+def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_begins_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(dialect: str) -> list[list[str]]:
+        first, *others = steps(dialect)
+        return [list(first), [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
+
+    monkeypatch.setattr("bot.adapters.ledger.store.steps", half)
+    with pytest.raises(StoreError):
+        open_store(database)
+    monkeypatch.undo()
+    store = open_store(database)
+    with store.read() as connection:
+        assert connection.scalar(sa.select(sa.func.max(versions.c.version))) == len(steps(store.dialect))
+    store.close()
+
+
+def test_a_database_of_the_first_version_gets_what_came_since(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bot.adapters.ledger.store.steps", lambda dialect: steps(dialect)[:1])
+    store = open_store(database)
+    SqlDeliveries(store).keep([received("old")])
+    store.close()
+    monkeypatch.undo()
+    store = open_store(database)
+    assert SqlOutbox(store).put(reply_to("o/r", 1, "x", "text", person=True), NOW)
+    assert [one.id for one in SqlDeliveries(store).waiting(NOW, 9)] == ["old"]
+    store.close()
+
+
+def test_a_message_is_kept_once_and_strangers_have_a_budget(store: Store) -> None:
+    outbox = SqlOutbox(store)
+
+    def put(source: str, *, person: bool, minute: int = 0) -> bool:
+        message = reply_to("o/r", 1, source, "text", person=person)
+        return outbox.put(message, NOW + timedelta(minutes=minute))
+
+    assert [put("same", person=True) for _ in range(3)] == [True, False, False]
+    assert [put(f"typo {number}", person=False) for number in range(30)].count(True) == 10
+    assert put("of a person", person=True)
+    assert put("typo later", person=False, minute=2)
+    assert outbox.due(NOW, 99)[0].message.person
+    outbox.failed(outbox.due(NOW, 1)[0].number, "limited", NOW + timedelta(minutes=1))
+    assert [letter.message.subject for letter in outbox.due(NOW, 99, besides=["o:others"])] == ["reply:1:of a person"]
 
 
 def test_the_tables_that_the_steps_make_are_those_that_the_statements_name(store: Store) -> None:

@@ -320,6 +320,37 @@ def test_threads_share_a_clone(forge: Forge, change: Pull, tmp_path: Path) -> No
     assert found == [everything(GitRepository(forge.bare), change)] * 4
 
 
+@pytest.mark.parametrize(
+    "left", ("packed-refs.lock", "config.lock", "HEAD.lock", "refs/kept/{name}.lock", "shallow.lock")
+)
+def test_a_lock_of_git_that_a_killed_fetch_left_is_removed(
+    forge: Forge, change: Pull, tmp_path: Path, left: str
+) -> None:
+    everything(mirrors(forge, tmp_path).changes(change), change)
+    pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 4\n"}))
+    names = [path.name for path in (clone_of(tmp_path) / "refs" / "kept").rglob("*") if path.is_file()]
+    for name in names or [""]:
+        lock = clone_of(tmp_path) / left.format(name=name)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        lock.touch()
+    assert mirrors(forge, tmp_path).changes(pushed).read_blob(pushed.head_sha, "src/a.py") == b"a = 4\n"
+
+
+def test_a_fetch_that_outlives_its_process_holds_its_lock(tmp_path: Path) -> None:
+    """The git that is left over by a killed process still writes: nobody takes its locks for stale ones."""
+    lock = tmp_path / "lock"
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    git = subprocess.Popen(["sleep", "60"], pass_fds=(descriptor,), start_new_session=True)
+    os.close(descriptor)
+    with lock.open() as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        git.kill()
+        git.wait()
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_a_lock_that_is_never_given_back_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
     pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 4\n"}))

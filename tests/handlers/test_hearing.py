@@ -327,3 +327,26 @@ def test_a_pull_request_that_is_gone_is_nothing(app: App) -> None:
     app.hub.pulls.clear()
     assert say(app, "alice", "/verl-e2e run") == ()
     assert reconcile(REF, app.rooms) is None
+
+
+def test_two_commands_that_are_delivered_in_the_wrong_order_count_as_they_were_written(app: App) -> None:
+    first = app.hub.say(REF, "alice", "/verl-e2e run")
+    app.clock.pass_s(5)
+    second = app.hub.say(REF, "alice", "/verl-e2e cancel")
+    app.clock.pass_s(5)
+    for comment in (second, first):
+        hear(comment_event(comment), app.rooms)
+    reconcile(REF, app.rooms)
+    assert not app.backend.submitted
+    third = app.hub.say(REF, "alice", "/verl-e2e run")
+    hear(comment_event(third), app.rooms)
+    reconcile(REF, app.rooms)
+    assert app.backend.submitted
+
+
+def test_commands_of_one_second_count_in_the_order_of_their_comments(app: App) -> None:
+    first, second = (app.hub.say(REF, "alice", f"/verl-e2e {verb}") for verb in ("cancel", "run"))
+    for comment in (second, first):
+        hear(comment_event(comment), app.rooms)
+    reconcile(REF, app.rooms)
+    assert app.backend.submitted

@@ -36,6 +36,7 @@ class Clone:
     def __init__(self, place: Path, origin: Origin, bounds: Bounds, surroundings: Mapping[str, str]) -> None:
         self.place = place
         self.fetches = 0
+        self._holding = -1
         self._origin = origin
         self._bounds = bounds
         self._gate = Gate(place, bounds, surroundings)
@@ -149,7 +150,8 @@ class Clone:
     def _fetch(self, *arguments: str, given: bytes = b"", settings: tuple[str, ...] = ()) -> Ended:
         self._sweep()
         self.fetches += 1
-        return self._gate.fetch(self._origin, *arguments, given=given, settings=settings)
+        # The git that fetches holds our lock too, so that it is held until the last of them has ended.
+        return self._gate.fetch(self._origin, *arguments, given=given, settings=settings, holding=self._holding)
 
     def _lacks(self, ids: Collection[str]) -> frozenset[str]:
         """Which objects are not here; all of them where there is no clone, or none that git can read."""
@@ -172,8 +174,9 @@ class Clone:
         shutil.rmtree(aside, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Remove what a fetch that was killed left; whoever holds the lock is the only one who fetches."""
-        for left in (self.place / "objects" / "pack").glob("tmp_*"):
+        """Remove what a fetch that was killed left, git's own locks too: nobody else fetches while we hold ours."""
+        packs, refs = self.place / "objects" / "pack", self.place / "refs"
+        for left in (*packs.glob("tmp_*"), *packs.glob("*.lock"), *self.place.glob("*.lock"), *refs.rglob("*.lock")):
             left.unlink(missing_ok=True)
 
     def _put_together(self) -> None:
@@ -188,6 +191,7 @@ class Clone:
         descriptor = os.open(self.place.with_name(f"{self.place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             self._wait_for(descriptor)
+            self._holding = descriptor
             yield
         finally:
             os.close(descriptor)

@@ -123,17 +123,29 @@ class Gate:
         """Run a local command that has to know that contents may be absent."""
         return self._run((*_SETTINGS, *_PARTIAL), {"GIT_ALLOW_PROTOCOL": "none"}, arguments, b"")
 
-    def fetch(self, origin: Origin, *arguments: str, given: bytes = b"", settings: tuple[str, ...] = ()) -> Ended:
-        """Run `git fetch` from the origin."""
+    def fetch(
+        self,
+        origin: Origin,
+        *arguments: str,
+        given: bytes = b"",
+        settings: tuple[str, ...] = (),
+        holding: int = -1,
+    ) -> Ended:
+        """Run `git fetch` from the origin; it keeps the file `holding` open for as long as it runs."""
         token = origin.token()
         more = (*_PARTIAL, f"remote.origin.url={origin.url}", *settings)
         scheme = urlsplit(origin.url).scheme
         allowed = {"GIT_ALLOW_PROTOCOL": scheme, **_authorization(origin.url, token)}
         options = ("--no-tags", "--no-write-fetch-head", "--quiet", "--filter=blob:none")
-        return self._run((*_SETTINGS, *more), allowed, ("fetch", *options, *arguments), given)
+        return self._run((*_SETTINGS, *more), allowed, ("fetch", *options, *arguments), given, holding)
 
     def _run(
-        self, settings: tuple[str, ...], allowed: Mapping[str, str], arguments: tuple[str, ...], given: bytes
+        self,
+        settings: tuple[str, ...],
+        allowed: Mapping[str, str],
+        arguments: tuple[str, ...],
+        given: bytes,
+        holding: int = -1,
     ) -> Ended:
         chosen = [part for setting in settings for part in ("-c", setting)]
         command = [self._program, f"--git-dir={self.place.absolute()}", "--no-pager", *chosen, *arguments]
@@ -148,6 +160,7 @@ class Gate:
                 stderr=told,
                 # Of its own session, so that stopping it stops the helpers that it started.
                 start_new_session=True,
+                pass_fds=(holding,) if holding >= 0 else (),
             )
             _limit(process, self._bounds.memory_bytes)
             try:
