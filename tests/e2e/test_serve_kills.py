@@ -22,6 +22,8 @@ __all__ = ["server", "world"]
 
 KILLS = 4
 LAG_S = 3.0
+# Runs that leave nothing block the gate, and some are still under way.
+WITH_RUNS = ("in_progress", "queued", "action_required", "failure")
 FAULTS = (server_error(502), server_error(502, When.AFTER), cut(), cut(When.AFTER), slow_down(429, 1))
 
 
@@ -65,14 +67,14 @@ class Sides:
         """What is not as it must be yet."""
         world, said = self.world, []
         for number, source in self.pulls.items():
-            if world.gate(number) in (None, ""):
-                said.append(f"#{number} has no conclusion" if not source else "")
+            if world.gate(number) not in (("success",) if not source else WITH_RUNS):
+                said.append(f"#{number} says {world.gate(number)}")
             if len(world.cards(number)) != 1:
                 said.append(f"#{number} has {len(world.cards(number))} cards")
             replies = sum("verl-e2e:reply" in one.body for one in world.comments(number))
             if replies != self.typos[number]:
                 said.append(f"#{number} has {replies} replies for {self.typos[number]} errors")
-        return [one for one in said if one]
+        return said
 
     def doubled(self) -> list[str]:
         """What is there twice, and gates that are green though nothing passed."""
