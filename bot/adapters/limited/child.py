@@ -19,6 +19,7 @@ from bot.adapters.limited.limits import Kind, Limits, loads, message
 from bot.ports import LimitError
 
 _MOST_FILES = 256
+_NICE = 10
 _SHOWN = 2000
 
 
@@ -41,6 +42,8 @@ class _Asked:
 
 def main(descriptor: int, entry: str) -> None:
     """Do one piece of work."""
+    # Webhooks and what people say come first.
+    os.nice(_NICE)
     connection: Connection[Any, Any] = Connection(descriptor)
     module, _, function = entry.partition(":")
     work = getattr(import_module(module), function)
