@@ -9,8 +9,8 @@ from markdown_it.token import Token
 from bot.core.pulls.commands import PREFIX, CommandLine
 
 MAX_COMMENT = 65_536
-# Up to here no comment takes longer than some 20 ms, whatever is in it; the time grows with the square of the length.
-SHORT_COMMENT = 4_096
+# Up to here the worst comment takes some hundredths of a second; the time grows with the square of the length.
+SHORT_COMMENT = 2_048
 _QUOTES = {"blockquote_open": 1, "blockquote_close": -1}
 _LINKS = {"link_open": 1, "link_close": -1}
 

@@ -94,3 +94,15 @@ def test_a_child_gets_no_commit_but_those_of_its_pull_request(world: World, tmp_
     ):
         with pytest.raises(ValueError, match="may not have"):
             answer(question)
+
+
+@pytest.mark.parametrize("unit", ["![[](", "[a][", "`", "> ", "- ", "<", "**a ", "|a"])
+def test_a_comment_of_any_shape_is_understood_or_holds_no_command(analysis: LimitedAnalysis, unit: str) -> None:
+    body = "/verl-e2e plan\n\n" + unit * (60_000 // len(unit))
+    found = analysis.commands(body)
+    assert [line.text for line in found] in ([], ["/verl-e2e plan"])
+
+
+def test_a_short_comment_needs_no_process(analysis: LimitedAnalysis) -> None:
+    assert [line.text for line in analysis.commands("/verl-e2e plan")] == ["/verl-e2e plan"]
+    assert analysis.commands("x" * 100_000) == ()
