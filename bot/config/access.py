@@ -9,6 +9,7 @@ from bot.core.levels import Level
 from bot.core.pulls.capabilities import (
     DEFAULT_GRANTS,
     DEFAULT_OVERRIDE_RULES,
+    Absence,
     Access,
     Capability,
     GateSettings,
@@ -114,9 +115,15 @@ class GateKeys(Document):
     queue_deadline_s: _Wait = _DEFAULT.queue_deadline_s
     merge_queue_deadline_s: _Wait = _DEFAULT.merge_queue_deadline_s
     card_interval_s: Annotated[int, Field(strict=True, ge=15, le=3_600)] = _DEFAULT.card_interval_s
+    none: Absence = _DEFAULT.none
 
     def settings(self) -> GateSettings:
         """The keys as a value."""
         return GateSettings(
-            self.name, self.start, self.queue_deadline_s, self.merge_queue_deadline_s, self.card_interval_s
+            self.name,
+            self.start,
+            self.queue_deadline_s,
+            self.merge_queue_deadline_s,
+            self.card_interval_s,
+            self.none,
         )

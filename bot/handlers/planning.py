@@ -12,7 +12,7 @@ from bot.core.planning.plan import Plan, plan, with_tests
 from bot.core.planning.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements, same_build
-from bot.core.reach.effects import NO_EFFECT, Effects, Inside, Sides, Version, effects_of
+from bot.core.reach.effects import NO_EFFECT, Effects, Inside, LookedAt, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize
@@ -28,6 +28,7 @@ _SHOWN_BUMPED = 20
 _IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
 _REQUIREMENTS = ("pyproject.toml", "uv.lock")
+_NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
 _SAME_REQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,12 +91,16 @@ class Planner:
         unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_is_source(one, policy.reach) for one in change.paths):
             inside = self._requirements(change, policy.reach)
-            known = Effects(inside, {}, ("No source file that verl could reach differs.",))
+            known = Effects(inside, {}, (_NO_SOURCE,))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both)
-        effects = replace(effects, unknown={**effects.unknown, **unknown})
+        unknown = {**effects.unknown, **unknown}
+        compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
+        unread = {path for path in new.unread if path not in unknown}
+        looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
+        effects = replace(effects, unknown=unknown, looked_at=looked_at)
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
 

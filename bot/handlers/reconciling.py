@@ -7,6 +7,7 @@ a look that was cut off is simply taken again.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from bot.core.pulls.capabilities import Absence
 from bot.core.pulls.card_of_pull import card_of
 from bot.core.pulls.conduct import Steps, conduct
 from bot.core.pulls.gate import Gate, GateState, JobState, Standing, standings
@@ -175,7 +176,9 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
         return Situation(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
     entries, refused = standing_entries(target, entries, policy, rooms) if isinstance(target, Pull) else (entries, ())
     made = prepare(target, policy, entries, runs, rooms)
-    trust = _trust(target, entries, policy, standings(made.wanted, runs, (), target.head_sha), rooms)
+    nothing = made.plan is not None and not made.plan.levels and policy.gate.none is Absence.APPROVE
+    at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
+    trust = trust_of(target, entries, policy, rooms) if nothing else _trust(target, entries, policy, at_hand, rooms)
     runs = carry_forward(target, policy, made.wanted, runs, rooms)
     return Situation(
         target=target,

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from bot.config import load_policy
 from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
 from bot.core.planning.contract import Kind
+from bot.core.planning.plan_text import render_plan_text
+from bot.core.pulls.reasons_text import reason_blocks
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files
 
@@ -162,6 +164,18 @@ def test_what_asks_for_nothing_says_why() -> None:
     assert "reaches none of the changed symbols (spare)" in made.not_required[0].because
     comment = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
     assert "only comments" in comment.not_required[0].because
+
+
+def test_a_plan_of_nothing_names_what_it_looked_at() -> None:
+    made = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
+    assert made.looked_at is not None
+    said = made.looked_at.sentence
+    assert said == (
+        "Looked at: 1 changed source file compared, 5 modules that verl's imports execute read, none of them unknown."
+    )
+    assert said in render_plan_text(made)
+    assert made.to_json()["looked_at"] == {"compared": 1, "imported": 5, "unknown": 0}
+    assert any(said in str(block) for block in reason_blocks(made, 3000))
 
 
 def test_a_loop_that_verl_comes_to_call_is_no_longer_set_aside() -> None:

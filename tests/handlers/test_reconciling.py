@@ -168,6 +168,23 @@ def test_nothing_required_is_a_success_with_the_reasons(app: App) -> None:
     assert (app.backend.submitted, "role" in app.hub.calls) == ([], False)
 
 
+def test_where_the_policy_asks_for_it_nothing_required_needs_an_approval_of_a_forks_head(app: App) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "gate: {none: approve}\n").encode()
+    app.open(path="docs/a.md")
+    look(app)
+    assert gate(app)[1] == "success"
+    app.open(path="docs/a.md", head_repository="evil/bridge", author="mallory")
+    look(app)
+    assert gate(app)[1] == "action_required"
+    assert gate(app)[2].startswith("The policy asks for an approval where nothing is required (gate.none)")
+    approve(app, "zero")
+    look(app)
+    assert gate(app)[1] == "action_required"
+    approve(app, "one")
+    look(app)
+    assert (gate(app)[1], app.backend.submitted) == ("success", [])
+
+
 def test_a_job_said_to_have_passed_for_another_order_is_no_evidence(app: App) -> None:
     app.open()
     look(app)

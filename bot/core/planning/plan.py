@@ -1,7 +1,7 @@
 """The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from bot.core.change import Change, readable
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
@@ -10,7 +10,7 @@ from bot.core.planning.bridge_tests import NO_CHOICE, Choice
 from bot.core.planning.feature_jobs import feature_jobs, rules_of
 from bot.core.planning.outline import JobOutline as JobOutline
 from bot.core.reach.changes import IMPORT_TIME
-from bot.core.reach.effects import Effects
+from bot.core.reach.effects import Effects, LookedAt
 from bot.core.rules import Classified, Policy, Rule, SymbolRule, classify
 
 ANY_FAMILY = "any"
@@ -70,6 +70,8 @@ class Plan:
     exempted: tuple[Exempted, ...] = ()
     remarks: tuple[str, ...] = ()
     tests: Choice = NO_CHOICE
+    # How much was looked at; None where names alone were.
+    looked_at: LookedAt | None = None
 
     @property
     def gpu_minutes(self) -> int:
@@ -89,6 +91,7 @@ class Plan:
             "families": list(self.families),
             "features": list(self.features),
             "bridge_tests": self.tests.to_json(),
+            "looked_at": None if self.looked_at is None else asdict(self.looked_at),
         }
 
 
@@ -119,6 +122,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         features=_features(counted),
         exempted=exempted,
         remarks=effects.remarks if effects else (NAMES_ALONE,),
+        looked_at=effects.looked_at if effects else None,
     )
 
 

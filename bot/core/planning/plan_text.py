@@ -111,6 +111,8 @@ def _foot(plan: Plan) -> Iterable[str]:
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
     yield from plan.remarks
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
     if plan.levels:
         for one in plan.exempted:
             yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"

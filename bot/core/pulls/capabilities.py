@@ -60,6 +60,15 @@ class Start(StrEnum):
     ASKED = "asked"
 
 
+class Absence(StrEnum):
+    """What a plan that requires nothing needs for a head that may not run without an approval."""
+
+    # Nothing: the plan is enough.
+    OPEN = "open"
+    # A person's approval of the head, or a level 0 of it that passed.
+    APPROVE = "approve"
+
+
 @dataclass(frozen=True, slots=True)
 class GateSettings:
     """How the bot reports: the check's name, when runs begin, and its waits in seconds.
@@ -73,6 +82,8 @@ class GateSettings:
     queue_deadline_s: int = 21_600
     merge_queue_deadline_s: int = 3_300
     card_interval_s: int = 15
+    # What a plan that requires nothing needs for a fork's head or a first change.
+    none: Absence = Absence.OPEN
 
 
 @dataclass(frozen=True, slots=True)

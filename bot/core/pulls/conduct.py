@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from bot.core.levels import Level
+from bot.core.pulls.capabilities import Absence
 from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.checks_wanted import checks_wanted
 from bot.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, standings
@@ -54,7 +56,7 @@ def conduct(situation: Situation) -> Steps:
     told = gate(
         found,
         nothing_because=_nothing_because(situation),
-        obstacle=_obstacle(situation),
+        obstacle=_obstacle(situation) or _absence(situation, found),
         broken=situation.broken,
         waits_for=_waits_for(situation),
     )
@@ -201,6 +203,18 @@ def _obstacle(situation: Situation) -> str:
     return "" if done else late
 
 
+def _absence(situation: Situation, found: tuple[Standing, ...]) -> str:
+    """Why a plan that requires nothing is not enough for this head, empty where it is."""
+    plan = situation.plan
+    if plan is None or plan.levels or situation.policy.gate.none is Absence.OPEN:
+        return ""
+    shown = any(one.wanted.level is Level.SMOKE and one.state is JobState.PASSED for one in found)
+    if shown or not isinstance(situation.trust, NeedsApproval):
+        return ""
+    asked = "the policy asks for an approval where nothing is required (gate.none)"
+    return f"{asked}: {situation.trust.reason}; `/verl-e2e approve {situation.head_sha}` gives it"
+
+
 def _waits_for(situation: Situation) -> str:
     """What the gate waits for though every job of this target is satisfied, empty for nothing."""
     if situation.beside is None or not situation.beside.underway:
@@ -217,4 +231,5 @@ def _is_done(wanted: WantedJob, situation: Situation) -> bool:
 def _nothing_because(situation: Situation) -> tuple[str, ...]:
     if situation.plan is None:
         return ()
-    return tuple(dict.fromkeys(one.because for one in situation.plan.not_required))
+    looked = (situation.plan.looked_at.sentence,) if situation.plan.looked_at is not None else ()
+    return (*dict.fromkeys(one.because for one in situation.plan.not_required), *looked)

@@ -60,6 +60,8 @@ def _rest(plan: Plan) -> Iterator[str]:
     else:
         yield from (f"Level {int(one.level)}, {one.level.title}: {one.because}" for one in plan.not_required)
     yield from plan.remarks
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
     for test in plan.tests.tests:
         yield f"Bridge test chosen: {test.test}: {test.because}"
     if plan.levels:

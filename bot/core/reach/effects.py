@@ -52,6 +52,25 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedAt:
+    """How much a plan rests on."""
+
+    # Changed source files whose syntax trees were compared.
+    compared: int
+    # Modules that the other program's imports execute at the head, all of them read but the unknown ones.
+    imported: int
+    # Changed paths, and imported modules, of which nothing is known.
+    unknown: int
+
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        unknown = f"{self.unknown} of them unknown" if self.unknown else "none of them unknown"
+        files = "1 changed source file" if self.compared == 1 else f"{self.compared} changed source files"
+        return f"Looked at: {files} compared, {self.imported} modules that verl's imports execute read, {unknown}."
+
+
+@dataclass(frozen=True, slots=True)
 class Effects:
     """What is known of the inside of the changed paths. A path that is nowhere here is judged by its name."""
 
@@ -63,6 +82,8 @@ class Effects:
     remarks: tuple[str, ...] = ()
     # Those of which nothing is known and that the other program may import: no name excuses them.
     unknown: Mapping[str, str] = field(default_factory=dict)
+    # How much was looked at.
+    looked_at: LookedAt | None = None
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""
