@@ -180,6 +180,16 @@ TREES: tuple[Mapping[str, str | bytes | None], ...] = (
     edited(ASIDE, "def sample():", "def sample(x=exit(1)):"),
     edited(ASIDE, "STEPS = 3", "STEPS = 3\n\n\ndef run():\n    exit(1)\n\n\nDONE = run()"),
     edited(INIT, "import megatron.bridge.models\n", ""),
+    edited(INIT, "from megatron.bridge.peft.lora import LoRA\n", ""),
+    edited(INIT, "import Bridge\n", "import Settings as Bridge\n"),
+    edited(
+        CORE, "from . import names\n", "from .names import last\nfrom . import names\n\n\ndef last(x):\n    return x\n"
+    ),
+    edited(f"{TOP}models/conversion/names.py", "def third(x):\n    return x\n", ""),
+    {
+        f"{TOP}models/conversion/names.py": "import megatron.bridge.models.conversion.model_bridge\n"
+        + str(BASE[f"{TOP}models/conversion/names.py"])
+    },
     edited(INIT, "import megatron.bridge.models\n", "import megatron.bridge.recipes.one\n"),
     edited(LORA, "dim: int", "rank: int"),
     edited(LORA, "-> int", "-> missing"),

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from bot.core.reach.importing import Claim, ClaimKind, ImportedCode, deferred, import_differences
+from bot.core.reach.import_items import ImportedCode, deferred
+from bot.core.reach.importing import Claim, ClaimKind, import_differences
 from bot.core.reach.normal import Common, Frozen, freeze, normalize
 from bot.core.reach.statements import Statement, flat, function_statements, words_of
 from bot.core.reach.summary import BODY, encoding_of, parse

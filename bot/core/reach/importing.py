@@ -13,29 +13,15 @@ Each under conditions: some are seen in the file itself, the others are returned
 
 import ast
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 
-from bot.core.reach.evaluates import (
-    BUILTIN_NAMES,
-    CONTAINERS,
-    HARMLESS_MODULES,
-    Annotations,
-    annotations_of,
-    has_builtin_decorators,
-    has_future_annotations,
-    is_immutable,
-    is_literal,
-    is_plain_field,
-    names_in,
-)
-from bot.core.reach.normal import Frozen, bound_names, freeze
+from bot.core.reach.evaluates import BUILTIN_NAMES, HARMLESS_MODULES, has_future_annotations
+from bot.core.reach.import_items import ImportedCode, ImportedName, Item, ItemReader
+from bot.core.reach.normal import Frozen, freeze
 from bot.core.reach.summary import BODY
-from bot.core.reach.syntax import PLAIN_DECORATORS, dotted
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
+from bot.core.reach.syntax import dotted
 
 
 class ClaimKind(StrEnum):
@@ -79,146 +65,15 @@ class Differing:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Import:
-    module: str
-    dots: int
-    attribute: str | None
-    alias: str | None
-
-    @property
-    def bound(self) -> str:
-        if self.alias:
-            return self.alias
-        return self.module.partition(".")[0] if self.attribute is None else self.attribute
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One statement of a body. `light` marks one that may come, go or move under conditions, known by `name`."""
-
-    name: str
-    line: int
-    frozen: Frozen
-    light: bool = False
-    unit: _Import | None = None
-    node: ast.ClassDef | None = None
-    # Whether it is an annotated class attribute, and whether that has a default.
-    is_field: bool = False
-    has_default: bool = False
-
-
-def deferred(node: _Function) -> Frozen:
-    """What of a function runs when it is called: equal for equal code; annotations are not part of it."""
-    arguments = node.args
-    names = (
-        tuple(one.arg for one in arguments.posonlyargs),
-        tuple(one.arg for one in arguments.args),
-        tuple(one.arg for one in arguments.kwonlyargs),
-        *(one.arg if one else None for one in (arguments.vararg, arguments.kwarg)),
-    )
-    parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body)
-    return (type(node).__name__, names, *(freeze(one) for one in parts))
-
-
-class ImportedCode:
-    """The import-time code of one version; nodes that have a token are the same on the other side."""
-
-    def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
-        self.tree = tree
-        self.tokens = tokens
-
-    @cached_property
-    def bound(self) -> Counter[str]:
-        """How often each name is bound, anywhere in the file."""
-        return Counter(name for node in ast.walk(self.tree) for name in bound_names(node))
-
-    @cached_property
-    def mentioned(self) -> frozenset[str]:
-        """Every name, attribute and short text of the file that could stand for a name."""
-        return frozenset(_mentions(ast.walk(self.tree)))
-
-    @cached_property
-    def evaluated(self) -> frozenset[str]:
-        """The names that import-time code reads, in whatever way."""
-        found: set[str] = set()
-        for node in _import_time_nodes(self.tree):
-            found.update(_mentions([node]))
-        return frozenset(found)
-
-    @cached_property
-    def imported_at(self) -> Mapping[str, int]:
-        """The names that an unconditional import of the module binds and nothing else does, with its line."""
-        found: dict[str, int] = {}
-        for node in self.tree.body:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                found.update(dict.fromkeys((name for alias in node.names for name in bound_names(alias)), node.lineno))
-        return {name: line for name, line in found.items() if self.bound[name] == 1 and not self.bound["*"]}
-
-    def is_bound_at(self, names: Iterable[str], line: int) -> bool:
-        """Whether every name is an import above a line, or a builtin that the file does not bind again."""
-        return all(
-            self.imported_at.get(name, line) < line or (name in BUILTIN_NAMES and not self.bound[name])
-            for name in names
-        )
-
-    @cached_property
-    def _constants(self) -> Mapping[str, int]:
-        """The names that are bound once, to a constant by a statement of the module, each with its line."""
-        found = {
-            node.targets[0].id: node.lineno
-            for node in self.tree.body
-            if isinstance(node, ast.Assign)
-            and len(node.targets) == 1
-            and isinstance(node.targets[0], ast.Name)
-            and is_immutable(node.value)
-        }
-        return {name: line for name, line in found.items() if self.bound[name] == 1 and not self.bound["*"]}
-
-    def is_literal(self, node: ast.expr, line: int) -> bool:
-        """Whether an expression at a line is made of constants, of names of constants, and of builtin containers."""
-        known = frozenset(name for name, bound in self._constants.items() if bound < line)
-        builtin = frozenset(name for name in CONTAINERS if not self.bound[name])
-        return is_literal(node, known, builtin)
-
-    @cached_property
-    def annotations(self) -> Annotations:
-        """The annotations that importing this version evaluates."""
-        return Annotations(self.tree)
-
-
-def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        match node:
-            case ast.Name(id=name, ctx=ast.Load() | ast.Del()) | ast.Attribute(attr=name):
-                yield name
-            case ast.Constant(value=str(text)) if text.isidentifier():
-                yield text
-            case ast.Global(names=names):
-                yield from names
-            case _:
-                pass
-
-
-def _import_time_nodes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Every node but those in the bodies and the annotations of functions, and but the lists of public names."""
-    todo: list[ast.AST] = [one for one in tree.body if not _is_public_list(one)]
-    while todo:
-        node = todo.pop()
-        yield node
-        if isinstance(node, _Function):
-            todo.extend((*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)))
-        elif isinstance(node, ast.AnnAssign):
-            todo.extend(filter(None, (node.target, node.value)))
-        else:
-            todo.extend(ast.iter_child_nodes(node))
-
-
 def import_differences(before: ImportedCode, after: ImportedCode) -> tuple[list[Differing], list[Claim]]:
     """Where import-time code differs with an effect, and the claims that make the other differences harmless."""
     return _Comparison(before, after).bodies(before.tree.body, after.tree.body, None)
 
 
+# A class that both sides have, or None for the module.
+_Owner = tuple[ast.ClassDef, ast.ClassDef] | None
+# How an item is told from the others of its body.
+_Key = tuple[str, ImportedName | None]
 _Found = tuple[list[Differing], list[Claim]]
 
 
@@ -226,15 +81,14 @@ class _Comparison:
     def __init__(self, before: ImportedCode, after: ImportedCode) -> None:
         self.before = before
         self.after = after
-        self._known = before.annotations
-        # Under the future import in both versions no annotation of a function is evaluated.
-        self._lazy = has_future_annotations(before.tree) and has_future_annotations(after.tree)
+        lazy = has_future_annotations(before.tree) and has_future_annotations(after.tree)
+        self._reader = ItemReader(before.annotations, lazy)
 
-    def bodies(
-        self, old: list[ast.stmt], new: list[ast.stmt], owner: tuple[ast.ClassDef, ast.ClassDef] | None
-    ) -> _Found:
+    def bodies(self, old: list[ast.stmt], new: list[ast.stmt], owner: _Owner) -> _Found:
         """Compare two bodies of a module, or of a class that both sides have."""
-        ours, theirs = list(self._items(old, self.before, owner)), list(self._items(new, self.after, owner))
+        in_class = owner is not None
+        ours = list(self._reader.items(old, self.before, in_class=in_class))
+        theirs = list(self._reader.items(new, self.after, in_class=in_class))
         claims: list[Claim] = []
         dropped = self._light(ours, theirs, owner, claims)
         if owner is None:
@@ -244,7 +98,7 @@ class _Comparison:
         differing = self._residue(left, came, claims)
         return differing, claims
 
-    def _residue(self, ours: list[_Item], theirs: list[_Item], claims: list[Claim]) -> list[Differing]:
+    def _residue(self, ours: list[Item], theirs: list[Item], claims: list[Claim]) -> list[Differing]:
         """Where what is left differs; a class that both have is looked into."""
         found: list[Differing] = []
         if [_outline(one) for one in ours] != [_outline(one) for one in theirs]:
@@ -265,19 +119,21 @@ class _Comparison:
 
     def _light(
         self,
-        ours: list[_Item],
-        theirs: list[_Item],
-        owner: tuple[ast.ClassDef, ast.ClassDef] | None,
+        ours: list[Item],
+        theirs: list[Item],
+        owner: _Owner,
         claims: list[Claim],
-    ) -> set[tuple[str, _Import | None]]:
+    ) -> set[_Key]:
         """The names whose definitions may come, go, move or change."""
         old, new = _by_name(ours), _by_name(theirs)
-        found: set[tuple[str, _Import | None]] = set()
+        found: set[_Key] = set()
         if owner is not None and not _is_open(*owner):
             return found
+        heights = _heights(ours, theirs), _heights(theirs, ours)
         for name in old.keys() | new.keys():
             was, now = old.get(name, []), new.get(name, [])
-            if not self._may_move(name, was, now, owner, ours, theirs):
+            moved = bool(was and now) and heights[0][name] != heights[1][name]
+            if moved or not self._may_move(name, was, now, owner, ours, theirs):
                 continue
             found.add((name, None))
             item = (now or was)[0]
@@ -296,11 +152,11 @@ class _Comparison:
     def _may_move(
         self,
         name: str,
-        was: list[_Item],
-        now: list[_Item],
-        owner: tuple[ast.ClassDef, ast.ClassDef] | None,
-        ours: list[_Item],
-        theirs: list[_Item],
+        was: list[Item],
+        now: list[Item],
+        owner: _Owner,
+        ours: list[Item],
+        theirs: list[Item],
     ) -> bool:
         if not all(one.light for one in (*was, *now)) or len(was) > 1 or len(now) > 1:
             return False
@@ -321,11 +177,11 @@ class _Comparison:
             return name not in self.before.mentioned
         return bool(now) or name not in self.after.mentioned
 
-    def _imports(self, ours: list[_Item], theirs: list[_Item], claims: list[Claim]) -> set[tuple[str, _Import | None]]:
+    def _imports(self, ours: list[Item], theirs: list[Item], claims: list[Claim]) -> set[_Key]:
         """The imported names that may come or go; those that both sides have keep their order."""
         old, new = [one.unit for one in ours if one.unit], [one.unit for one in theirs if one.unit]
         kept = set(old) & set(new)
-        found: set[tuple[str, _Import | None]] = set()
+        found: set[_Key] = set()
         for units, items, adding in ((new, theirs, True), (old, ours, False)):
             for item in items:
                 unit = item.unit
@@ -340,7 +196,9 @@ class _Comparison:
                 claims.append(Claim(kind, unit.bound, BODY, item.line))
         return found
 
-    def _import_may_go(self, unit: _Import, units: list[_Import], kept: set[_Import], *, adding: bool) -> bool:
+    def _import_may_go(
+        self, unit: ImportedName, units: list[ImportedName], kept: set[ImportedName], *, adding: bool
+    ) -> bool:
         there, elsewhere = (self.after, self.before) if adding else (self.before, self.after)
         name = unit.bound
         if unit.attribute == "*" or unit.module == "__future__" or there.bound[name] > 1:
@@ -354,51 +212,9 @@ class _Comparison:
             not unit.dots and unit.module in HARMLESS_MODULES
         )
 
-    def _items(
-        self, body: list[ast.stmt], side: ImportedCode, owner: tuple[ast.ClassDef, ast.ClassDef] | None
-    ) -> Iterator[_Item]:
-        for node in body:
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    yield self._function(node, side)
-                case ast.ClassDef():
-                    yield _Item(node.name, node.lineno, _skeleton(node, side.tokens), node=node)
-                case ast.Import() | ast.ImportFrom():
-                    yield from _units(node)
-                case _:
-                    yield self._assignment(node, side, in_class=owner is not None)
 
-    def _function(self, node: _Function, side: ImportedCode) -> _Item:
-        if not all(dotted(one).rpartition(".")[2] in PLAIN_DECORATORS for one in node.decorator_list):
-            return _Item(node.name, node.lineno, ("def", _skeleton(node, side.tokens), deferred(node)))
-        defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if one and not is_literal(one)]
-        odd = [] if self._lazy else annotations_of(node)
-        odd = [one for one in odd if not self._evaluates(one, side, node.lineno)]
-        heavy = (*node.decorator_list, *defaults, *odd, *getattr(node, "type_params", ()))
-        frozen = ("def", type(node).__name__, node.name, *(freeze(one) for one in heavy))
-        light = len(heavy) == len(node.decorator_list) and has_builtin_decorators(node)
-        return _Item(node.name, node.lineno, frozen, light=light)
-
-    def _evaluates(self, annotation: ast.expr, side: ImportedCode, line: int) -> bool:
-        return self._known.evaluates(annotation) and side.is_bound_at(names_in([annotation]), line)
-
-    def _assignment(self, node: ast.stmt, side: ImportedCode, *, in_class: bool) -> _Item:
-        frozen = _skeleton(node, side.tokens)
-        match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                light = _is_public_list(node) or side.is_literal(value, node.lineno)
-                return _Item(name, node.lineno, frozen, light=light)
-            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
-                light = self._evaluates(annotation, side, node.lineno) and not _is_special(annotation)
-                light = light and (value is None or is_plain_field(value))
-                light = light and (value is None or side.is_bound_at(names_in([value]), node.lineno))
-                return _Item(name, node.lineno, frozen, light=light, is_field=in_class, has_default=value is not None)
-            case _:
-                return _Item(BODY, getattr(node, "lineno", 1), frozen)
-
-
-def _by_name(items: Iterable[_Item]) -> dict[str, list[_Item]]:
-    found: dict[str, list[_Item]] = {}
+def _by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
+    found: dict[str, list[Item]] = {}
     for one in items:
         if one.unit is None:
             found.setdefault(one.name, []).append(one)
@@ -406,7 +222,18 @@ def _by_name(items: Iterable[_Item]) -> dict[str, list[_Item]]:
     return found
 
 
-def _outline(item: _Item) -> Frozen:
+def _heights(items: list[Item], others: list[Item]) -> dict[str, int]:
+    """How many statements that may not move and that both sides have are above each definition."""
+    there = {_outline(one) for one in others if not one.light}
+    found: dict[str, int] = {}
+    above = 0
+    for one in items:
+        found[one.name] = above
+        above += not one.light and _outline(one) in there
+    return found
+
+
+def _outline(item: Item) -> Frozen:
     """An item as it is compared with the others of its body; a class by its head, for its body is looked into."""
     return _class_head(item.node) if item.node is not None else (item.name, item.frozen)
 
@@ -414,47 +241,6 @@ def _outline(item: _Item) -> Frozen:
 def _class_head(node: ast.ClassDef) -> Frozen:
     parts = (node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", []))
     return ("class", node.name, *(freeze(one) for one in parts))
-
-
-def _skeleton(node: ast.AST, tokens: Mapping[int, Frozen]) -> Frozen:
-    """A statement without the bodies of the functions in it."""
-    if id(node) in tokens:
-        return tokens[id(node)]
-    found = dict(tokens)
-    for inner in ast.walk(node):
-        if isinstance(inner, _Function) and id(inner) not in found:
-            found[id(inner)] = ("def", inner.name, *_evaluated_parts(inner))
-    return freeze(node, found)
-
-
-def _evaluated_parts(node: _Function) -> Iterator[Frozen]:
-    yield freeze([*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)])
-    yield freeze([*annotations_of(node), *getattr(node, "type_params", ())])
-
-
-def _units(node: ast.Import | ast.ImportFrom) -> Iterator[_Item]:
-    for alias in node.names:
-        if isinstance(node, ast.Import):
-            unit = _Import(alias.name, 0, None, alias.asname)
-        else:
-            unit = _Import(node.module or "", node.level, alias.name, alias.asname)
-        yield _Item(BODY, node.lineno, ("import", unit.module, unit.dots, unit.attribute, unit.alias), unit=unit)
-
-
-def _is_public_list(node: ast.AST) -> bool:
-    match node:
-        case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
-            return all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in names)
-        case _:
-            return False
-
-
-def _is_special(annotation: ast.expr) -> bool:
-    """Whether a class attribute's annotation tells a dataclass more than a type."""
-    special = {"ClassVar", "InitVar", "KW_ONLY"}
-    return any(
-        dotted(one).rpartition(".")[2] in special for one in ast.walk(annotation) if isinstance(one, ast.expr)
-    ) or (any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in ast.walk(annotation)))
 
 
 def _is_open(old: ast.ClassDef, new: ast.ClassDef) -> bool:
@@ -467,7 +253,7 @@ def _is_open(old: ast.ClassDef, new: ast.ClassDef) -> bool:
     )
 
 
-def _fields_stay_ordered(now: list[_Item], ours: list[_Item], theirs: list[_Item]) -> bool:
+def _fields_stay_ordered(now: list[Item], ours: list[Item], theirs: list[Item]) -> bool:
     """Whether a dataclass with the changed field can be made wherever the old one could, and its subclasses too.
 
     The field has a default, as another own field had before and has still, and no field without one follows.

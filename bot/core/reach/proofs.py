@@ -23,6 +23,7 @@ class Proofs:
         self._base = base
         self._head = head
         self._base_reach = base_reach
+        self._entries = base_reach.entries
         self._asked: dict[int, dict[str, set[str | None]]] = {}
 
     def holds(self, claim: Claim, module: str) -> bool:
@@ -58,6 +59,10 @@ class Proofs:
         view = program.view(module)
         outer, _, own = module.rpartition(".")
         as_object = None in asked or own in self._names_asked(outer, program)
+        if any(
+            entry.attribute == name or (entry.module == module and entry.attribute == "*") for entry in self._entries
+        ):
+            return False
         lazy = view is not None and ("__getattr__" in view.symbols or view.lazy)
         if lazy or asked & {name, "*"}:
             return False

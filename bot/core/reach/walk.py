@@ -61,7 +61,7 @@ class Reach:
         self._serving: dict[Node, list[Node]] = {}
         self._todo: deque[Node] = deque()
         self._later: deque[Node] = deque()
-        entries = tuple(entries)
+        self.entries = entries = tuple(entries)
         for entry in entries:
             if entry.module:
                 self._enter(entry)
