@@ -1,0 +1,220 @@
+"""What the normal form takes away changes no run: each kind of edit, made in real sources, is held against bytecode."""
+
+import ast
+import dis
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot.core.reach.changes import compare
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = tuple(sorted((ROOT / "bot" / "core").rglob("*.py")))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def instructions(code: CodeType) -> Iterator[object]:
+    """What a code object does, docstrings, jumps' offsets and idle instructions left out."""
+    for one in dis.get_instructions(code):
+        if one.opname in {"NOP", "RESUME", "EXTENDED_ARG"}:
+            continue
+        if isinstance(one.argval, CodeType):
+            yield tuple(instructions(one.argval))
+        else:
+            jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
+            yield one.opname, None if jumps else shown(one.argval)
+
+
+def shown(value: object) -> str:
+    """A constant as text; a set has no order."""
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def compiled(text: str) -> tuple[object, ...]:
+    """The instructions with every statement on one line, for where lines end decides which blocks are doubled."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        for name in ("lineno", "end_lineno", "col_offset", "end_col_offset"):
+            if hasattr(node, name):
+                setattr(node, name, 1)
+    return tuple(instructions(compile(tree, "x", "exec", dont_inherit=True, optimize=2)))
+
+
+def bodies(tree: ast.AST) -> list[list[ast.stmt]]:
+    return [one.body for one in ast.walk(tree) if isinstance(one, _Function | ast.If | ast.For | ast.With)]
+
+
+def reformat(tree: ast.Module, _choose: random.Random) -> bool:
+    return bool(tree.body)
+
+
+def another_docstring(tree: ast.Module, choose: random.Random) -> bool:
+    found = [one for one in ast.walk(tree) if isinstance(one, _Function | ast.ClassDef | ast.Module)]
+    node = choose.choice([one for one in found if ast.get_docstring(one)])
+    first = node.body[0]
+    assert isinstance(first, ast.Expr)
+    first.value = ast.Constant("Another text.")
+    return True
+
+
+def no_docstring(tree: ast.Module, choose: random.Random) -> bool:
+    found = [
+        one for one in ast.walk(tree) if isinstance(one, _Function) and ast.get_docstring(one) and len(one.body) > 1
+    ]
+    if found:
+        del choose.choice(found).body[0]
+    return bool(found)
+
+
+def idle_statements(tree: ast.Module, choose: random.Random) -> bool:
+    body = choose.choice(bodies(tree) or [tree.body])
+    body.append(choose.choice([ast.Pass(), ast.Expr(ast.Constant("idle")), ast.Expr(ast.Constant(...))]))
+    return True
+
+
+def string_prefix(tree: ast.Module, choose: random.Random) -> bool:
+    found = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    choose.choice(found).kind = "u"
+    return True
+
+
+def local_annotation(tree: ast.Module, choose: random.Random) -> bool:
+    places = [
+        (body, index)
+        for function in ast.walk(tree)
+        if isinstance(function, _Function)
+        for body in [function.body]
+        for index, one in enumerate(body)
+        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
+    ]
+    if not places:
+        return False
+    body, index = choose.choice(places)
+    one = body[index]
+    assert isinstance(one, ast.Assign)
+    target = one.targets[0]
+    assert isinstance(target, ast.Name)
+    body[index] = ast.AnnAssign(target, ast.parse("missing[0]", mode="eval").body, one.value, simple=1)
+    return True
+
+
+EDITS: tuple[Callable[[ast.Module, random.Random], bool], ...] = (
+    reformat,
+    another_docstring,
+    no_docstring,
+    idle_statements,
+    string_prefix,
+    local_annotation,
+)
+
+
+@pytest.mark.parametrize("edit", EDITS, ids=lambda one: one.__name__)
+@settings(deadline=None, max_examples=6)
+@given(path=st.sampled_from(SOURCES), choose=st.randoms(use_true_random=False))
+def test_an_edit_that_the_normal_form_takes_away_leaves_the_bytecode_as_it_is(
+    edit: Callable[[ast.Module, random.Random], bool], path: Path, choose: random.Random
+) -> None:
+    text = path.read_text()
+    tree = ast.parse(text)
+    if not edit(tree, choose):
+        return
+    edited = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    assert compiled(edited) == compiled(text)
+    found = compare(text.encode(), edited.encode())
+    assert (found.problem, found.changes, found.import_time) == ("", (), ())
+
+
+def quiet(old: str, new: str) -> bool:
+    found = compare(old.encode(), new.encode())
+    return not found.problem and not (found.changes or found.import_time or found.claims)
+
+
+HEAD = "import logging\n\nlogger = logging.getLogger('n')\n\n\ndef f(x):\n    "
+
+
+@pytest.mark.parametrize(
+    "line",
+    (
+        "logger.info('TEXT %s', x)",
+        "logger.log(10, 'TEXT', x.y)",
+        "logging.warning(f'TEXT {x} b {x.y!r}')",
+        "print('TEXT', x, sep='')",
+        "raise ValueError('TEXT', x)",
+        "raise RuntimeError(f'TEXT {x}') from x",
+        "assert x, 'TEXT'",
+        "assert x, f'TEXT {x.y}'",
+    ),
+)
+def test_the_text_of_a_message_may_differ(line: str) -> None:
+    assert quiet(HEAD + line.replace("TEXT", "one"), HEAD + line.replace("TEXT", "another"))
+
+
+@pytest.mark.parametrize("hidden", ("x.clear()", "(x := 1)", "x[0]", "x + 1", "[x]", "lambda: x", "x.z", "y"))
+@pytest.mark.parametrize(
+    "line",
+    ("logger.info('t', {})", "print(f'{{{}}}')", "raise ValueError('t', {})", "assert x, {}", "logger.info('t', a={})"),
+)
+def test_what_a_message_evaluates_may_not_differ(line: str, hidden: str) -> None:
+    old, new = line.format("x"), line.format(f"({hidden})")
+    assert not quiet(HEAD + old, HEAD + new)
+    assert not quiet(HEAD + new, HEAD + old)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    (
+        ("def f(x):\n    logger.info('a', x)", "def f(x):\n    logger.error('a', x)"),
+        ("def f(x):\n    raise OSError('a')", "def f(x):\n    raise OSError('b')"),
+        ("def f(x):\n    raise SystemExit('a')", "def f(x):\n    raise SystemExit('b')"),
+        ("def f(x):\n    raise ValueError(1)", "def f(x):\n    raise ValueError(2)"),
+        (
+            "ValueError = print\ndef f(x):\n    raise ValueError('a')",
+            "ValueError = print\ndef f(x):\n    raise ValueError('b')",
+        ),
+        ("def f(print):\n    print('a')", "def f(print):\n    print('b')"),
+        ("def f():\n    'doc'\n    return f.__doc__", "def f():\n    'other'\n    return f.__doc__"),
+        ("@read\ndef f():\n    'doc'", "@read()\ndef f():\n    'other'"),
+        ("class A:\n    x: int", "class A:\n    x: str"),
+        ("def f(x: int): ...", "def f(x: missing): ..."),
+        ("def f():\n    x: int\n    return x", "def f():\n    return x"),
+        ("def f():\n    def g(x: int): ...", "def f():\n    def g(x: str): ..."),
+        ("def f():\n    class A:\n        x: int", "def f():\n    class A:\n        x: str"),
+        ("def f():\n    x = 1\n    return x", "def f():\n    y = 1\n    return y"),
+        ("x = 1", "x = True"),
+        ("x = 0.0", "x = -0.0"),
+        ("x = 1", "x = 1.0"),
+        ("x = 'a'", "x = b'a'"),
+        ("from typing import TYPE_CHECKING\n", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    f()\n"),
+        ("def f():\n    logger.info('a')", "def f():\n    pass"),
+    ),
+)
+def test_what_looks_alike_and_is_not_the_same_differs(old: str, new: str) -> None:
+    assert not quiet(old, new)
+    assert not quiet(new, old)
+
+
+def test_a_constant_log_call_goes_only_below_the_logger_that_nothing_else_binds() -> None:
+    head = "import logging\n\nlogger = logging.getLogger('n')\n\n\n"
+    assert quiet(head + "def f():\n    return 1\n", head + "def f():\n    logger.info('a')\n    return 1\n")
+    above = "import logging\n\n\ndef f():\n    {}return 1\n\n\nlogger = logging.getLogger('n')\n"
+    assert not quiet(above.format(""), above.format("logger.info('a')\n    "))
+    bound = head + "def g(logger): ...\n\n\n"
+    assert not quiet(bound + "def f():\n    return 1\n", bound + "def f():\n    logger.info('a')\n    return 1\n")
+
+
+def test_a_type_checkers_block_goes_only_at_module_level_and_by_typings_own_name() -> None:
+    block = "if TYPE_CHECKING:\n    import torch\n"
+    typed = "from typing import TYPE_CHECKING\n"
+    assert quiet(typed, typed + block)
+    assert quiet("import typing\n", "import typing\nif typing.TYPE_CHECKING:\n    import torch\n")
+    assert not quiet("from other import TYPE_CHECKING\n", "from other import TYPE_CHECKING\n" + block)
+    assert not quiet(typed + "TYPE_CHECKING = 1\n", typed + "TYPE_CHECKING = 1\n" + block)
+    assert not quiet(typed + "from x import *\n", typed + "from x import *\n" + block)
+    assert not quiet("import typing\ntyping.TYPE_CHECKING = 1\n", "import typing\ntyping.TYPE_CHECKING = 1\n" + block)
+    inside = typed + "def f():\n    {}return torch\n"
+    assert not quiet(inside.format(""), inside.format("if TYPE_CHECKING:\n        import torch\n    "))
