@@ -9,6 +9,7 @@ from typing import Protocol
 from bot.core.change import Change
 from bot.core.facts import LogFacts
 from bot.core.jobs import Job
+from bot.core.judging.plausible import Took
 from bot.core.levels import Level
 from bot.core.pulls.check_runs import Annotation as Annotation
 from bot.core.pulls.check_runs import CheckRun as CheckRun
@@ -392,6 +393,8 @@ class Progress:
     state: RunState
     note: str = ""
     url: str = ""
+    # What the back end itself knows of the run, once it has ended; None where it knows nothing.
+    took: Took | None = None
 
 
 class Backend(Protocol):

@@ -32,7 +32,9 @@ def collect(recorder: Recorder, facts: LogFacts, *, probe_file: Path, ended: End
 
 def record_end(recorder: Recorder, ended: Ended) -> None:
     """The two closing events, also for a run whose wrapper never started."""
-    recorder.event("ended", reason=ended.reason.value, exit_code=ended.exit_code, note=ended.note)
+    # The order's nonce comes last, when nothing that the run started is left to read it.
+    nonce = {"nonce": recorder.nonce} if recorder.nonce else {}
+    recorder.event("ended", reason=ended.reason.value, exit_code=ended.exit_code, note=ended.note, **nonce)
     survivors = [
         {"pid": survivor.pid, "name": survivor.name, "command": survivor.command} for survivor in ended.survivors
     ]

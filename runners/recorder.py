@@ -53,6 +53,8 @@ class Recorder:
     _last: bytes = b"\n"
     _lines: int = 0
     _resumed: bool = False
+    # What the order held, to be returned with the end of the run; empty for none.
+    nonce: str = ""
 
     @property
     def next_line(self) -> int:

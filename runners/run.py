@@ -96,14 +96,15 @@ def run_job(
     isolation: Callable[[Job, Mapping[str, str]], Host] = find_isolation,
     junit: bytes | None = None,
     now: Callable[[], datetime] = utc_now,
+    order_nonce: str = "",
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
     meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
-    states the job's commit; then the Bridge tests are not run here. Raises FolderInUseError when `out` already
-    holds a run.
+    states the job's commit; then the Bridge tests are not run here. `order_nonce` is what the order held, and is
+    returned with the end of the run. Raises FolderInUseError when `out` already holds a run.
     """
     clock, began = SystemClock(), now()
     nonce = secrets.token_hex(16)
@@ -120,8 +121,9 @@ def run_job(
     ):
         cache = work / "cache" if work else None
         run = _Run(job, environ, out, own, cache, host, opened, recorder, progress, devices, sole, junit)
+        recorder.nonce = order_nonce
         recorder.document(JOB_FILE, job)
-        recorder.event("started", job=job.id, digest=job.digest())
+        recorder.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
         try:
             ended = _interruptible(run, signals)
         finally:

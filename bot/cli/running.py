@@ -58,6 +58,7 @@ def run(
     from bot.handlers import judging
     from bot.wiring import checking
     from bot.wiring.folders import read_job, read_junit_file, run_folders
+    from bot.wiring.nonces import take_nonce
     from runners.run import dry_run as commands
     from runners.run import run_job
     from runners.sealing import seal_again, usable_key
@@ -71,7 +72,10 @@ def run(
         click.echo(commands(job, out, environ=environ, work=work), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
-    interrupted = run_job(job, out, environ=environ, work=work, stream=sys.stderr, junit=brought)
+    order_nonce = take_nonce(job_file)
+    interrupted = run_job(
+        job, out, environ=environ, work=work, stream=sys.stderr, junit=brought, order_nonce=order_nonce
+    )
     folders = run_folders()
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)

@@ -24,6 +24,7 @@ class Criterion(StrEnum):
     FSDP_ACTIVE = "fsdp_active"
     FEATURE_ACTIVE = "feature_active"
     LEARNING_SIGNAL = "learning_signal"
+    RUN_RECORD = "run_record"
 
 
 class State(StrEnum):

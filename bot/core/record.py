@@ -177,9 +177,9 @@ class Event(Document):
     """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.
 
     Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` (samples),
-    `ended` (reason, exit_code, note) and `left_running` (processes that survived the clean-up); also `fatal`
-    (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner ends the run,
-    `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in `data`.
+    `ended` (reason, exit_code, note, nonce of the order) and `left_running` (processes that survived the clean-up);
+    also `fatal` (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner ends the
+    run, `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in `data`.
     """
 
     t_s: float

@@ -1,5 +1,6 @@
 """The ports that the App's handlers use, and what they remember between two looks."""
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -109,5 +110,7 @@ class AppRooms:
     unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))
     authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
+    # Gives something that nobody can guess, 32 hexadecimal digits.
+    nonce: Callable[[], str] = lambda: secrets.token_hex(16)
     committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
     bookkeeping: Lock = field(default_factory=Lock)

@@ -29,7 +29,7 @@ def advance(run: Run, rooms: AppRooms) -> Run:
         return rooms.ledger.put_run(_changed(run, rooms, state=RunState.LOST, reason=run.reason or str(error)))
     url = progress.url or run.url
     if progress.state is RunState.FINISHED:
-        return rooms.ledger.put_run(_judged(run.model_copy(update={"url": url}), rooms))
+        return rooms.ledger.put_run(_judged(run.model_copy(update={"url": url, "took": progress.took}), rooms))
     state = _onward(run.state, progress.state)
     reason = run.reason or (progress.note if state.final else "")
     if (state, url, reason) == (run.state, run.url, run.reason):

@@ -31,7 +31,8 @@ def submit(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
 
     One that the back end will never take is Refused; one that it does not take now stays Queued.
     """
-    kept = rooms.ledger.put_run(run)
+    # Put down before it is sent, so that the order has the same one whenever it is given again.
+    kept = rooms.ledger.put_run(run if run.nonce else run.model_copy(update={"nonce": rooms.nonce()}))
     if kept.state is not RunState.QUEUED:
         return kept
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from bot.core.jobs import Job
 from bot.core.judging.documents import verdict_json
 from bot.core.judging.outcome import Result
+from bot.core.judging.plausible import Expected, hold_against_record, run_record
 from bot.core.pulls.job_order import same_job
 from bot.core.pulls.ledger import Run
 from bot.core.record import Record
@@ -76,7 +77,10 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
     record = folders.record(found[0])
     if not _is_of(record.job, run):
         return blocked(OTHER_JOB)
-    verdict, _ = judge_run(folders, found[0])
+    verdict, facts = judge_run(folders, found[0])
+    if run.job is not None:
+        fits = run_record(record, facts, Expected(run.took, run.nonce))
+        verdict = hold_against_record(verdict, fits, run.job)
     write_judgement(folders, folder, (verdict,))
     text = verdict_json(verdict)
     return Judged(verdict.result, verdict.sentence, text if len(text) <= MAX_VERDICT else "", _told_s(record))

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from bot.core.inert import one_line
 from bot.core.jobs import Job
-from bot.core.pulls.job_order import OrderError, OrderTarget, merge_base_of, placed, read_target, same_job, unpack
+from bot.core.pulls.job_order import (
+    OrderError,
+    OrderTarget,
+    merge_base_of,
+    nonce_of,
+    placed,
+    read_target,
+    same_job,
+    unpack,
+)
 from bot.core.pulls.pull import PullRef, PullState
 from bot.core.record import (
     ENVIRONMENT_FILE,
@@ -43,6 +52,8 @@ class Taken:
     job: Job
     why: str
     merge_base: str = ""
+    # What the run must return, empty for none.
+    nonce: str = ""
 
 
 def take(order: Order, root: Path, pulls: Pulls) -> Taken:
@@ -51,7 +62,7 @@ def take(order: Order, root: Path, pulls: Pulls) -> Taken:
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
     why = _why_not(order.repository, read_target(order.target), pulls)
-    return Taken(job, why, merge_base_of(order.packed))
+    return Taken(job, why, merge_base_of(order.packed), nonce_of(order.packed))
 
 
 def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:

@@ -10,6 +10,7 @@ from bot.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
 from bot.core.pulls.folder_digest import folder_digest
 from bot.handlers.taking import Order, Taken, check_folder, job_text, leave_blocked, take
 from bot.wiring.folders import run_folders
+from bot.wiring.nonces import leave_nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ def take_order(order: Order, place: Place) -> Taken:
         github.close()
     place.work.mkdir(parents=True, exist_ok=True)
     write_files(place.work, {place.job_file.name: job_text(taken.job)})
+    leave_nonce(place.job_file, taken.nonce)
     if taken.why:
         leave_blocked(taken, place.folder, run_folders())
     return taken

@@ -13,7 +13,7 @@ from bot.adapters.derived_ledger import LEDGER_CHECK
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.stories.conftest import furnish
-from tests.stories.recordings import SMOKE, adapted, job_of
+from tests.stories.recordings import SMOKE, job_of, left_by
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_of-the-workflow"
@@ -113,7 +113,7 @@ def test_from_opened_to_a_green_gate(actions: Actions) -> None:
     assert run.inputs["tool_sha"] == "c" * 40
     assert len(actions.cards()) == 1
     world.start_run(run)
-    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     actions.report(f"{run.inputs['pull']}@{run.inputs['head_sha']}")
     assert actions.gate() == "success"
     assert len(actions.cards()) == 1
@@ -177,7 +177,7 @@ def test_a_run_whose_report_was_lost_is_found_by_the_sweep(actions: Actions) -> 
     world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
     actions.event()
     (run,) = world.live_runs()
-    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     done = actions.sweep()
     assert actions.gate() == "success"
     assert "looked at octo/bridge#1" in done.stderr
@@ -189,7 +189,7 @@ def test_a_merge_group_takes_over_what_passed(actions: Actions) -> None:
     number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
     actions.event()
     (run,) = world.live_runs()
-    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     actions.report(f"{number}@{world.head(number)}")
     world.actions_token(TOKEN, {**PERMISSIONS, "pull_requests": "read"})
     group = world.queue(number)
@@ -206,7 +206,7 @@ def test_a_merge_group_that_needs_a_run_of_its_own_is_reported_by_its_head(actio
     actions.event()
     (run,) = world.live_runs()
     assert (run.inputs["pull"], run.inputs["head_sha"]) == ("", group)
-    world.finish_run(adapted(SMOKE, job_of(run)), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     actions.report(f"@{group}")
     found = [one for one in world.state.checks_of(world.full_name, group) if one.name == "verl-e2e"]
     assert found[-1].conclusion == "success"

@@ -13,7 +13,7 @@ from tests.e2e.test_serve import ROOT, figures, serving
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
 from tests.fakes.sigstore_instance import SigstoreInstance
 from tests.stories.conftest import furnish
-from tests.stories.recordings import SMOKE, adapted, job_of
+from tests.stories.recordings import SMOKE, left_by
 
 # The figure asked for: the plan stands on the pull request this long after the delivery, on an idle machine.
 PLAN_S = 5.0
@@ -66,7 +66,7 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
         process.send_signal(signal.SIGKILL)
         process.wait()
     (run,) = world.live_runs()
-    folder = adapted(SMOKE, job_of(run))
+    folder = left_by(run, SMOKE)
     world.finish_run(folder, run, artifact=f"verl-e2e-{run.inputs['key']}", sigstore=sigstore)
     with serving(environ, log) as (process, address):
         world.deliveries.url = f"{address}/webhook"

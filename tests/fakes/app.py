@@ -18,7 +18,7 @@ from bot.core.pulls.check_runs import CheckRun
 from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
 from bot.core.pulls.pull import OpenPull, Pull, PullRef, PullState, Target
 from bot.core.reach.entries import Uses
-from bot.core.record import Record
+from bot.core.record import Event, Record
 from bot.handlers.analysis import DirectAnalysis
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
@@ -301,7 +301,8 @@ class FakeBackend:
         if made is None:
             return False
         assert run.job is not None
-        self.folders.records[into], facts = made(run.job)
+        record, facts = made(run.job)
+        self.folders.records[into] = record.model_copy(update={"events": _returned(record.events, run.nonce)})
         if facts is not None:
             self.folders.logs[into] = facts
         return True
@@ -331,6 +332,14 @@ class FakeBackend:
         self._outcomes[run.key] = outcome
         if not self.orders[run.key].state.final:
             self.orders[run.key].state = RunState.FINISHED
+
+
+def _returned(events: tuple[Event, ...], nonce: str) -> tuple[Event, ...]:
+    """The events with the nonce of the order in the last."""
+    more = {"nonce": nonce}
+    return tuple(
+        one.model_copy(update={"data": {**one.data, **more}}) if one.kind == "ended" else one for one in events
+    )
 
 
 def passes(job: Job) -> tuple[Record, LogFacts | None]:

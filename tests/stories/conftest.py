@@ -12,7 +12,7 @@ from tests.fakes.github_standin.repository import Edit
 from tests.fakes.github_standin.state import Comment, WorkflowRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.npm import install
-from tests.stories.recordings import ROOT, adapted, job_of
+from tests.stories.recordings import ROOT, job_of, left_by
 from tests.stories.service import Service, running
 
 POLICY_FILE = ".github/verl-e2e.yml"
@@ -63,7 +63,7 @@ class Story:
     def finish(self, recording: Path, run: WorkflowRun | None = None) -> None:
         """The run under way ends as the recording did."""
         chosen = run or self.world.live_runs()[0]
-        self.world.finish_run(adapted(recording, job_of(chosen)), chosen, artifact=f"verl-e2e-{chosen.inputs['key']}")
+        self.world.finish_run(left_by(chosen, recording), chosen, artifact=f"verl-e2e-{chosen.inputs['key']}")
         self.service.settle()
 
     def live(self) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 from backports import zstd
 
 from bot.core.jobs import Job
-from bot.core.pulls.job_order import unpack
+from bot.core.pulls.job_order import nonce_of, unpack
 from tests.fakes.github_standin.state import WorkflowRun
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +28,18 @@ def job_of(run: WorkflowRun) -> Job:
     return unpack(run.inputs["job"])
 
 
-def adapted(recording: Path, job: Job) -> Mapping[str, bytes]:
+def left_by(run: WorkflowRun, recording: Path, job: Job | None = None) -> Mapping[str, bytes]:
+    """The files of a recorded run folder as a workflow run would leave them, the nonce of its order among them."""
+    return adapted(recording, job or job_of(run), nonce_of(run.inputs["job"]))
+
+
+def adapted(recording: Path, job: Job, nonce: str = "") -> Mapping[str, bytes]:
     """The files of a recorded run folder, renamed to be those of a job; without the judgement of that time."""
     known = json.loads((recording / "job.json").read_bytes())
     renamed = tuple(_renamed(known, job))
     files = {path.relative_to(recording).as_posix(): path for path in sorted(recording.rglob("*")) if path.is_file()}
     found = {name: _read(path, renamed) for name, path in files.items() if name not in _JUDGED}
+    found["events.jsonl"] = found["events.jsonl"].replace(b'"reason":', f'"nonce": "{nonce}", "reason":'.encode())
     return {**found, "job.json": job.model_dump_json(indent=2).encode()}
 
 

@@ -13,7 +13,7 @@ from tests.fakes.github_standin.faults import Fault, When, cut, server_error, sl
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.github_standin.world import living
 from tests.stories.conftest import furnish
-from tests.stories.recordings import BROKEN, SMOKE, adapted, job_of
+from tests.stories.recordings import BROKEN, SMOKE, job_of, left_by
 from tests.stories.service import running
 
 FAULTS = (
@@ -109,7 +109,7 @@ class Anything(RuleBasedStateMachine):
             other = job.bridge.model_copy(update={"commit": "f" * 40})
             job = job.model_copy(update={"bridge": other})
         recording = BROKEN if how == "fail" else SMOKE
-        files = {} if how == "nothing" else adapted(recording, job)
+        files = {} if how == "nothing" else left_by(run, recording, job)
         if how == "pass":
             self.passed.add(job.bridge.commit)
         self.world.finish_run(files, run, artifact=f"verl-e2e-{run.inputs['key']}")

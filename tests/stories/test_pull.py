@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.stories.conftest import Story
-from tests.stories.recordings import BROKEN, RESUME, SMOKE, adapted, job_of
+from tests.stories.recordings import BROKEN, RESUME, SMOKE, job_of, left_by
 
 LEVELS = "src/saved/checkpoint.py"
 
@@ -67,7 +67,7 @@ def test_the_folder_of_another_head_is_no_evidence(story: Story) -> None:
     story.open()
     (run,) = world.live_runs()
     other = job_of(run).model_copy(update={"bridge": job_of(run).bridge.model_copy(update={"commit": "f" * 40})})
-    world.finish_run(adapted(SMOKE, other), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    world.finish_run(left_by(run, SMOKE, other), run, artifact=f"verl-e2e-{run.inputs['key']}")
     story.service.settle()
     assert world.gate() == "action_required"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from bot.adapters.dispatch.copying import CAPS
 from bot.adapters.dispatch.refusals import Doing, refusals
 from bot.core.jobs import Job
+from bot.core.judging.plausible import Took
 from bot.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from bot.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from bot.core.pulls.job_order import OrderError, check_inputs, pack
@@ -230,6 +231,23 @@ class GitHubActionsBackend:
             return found
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
+    def _took(self, run: Run, found: WorkflowRun) -> Took:
+        """What GitHub tells of the order's job; well ended is what no job of ours, nor the whole, ended otherwise."""
+        rows = self._workflows.jobs(run.repository, found.id)
+        own = _of_order(rows, run) or rows
+        handed = [job for job in _named(rows, ATTEST) if job.conclusion != "skipped"]
+        ends = [job.conclusion for job in (*own, *handed)]
+        # What follows the order's job in its workflow is still under way where it looks from inside.
+        ends += [found.conclusion] if not self._settings.followed else []
+        starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
+        return Took(
+            who=f"GitHub's job {run.job_id}",
+            started=min(starts, default=None),
+            ended=max(stops, default=None),
+            succeeded=all(end == "success" for end in ends),
+            conclusion=next((end for end in ends if end != "success"), "success"),
+        )
+
     def _unknown(self, run: Run) -> Progress:
         if run.state is RunState.CANCELLING:
             return Progress(RunState.CANCELLED, "GitHub knows no such run any more")
@@ -240,7 +258,7 @@ class GitHubActionsBackend:
         if found.conclusion != "cancelled":
             title = _TITLES.get(found.conclusion)
             if title is None:
-                return Progress(RunState.FINISHED, "", found.url)
+                return Progress(RunState.FINISHED, "", found.url, self._took(run, found))
             mend = "look at its page, mend the workflow with `verl-e2e doctor`, and run the job again"
             return Progress(RunState.LOST, f"{title}; {mend}", found.url)
         if run.state is RunState.CANCELLING:
@@ -331,7 +349,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     inputs = {
         "key": run.key,
         "job_id": run.job_id,
-        "job": pack(job, run.merge_base),
+        "job": pack(job, run.merge_base, run.nonce),
         "pull": "" if run.number is None else str(run.number),
         "head_sha": run.head_sha,
         "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, _pool(run, settings))) + "]",

@@ -18,12 +18,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from bot.adapters.dispatch.copying import CAPS, Caps, copy_folder
+from bot.core.judging.plausible import Took
+from bot.core.pulls.job_order import NONCE_FILE
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.record import EVENTS_FILE, LOG_FILE
 from bot.core.secret_patterns import is_secret_name
@@ -82,6 +85,8 @@ class LocalBackend:
                 words = [*self._arguments(run)]
                 order = {"job_id": run.job_id, "arguments": words, "at": run.created.timestamp()}
                 _write(folder / "order.json", json.dumps(order))
+                if run.nonce:
+                    _write(folder / NONCE_FILE, run.nonce)
                 _write(folder / "job.json", run.job.model_dump_json(indent=2) + "\n")
             self._start_next()
         return run.key
@@ -160,8 +165,15 @@ class LocalBackend:
         if cancelled:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds what it had done")
         if any(event.get("kind") == "ended" for event in _last_events(folder)):
-            return Progress(RunState.FINISHED, "")
+            return Progress(RunState.FINISHED, "", took=self._took(folder))
         return Progress(RunState.LOST, _why_lost(folder))
+
+    def _took(self, folder: Path) -> Took:
+        """When the runner began, by the process table, and by when it had ended."""
+        with suppress(OSError, ValueError, KeyError):
+            began = datetime.fromtimestamp(json.loads((folder / "process.json").read_text())["started"], UTC)
+            return Took(who="the runner on this host", started=began, ended=self._clock.now())
+        return Took(who="the runner on this host")
 
     def _alive(self, folder: Path, *, cancelled: bool) -> Progress:
         if not cancelled:

@@ -224,6 +224,8 @@ class WorkflowJobAnswer(Answer):
     runner_name: str | None = None
     labels: tuple[str, ...] = ()
     html_url: str | None = None
+    started_at: AwareDatetime | None = None
+    completed_at: AwareDatetime | None = None
 
 
 class ArtifactAnswer(Answer):

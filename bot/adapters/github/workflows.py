@@ -244,4 +244,6 @@ def _as_job(answer: WorkflowJobAnswer) -> WorkflowJob:
         runner=answer.runner_name or "",
         labels=answer.labels,
         url=answer.html_url or "",
+        started=answer.started_at,
+        ended=answer.completed_at,
     )

@@ -36,6 +36,7 @@ MEND_IMPORT = (
 MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: a failure there too is not this change's."
 MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
+MEND_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
 MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
 MEND_SIGNAL = (

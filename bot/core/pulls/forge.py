@@ -37,6 +37,10 @@ class WorkflowJob:
     runner: str = ""
     labels: tuple[str, ...] = ()
     url: str = ""
+    # When a machine began it, None before.
+    started: datetime | None = None
+    # When it ended, None before.
+    ended: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

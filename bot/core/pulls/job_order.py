@@ -20,8 +20,16 @@ MAX_INPUT_CHARS = 65_535
 # More than any job; an order that unpacks to more is none of ours.
 _MAX_JOB_BYTES = 4 * 1024 * 1024
 
+# Beside a job's file on the machine that runs it: what the run must return.
+NONCE_FILE = "order-nonce"
+
 # What redaction leaves in the place of a path, a secret, a host or an address.
-_PLACEHOLDER = re.compile(r"(\$[A-Z][A-Z0-9_]*|<redacted:[a-z-]+>|(?:host|address)-[0-9]+)")
+_PLACEHOLDER = re.compile(r"(\$[A-Z][A-Z0-9_]*|<redacted:[a-z-]+>|(?:host|ip)-[0-9]+)")
+_HIDDEN_PATH = re.compile(r"/[^\s,;:'\"=]*")
+# As the redactor knows a secret by its value: long enough, and no plain word or number.
+_HIDDEN_SECRET = re.compile(r"(?![A-Za-z]{1,11}$)(?![0-9]{1,11}$)\S{8,}")
+# A word alone, as the name of a strategy, is taken for no host.
+_HIDDEN_HOST = re.compile(r"(?=[A-Za-z-]*[0-9.:])[A-Za-z0-9][A-Za-z0-9.:-]*")
 
 # Where the job's repositories are checked out on the machine that runs it, below one folder.
 BRIDGE_FOLDER = "bridge"
@@ -55,19 +63,27 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
     return job.model_copy(update=places)
 
 
-def pack(job: Job, merge_base: str = "") -> str:
-    """A job, made portable, as one line of text, with the commit that a failure is held against."""
+def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
+    """A job, made portable, as one line of text, with the commit that a failure is held against and the nonce."""
     text = portable(job).model_dump_json()
     packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
-    return f"{packed}.{merge_base}" if merge_base else packed
+    return f"{packed}.{merge_base}.{nonce}".rstrip(".")
 
 
 def merge_base_of(text: str) -> str:
     """The merge base that a packed text names, empty for none; OrderError for what is no commit."""
-    commit = text.strip().partition(".")[2]
+    commit = text.strip().partition(".")[2].partition(".")[0]
     if commit and not re.fullmatch("[0-9a-f]{40}", commit):
         raise OrderError(f"the job's merge base is {commit[:60]!r}, which is no commit; dispatch it again")
     return commit
+
+
+def nonce_of(text: str) -> str:
+    """The nonce that a packed text holds, empty for none; OrderError for what is none of ours."""
+    nonce = text.strip().partition(".")[2].partition(".")[2]
+    if nonce and not re.fullmatch("[0-9a-f]{32}", nonce):
+        raise OrderError(f"the job's nonce is {nonce[:60]!r}, which verl-e2e never makes; dispatch it again")
+    return nonce
 
 
 def unpack(text: str) -> Job:
@@ -91,7 +107,8 @@ def unpack(text: str) -> Job:
 def same_job(found: Job, sent: Job) -> bool:
     """Whether the job that a run folder names is the one that was sent, wherever its repositories lie.
 
-    A run folder is redacted: a placeholder in it stands for any text.
+    A run folder is redacted: a placeholder in it stands for a text of its kind, and everything else is the very job
+    that was sent. So to judge by the folder's document is to judge by the order, in the words of the redacted log.
     """
     return _same(portable(found).model_dump(mode="json"), portable(sent).model_dump(mode="json"))
 
@@ -110,18 +127,29 @@ def _same(found: object, sent: object) -> bool:
 
 
 def _may_be(hidden: str, text: str) -> bool:
-    """Whether a text reads like the hidden one where any text stands for each placeholder; in linear steps."""
-    first, *others = _PLACEHOLDER.split(hidden)[::2]
+    """Whether a text reads like the hidden one with something of its kind in the place of each placeholder.
+
+    A name stands for a path and a secret for one long word, so that what is neither, as a number, a switch or a model,
+    is never hidden. In linear steps.
+    """
+    first, *others = _PLACEHOLDER.split(hidden)
     if not others or not text.startswith(first):
         return False
-    *between, last = others
-    at, end = len(first), len(text) - len(last)
-    for part in between:
-        at = text.find(part, at, max(end, 0))
-        if at < 0:
+    at, end = len(first), len(text) - len(others[-1])
+    for place in range(0, len(others), 2):
+        following, is_last = others[place + 1], place == len(others) - 2
+        stop = end if is_last else text.find(following, at + 1, max(end, 0)) if following else -1
+        if stop <= at or _kind_of(others[place]).fullmatch(text, at, stop) is None:
             return False
-        at += len(part)
-    return at <= end and text.endswith(last)
+        at = stop + len(following)
+    return text.endswith(others[-1])
+
+
+def _kind_of(placeholder: str) -> re.Pattern[str]:
+    """What a placeholder may stand for."""
+    if placeholder.startswith("$"):
+        return _HIDDEN_PATH
+    return _HIDDEN_SECRET if placeholder.startswith("<") else _HIDDEN_HOST
 
 
 @dataclass(frozen=True, slots=True)

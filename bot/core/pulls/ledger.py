@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, Field
 
 from bot.core.jobs import Digest, Document, Job, Sha
 from bot.core.judging.outcome import Result
+from bot.core.judging.plausible import Took
 from bot.core.levels import Level
 
 
@@ -126,6 +127,10 @@ class Run(Document):
     job: Job | None = None
     # Whether the head lies in a fork, which has runners of its own.
     from_fork: bool = False
+    # What the order holds and the run must return, made at random when it is given to the back end.
+    nonce: str = ""
+    # What the back end itself knows of the run, once it has ended.
+    took: Took | None = None
 
 
 class Posted(Document):

@@ -175,12 +175,15 @@ def job(shapes: Shapes, run: WorkflowRun) -> Json:
     """`job`: the one job of a run."""
     base = shapes.at(run.repository)
     begun = run.status != "queued"
+    # As long before its end as it ran, whenever the story dispatched it.
+    started = run.updated - timedelta(seconds=run.lasted_s) if run.status == "completed" else run.created
     step = {
         "name": "Run",
         "status": run.status,
-        "conclusion": run.conclusion,
+        # A step has no word of its own for time that ran out.
+        "conclusion": "failure" if run.conclusion == "timed_out" else run.conclusion,
         "number": 1,
-        "started_at": time(run.created),
+        "started_at": time(started),
         "completed_at": time(run.updated) if run.status == "completed" else None,
     }
     return {
@@ -195,7 +198,7 @@ def job(shapes: Shapes, run: WorkflowRun) -> Json:
         "status": run.status,
         "conclusion": run.conclusion,
         "created_at": time(run.created),
-        "started_at": time(run.created),
+        "started_at": time(started),
         "completed_at": time(run.updated) if run.status == "completed" else None,
         "name": "run",
         "steps": [step] if begun else [],

@@ -174,6 +174,8 @@ class WorkflowRun:
     log: bytes = b""
     artifacts: list["Artifact"] = field(default_factory=list)
     stubborn: bool = False
+    # How long its job ran when it has ended.
+    lasted_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -377,7 +377,8 @@ class World:
 
     def finish_run(
         self, files: Mapping[str, bytes], run: WorkflowRun | None = None, *, artifact: str = "run-folder",
-        conclusion: str = "success", log: bytes = b"", sigstore: SigstoreInstance | None = None,
+        conclusion: str = "success", log: bytes = b"", lasted_s: float = 1_800.0,
+        sigstore: SigstoreInstance | None = None,
     ) -> WorkflowRun:  # fmt: skip
         """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless told.
 
@@ -386,6 +387,7 @@ class World:
         with self.state.lock:
             chosen = run or self.live_runs()[0]
             chosen.log += log
+            chosen.lasted_s = lasted_s
             if files:
                 left = api_actions.add_artifact(self.api, chosen, artifact, files)
                 if sigstore:
