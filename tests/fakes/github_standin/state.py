@@ -273,7 +273,8 @@ class State:
 
     def listed(self, number: int) -> bool:
         """Whether lists show the thing with this id by now."""
-        return (self.clock() - self._born[number]).total_seconds() >= self.lag_s
+        born = self._born.get(number)
+        return born is None or (self.clock() - born).total_seconds() >= self.lag_s
 
     def now(self) -> datetime:
         """The time in whole seconds, as GitHub tells it."""
