@@ -48,7 +48,7 @@ def tell_failure(target: Target, error: Exception, rooms: AppRooms) -> None:
 def tell_set_aside(target: Target, why: str, rooms: AppRooms) -> None:
     """Close the gate of a head that is not looked at for a while, and say why."""
     planning = _planning(target, _gate_name(target, rooms))
-    hint = "Other pull requests go on. It is looked at again in a quarter of an hour; the service's log says more."
+    hint = "Other pull requests go on. It is looked at again soon, and later each time; the service's log says more."
     post_checks(target, (_closed(planning, why, hint),), rooms)
 
 

@@ -10,7 +10,8 @@ from bot.handlers.first_sign import tell_set_aside
 from bot.handlers.reconciling import reconcile, target_of
 
 MOST_BEGUN = 3
-REST = timedelta(minutes=15)
+# Looks are also cut off by somebody who restarts the service now and then: so the first rest is short.
+FIRST_REST, LONGEST_REST, _LONGER = timedelta(seconds=5), timedelta(minutes=15), 4
 _LOOK = "look"
 
 
@@ -21,7 +22,7 @@ def reconcile_counted(reference: Reference, rooms: AppRooms) -> float | None:
     """
     found = rooms.ledger.posted(reference.repository, _LOOK, _subject(reference))
     begun = found.remote_id if found is not None else 0
-    if found is not None and begun >= MOST_BEGUN and rooms.clock.now() - found.at < REST:
+    if found is not None and begun >= MOST_BEGUN and rooms.clock.now() - found.at < rest_after(begun):
         return _set_aside(reference, begun, rooms)
     _note(reference, begun + 1, rooms)
     try:
@@ -37,7 +38,12 @@ def _set_aside(reference: Reference, begun: int, rooms: AppRooms) -> float:
     target = target_of(reference, rooms)
     if target is not None:
         tell_set_aside(target, f"verl-e2e was ended {begun} times while it looked at this head", rooms)
-    return REST.total_seconds()
+    return rest_after(begun).total_seconds()
+
+
+def rest_after(begun: int) -> timedelta:
+    """How long a target is left alone after so many looks that never returned: longer with each."""
+    return min(FIRST_REST * int(_LONGER ** min(begun - MOST_BEGUN, 9)), LONGEST_REST)
 
 
 def _note(reference: Reference, begun: int, rooms: AppRooms) -> None:

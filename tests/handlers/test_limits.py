@@ -16,7 +16,7 @@ from bot.handlers.collecting import MOST_JUDGINGS
 from bot.handlers.judging_ended import Judged
 from bot.handlers.planning import Planned
 from bot.handlers.reconciling import reconcile
-from bot.handlers.returning import MOST_BEGUN, REST, reconcile_counted
+from bot.handlers.returning import LONGEST_REST, MOST_BEGUN, reconcile_counted, rest_after
 from bot.ports import LimitError
 from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
@@ -119,13 +119,19 @@ def test_a_look_that_never_returned_three_times_is_set_aside_and_tried_again_lat
         with pytest.raises(Killed):
             reconcile_counted(REF, rooms)
     assert len(asked(rooms)) == MOST_BEGUN
-    assert reconcile_counted(REF, rooms) == REST.total_seconds()
+    assert reconcile_counted(REF, rooms) == rest_after(MOST_BEGUN).total_seconds() == 5.0
     assert len(asked(rooms)) == MOST_BEGUN
     conclusion, told = gate(app)
     assert (conclusion, "was ended 3 times" in told) == ("action_required", True)
-    app.clock.pass_s((REST + timedelta(seconds=1)).total_seconds())
+    app.clock.pass_s((rest_after(MOST_BEGUN) + timedelta(seconds=1)).total_seconds())
     assert reconcile_counted(REF, app.rooms) is not None
     assert gate(app)[0] != "action_required"
+
+
+def test_the_rest_grows_with_each_look_that_never_returned() -> None:
+    rests = [rest_after(MOST_BEGUN + more).total_seconds() for more in range(5)]
+    assert rests == [5, 20, 80, 320, 900]
+    assert rest_after(10_000) == LONGEST_REST
 
 
 def test_a_look_that_fails_or_ends_is_no_look_that_never_returned() -> None:

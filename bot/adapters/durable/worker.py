@@ -274,7 +274,7 @@ class Worker:
             missed = self._work.missed_targets()
             if missed:
                 log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
-                self._worklist.want(missed, self._work.now(), at_once=True)
+                self._worklist.want(missed, self._work.now())
         except Exception as error:
             tell("nothing found of what no delivery told of", error, {})
 
