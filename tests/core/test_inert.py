@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import BREAK, Prose, code, fence_for, fenced_row, markdown, one_line, prose, step_text, summary
+from bot.core.inert import (
+    BREAK,
+    Prose,
+    code,
+    fence_for,
+    fenced_row,
+    markdown,
+    one_line,
+    prose,
+    sentence,
+    step_text,
+    summary,
+)
 
 HOSTILE = st.text(
     alphabet=st.sampled_from(list("`@<>!-#&|*_[]()~\\$:/w.\n\r\x1b\x00é\u202e\u200b\ud800a1 ")), max_size=60
@@ -184,3 +196,27 @@ def test_no_document_grows_beyond_its_limit(rows: list[list[str]], share: int, l
     text = fit(blocks, limit, "cut")
     assert len(text) <= limit
     assert text.count("<details>") == text.count("</details>")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("comment `/verl-e2e run` now", "comment `/verl-e2e run` now"),
+        ("`a` and `b`", "`a` and `b`"),
+        ("no code *here*", "no code \\*here\\*"),
+        ("one ` alone", "one \\` alone"),
+        ("```", "\\`\\`\\`"),
+        ("``a``", "\\`\\`a\\`\\`"),
+        ("cut in `the mid ...", "cut in `the mid ...`"),
+        ("`a|b`", "<code>a\\|b</code>"),
+        ("`@all`", "`@all`"),
+        ("", ""),
+    ],
+)
+def test_what_stands_between_two_backticks_is_code(text: str, shown: str) -> None:
+    assert sentence(text) == shown
+
+
+def test_a_sentence_that_is_prose_stays_as_it_is() -> None:
+    assert sentence(prose("`{what}` and {what}", what="a*b")) == "`a*b` and a\\*b"
+    assert len(sentence(prose("{what}", what="a" * 90), 20)) <= 24

@@ -1,0 +1,72 @@
+"""Why nothing starts: a few words that are the same everywhere, and what to do as code that can be copied."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from bot.config.policy import packaged_policy
+from bot.core.pulls.capabilities import Start
+from bot.core.pulls.holding import BROKEN_CONTRACT, DRAFT, Hold, hold, hold_of_plan
+from bot.core.pulls.ledger import Asked
+from bot.core.pulls.pull import MergeGroup, Pull, PullState
+from bot.core.pulls.situation import CLOSED, Situation
+from bot.core.pulls.trust import NeedsApproval
+from tests.fakes.shown_pull import BASE, FAILED, HEAD, NOW, REF, shown_situation
+
+
+def situation(**changes: object) -> Situation:
+    known = shown_situation(*FAILED)
+    pull = {name: changes.pop(name) for name in ("draft", "state") if name in changes}
+    assert isinstance(known.target, Pull)
+    return replace(known, target=replace(known.target, **pull), **changes)  # type: ignore[arg-type]
+
+
+def asked(verb: str, minute: int = 0) -> Asked:
+    return Asked(
+        source=f"comment:{minute}:1",
+        repository=REF.repository,
+        number=REF.number,
+        actor="ann",
+        verb=verb,
+        head_sha=HEAD,
+        at=NOW + timedelta(minutes=minute),
+    )
+
+
+HOLDS: tuple[tuple[dict[str, object], str, str], ...] = (
+    ({}, "", ""),
+    ({"state": PullState.CLOSED}, CLOSED, ""),
+    ({"problem": "no commit"}, "no commit", ""),
+    ({"broken": ("gone",)}, BROKEN_CONTRACT, ""),
+    ({"draft": True}, DRAFT, "mark the pull request ready for review"),
+    ({"trust": NeedsApproval("a fork")}, "awaiting approval: a fork", f"`/verl-e2e approve {HEAD}`"),
+    ({"entries": (asked("cancel"),)}, "cancelled by ann", "`/verl-e2e run`"),
+    ({"entries": (asked("cancel"), asked("run", 1))}, "", ""),
+    ({"state": PullState.CLOSED, "draft": True, "broken": ("gone",)}, CLOSED, ""),
+)
+
+
+@pytest.mark.parametrize(("changes", "told", "action"), HOLDS)
+def test_why_nothing_starts(changes: dict[str, object], told: str, action: str) -> None:
+    found = hold(situation(**changes))
+    assert (found.sentence if found else "") == told
+    assert action in (found.action if found else "")
+    assert (found is not None and found.cancelled) == told.startswith("cancelled")
+    assert hold_of_plan(situation(**changes)) == found
+
+
+@pytest.mark.parametrize(("entries", "held"), (((), True), ((asked("run"),), False)))
+def test_where_the_policy_wants_it_somebody_has_to_ask(entries: tuple[Asked, ...], held: bool) -> None:
+    policy = packaged_policy()
+    asks = replace(policy, gate=replace(policy.gate, start=Start.ASKED))
+    assert hold(situation(policy=asks, entries=entries)) is None
+    found = hold_of_plan(situation(policy=asks, entries=entries))
+    assert (found is not None) is held
+    assert found is None or "`/verl-e2e run`" in found.action
+    group = MergeGroup(REF.repository, "main", BASE, HEAD)
+    assert hold_of_plan(replace(shown_situation(*FAILED), target=group, policy=asks)) is None
+
+
+def test_a_hold_without_more_of_a_reason_is_its_few_words() -> None:
+    assert Hold("cancelled by ann").sentence == "cancelled by ann"
