@@ -89,7 +89,7 @@ class Planner:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
         unknown = self._stand_ins(change, policy.reach)
-        if not unknown and not any(_is_source(one, policy.reach) for one in change.paths):
+        if not unknown and not any(_compared(one, policy.reach) for one in change.paths):
             inside = self._requirements(change, policy.reach)
             known = Effects(inside, {}, (_NO_SOURCE,))
             return Planned(change, plan(change, policy, asked, known), known)
@@ -198,9 +198,8 @@ class Planner:
         pairs = [
             pair
             for one in change.paths
-            if _is_source(one, reach)
-            for pair in [(one.old_path or one.path, one.path)]
-            if not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
+            if (pair := _compared(one, reach)) is not None
+            and not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
         ]
         wanted = [
             tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
@@ -270,10 +269,16 @@ def _set_aside(path: str, policy: Policy) -> bool:
     return any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
 
 
-def _is_source(one: ChangedPath, reach: ReachPolicy) -> bool:
-    """Whether the inside is compared: source on both sides."""
+def _compared(one: ChangedPath, reach: ReachPolicy) -> tuple[str, str] | None:
+    """The names of the two versions to compare, None where no side is source.
+
+    A file that becomes source by its new name is new there, and one that was source by its old name is gone.
+    """
     names = (one.old_path or one.path, one.path)
-    return one.submodule is None and all(module_name(name, reach.roots) for name in names)
+    sources = [name for name in dict.fromkeys(names) if module_name(name, reach.roots)]
+    if one.submodule is not None or not sources:
+        return None
+    return (sources[0], sources[-1])
 
 
 def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, str]:

@@ -215,6 +215,23 @@ def test_a_file_that_a_link_among_the_sources_leads_to_counts_as_source() -> Non
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    (
+        ("examples/fast.py", f"{TOP}diffusion/fast.py"),
+        ("docs/fast.md", f"{TOP}diffusion/fast.py"),
+        (f"{TOP}diffusion/fast.py", "docs/fast.md"),
+        (f"{TOP}diffusion/fast.py", f"{TOP}recipes/fast.py"),
+    ),
+)
+def test_a_rename_into_or_out_of_the_imported_sources_is_never_nothing(old: str, new: str) -> None:
+    guarded = "try:\n    from megatron.bridge.diffusion import fast\nexcept ImportError:\n    fast = None\n"
+    base: Files = {**BASE, ASIDE: guarded, old: "import os\n"}
+    head: Files = {**{path: text for path, text in base.items() if path != old}, new: "import os\n"}
+    planner = Planner(FakeTrees({"base": base, "head": head}, renames={old: new}), USES, FakeSummaries())
+    assert 0 in [int(level) for level in planner.plan("base", "head", POLICY).plan.levels]
+
+
+@pytest.mark.parametrize(
     "new",
     (
         edited(CORE, "LIMIT = 3", "LIMIT = 3  # three"),
