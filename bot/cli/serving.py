@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from bot.wiring.app import Service
 
 
+_SWITCH_S = 0.001
+
+
 @click.command()
 @click.option(
     "--check", is_flag=True, help="Read the settings, open the database and the key, say so, and start nothing."
@@ -80,6 +83,8 @@ def listen(settings: "Settings", service: "Service") -> None:
         ws="none",
         timeout_graceful_shutdown=10,
     )
+    # A webhook is answered beside several working threads; each may hold the interpreter for this long.
+    sys.setswitchinterval(_SWITCH_S)
     # uvicorn sends itself the signal again once it has ended, and the worker has to end in order too.
     signal.signal(signal.SIGTERM, lambda *_: None)
     service.start()

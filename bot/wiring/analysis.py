@@ -1,6 +1,7 @@
 """What strangers wrote is read in child processes: the service's end, and the child's."""
 
 import shutil
+import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from bot.core.planning.plan import Plan
 from bot.core.pulls.check_runs import Annotation
 from bot.core.pulls.commands import PREFIX, CommandLine
 from bot.core.pulls.ledger import Run
-from bot.core.pulls.pull import MergeGroup, Target
+from bot.core.pulls.pull import MergeGroup, Pull, Target
 from bot.core.pulls.verdict_parts import VerdictDocument
 from bot.core.rules import Policy
 from bot.handlers.analysis import DirectAnalysis
@@ -31,7 +32,9 @@ from bot.wiring.folders import run_folders
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "bot.wiring.analysis:child"
-_PLANNING = Limits(memory_bytes=1 << 30, cpu_s=60, wall_s=120.0)
+_PLANNING = Limits(memory_bytes=1 << 30, cpu_s=30, wall_s=90.0)
+# How long a fork's plan waits for another fork's before its look is put off.
+_FORK_PATIENCE_S = 2.0
 # A log may be long: what is read of it has limits of its own, see `bot.adapters.logs`.
 _JUDGING = Limits(memory_bytes=2 << 30, cpu_s=300, wall_s=600.0)
 _UNPACKING = Limits(memory_bytes=512 << 20, cpu_s=120, wall_s=300.0)
@@ -51,12 +54,17 @@ class Place:
 
 
 class LimitedAnalysis:
-    """An `Analysis` in child processes: planning, judging and unpacking two at a time, comments beside them."""
+    """An `Analysis` in child processes: planning, judging and unpacking two at a time, comments beside them.
+
+    Of forks one is planned at a time, and where others wait their looks are put off: so a place and the workers are
+    left for the repository's own branches, however many strangers push what takes long.
+    """
 
     def __init__(self, place: Path, web_url: str, summaries: Path, mirrors: Mirrors) -> None:
         self._place = Place(place, web_url, summaries)
         self._mirrors = mirrors
         self._processes = LimitedProcesses(_ENTRY, at_once=2)
+        self._forks = threading.BoundedSemaphore(1)
         # What people say never waits behind a plan.
         self._comments = LimitedProcesses(_ENTRY, at_once=1)
 
@@ -66,9 +74,16 @@ class LimitedAnalysis:
         self._comments.close()
 
     def plan(self, target: Target, policy: Policy) -> Planned:
-        """The plan of a target."""
-        found: Planned = self._asked("plan", [target], (target, policy))
-        return found
+        """The plan of a target; a passing ForgeError while the plan of another fork takes its time."""
+        fork = isinstance(target, Pull) and target.from_fork
+        if fork and not self._forks.acquire(timeout=_FORK_PATIENCE_S):
+            raise ForgeError("Other pull requests of forks are being planned", passing=True, wait_s=_FORK_PATIENCE_S)
+        try:
+            found: Planned = self._asked("plan", [target], (target, policy))
+            return found
+        finally:
+            if fork:
+                self._forks.release()
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""

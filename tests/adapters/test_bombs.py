@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from bot.config.policy import load_policy
 from bot.core.levels import Level
 from bot.core.pulls.pull import Pull, PullRef, PullState
 from bot.handlers.planning import Planner
-from bot.ports import LimitError
+from bot.ports import ForgeError, LimitError
 from bot.wiring.analysis import LimitedAnalysis
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
@@ -38,7 +39,7 @@ def analysis(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     made.close()
 
 
-def pull_of(world: World, head: str, number: int = 1) -> Pull:
+def pull_of(world: World, head: str, number: int = 1, owner: str = "carol") -> Pull:
     git = world.repository.git
     git.update_ref(f"refs/pull/{number}/head", head)
     base = git.text("rev-parse", "refs/heads/main")
@@ -47,7 +48,7 @@ def pull_of(world: World, head: str, number: int = 1) -> Pull:
         base_branch="main",
         base_sha=base,
         head_sha=head,
-        head_repository="carol/bridge",
+        head_repository=f"{owner}/bridge",
         author="carol",
         author_association="NONE",
         draft=False,
@@ -68,7 +69,7 @@ def test_a_bomb_is_planned_by_its_names_or_refused_in_a_sentence(
         levels = analysis.plan(pull, POLICY).plan.levels
     # What could not be read is never "nothing".
     assert Level.SMOKE in levels
-    # With other work beside it; the limits themselves are 60 s of one core and 120 s in all.
+    # With other work beside it; the limits themselves are 30 s of one core and 90 s in all.
     assert time.monotonic() - began < 150
 
 
@@ -77,7 +78,8 @@ def test_an_ordinary_change_is_planned_as_it_is_in_this_process(world: World, an
     pull = pull_of(world, head, 2)
     found = analysis.plan(pull, POLICY)
     repository = GitRepository(world.repository.git.path)
-    here = Planner(repository, packaged_uses(), SummaryCache()).plan(pull.base_sha, head, POLICY)
+    uses = packaged_uses("the service plans without a verl checkout")
+    here = Planner(repository, uses, SummaryCache()).plan(pull.base_sha, head, POLICY)
     assert found == here
 
 
@@ -106,3 +108,21 @@ def test_a_comment_of_any_shape_is_understood_or_holds_no_command(analysis: Limi
 def test_a_short_comment_needs_no_process(analysis: LimitedAnalysis) -> None:
     assert [line.text for line in analysis.commands("/verl-e2e plan")] == ["/verl-e2e plan"]
     assert analysis.commands("x" * 100_000) == ()
+
+
+def test_plans_of_forks_leave_a_place_for_the_repositorys_own_branches(world: World, analysis: LimitedAnalysis) -> None:
+    base = world.repository.git.text("rev-parse", "refs/heads/main")
+    slow = pull_of(world, COMMITS["a long expression"](Bombs(world.repository.git, base)), 3)
+    fork, own = pull_of(world, base, 4), pull_of(world, base, 5, world.full_name.partition("/")[0])
+    assert (slow.from_fork, own.from_fork) == (True, False)
+    with ThreadPoolExecutor(8) as pool:
+        # Each takes a second or more, so that one of them always waits for another.
+        forks = [pool.submit(analysis.plan, slow if number % 2 else fork, POLICY) for number in range(7)]
+        began = time.monotonic()
+        assert analysis.plan(own, POLICY).change.paths == ()
+        assert time.monotonic() - began < 60
+        ended = [one.exception() for one in forks]
+    put_off = [error for error in ended if isinstance(error, ForgeError)]
+    assert put_off
+    assert all(error.passing for error in put_off)
+    assert len(put_off) < len(forks)
