@@ -205,6 +205,58 @@ def test_what_a_tree_does_to_the_sources_is_never_nothing(new: Mapping[str, str 
     assert 0 in levels(new)
 
 
+NAMES = f"{TOP}models/conversion/names.py"
+EXTRA = f"{TOP}models/conversion/extra.py"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "expected"),
+    (
+        # A name comes that something asks for, and does without today.
+        (
+            {EXTRA: "try:\n    from .names import fifth\nexcept ImportError:\n    fifth = None\n"},
+            "def fifth(): ...\n",
+            [0],
+        ),
+        ({EXTRA: "fifth = None\n"}, "def fifth(): ...\n", []),
+        ({EXTRA: "from .names import *\n"}, "def fifth(): ...\n", [0]),
+        # A list of public names.
+        ({EXTRA: "from .names import *\n"}, "__all__ = ['first']\n", [0]),
+        ({EXTRA: "from .names import first\n"}, "__all__ = ['first']\n", []),
+        # One more name of a module that is imported above.
+        ({EXTRA: "from typing import Any\n"}, "from typing import Any\n", []),
+        ({EXTRA: "if first:\n    from typing import Any\n"}, "from typing import Any\n", [0]),
+        ({EXTRA: "from other import Any\n"}, "from other import Any\n", [0]),
+        ({EXTRA: ""}, "import math\n", [0]),
+        ({EXTRA: "import math\n"}, "import math\n", []),
+    ),
+)
+def test_what_comes_at_import_is_nothing_only_where_the_program_proves_it(
+    base: Files, head: str, expected: list[int]
+) -> None:
+    importing = edited(CORE, "from . import names\n", "from . import extra, names\n")
+    old: Files = {**BASE, **importing, **base, NAMES: str(BASE[NAMES])}
+    new: Files = {**old, NAMES: head + str(BASE[NAMES])}
+    planner = Planner(FakeTrees({"base": old, "head": new}), USES, FakeSummaries())
+    assert [int(level) for level in planner.plan("base", "head", POLICY).plan.levels] == expected
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    (("", []), ("Plain", []), ("Hooked", [0]), ("foreign.Thing", [0]), ("metaclass=Meta", [0])),
+)
+def test_a_method_comes_unseen_only_in_a_class_whose_bases_have_no_hooks(base: str, expected: list[int]) -> None:
+    text = (
+        "import foreign\n\n\nclass Plain:\n    pass\n\n\nclass Hooked:\n    def __init_subclass__(cls): ...\n\n\n"
+        f"class Meta(type):\n    pass\n\n\nclass Unread({base}):\n    size = 1\n"
+    )
+    importing = edited(CORE, "from . import names\n", "from . import extra, names\n")
+    old: Files = {**BASE, **importing, EXTRA: text}
+    new: Files = {**old, EXTRA: f"{text}\n    def unread(self):\n        return 1\n"}
+    planner = Planner(FakeTrees({"base": old, "head": new}), USES, FakeSummaries())
+    assert [int(level) for level in planner.plan("base", "head", POLICY).plan.levels] == expected
+
+
 def test_a_file_that_a_link_among_the_sources_leads_to_counts_as_source() -> None:
     linked: Files = {**BASE, f"{TOP}peft/extra.py": LinkTo("../../../../tools/run.py")}
     head: Files = {**linked, "tools/run.py": "exit(1)\n"}
