@@ -9,6 +9,7 @@ from bot.core.pulls.pull import PullRef
 from bot.core.pulls.references import Reference
 from bot.core.pulls.webhook_events import CommentEvent, Event
 from bot.handlers.app_rooms import AppRooms
+from bot.handlers.base_changes import outdated
 from bot.handlers.hearing import hear
 from bot.handlers.reconciling import reconcile
 from bot.ports import Comment, Ledger, UnknownPullError
@@ -106,11 +107,16 @@ def _look(reference: Reference, here: Here) -> None:
 
 
 def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
-    """The open pull requests with a run that is not over; one that cannot be seen any more is passed over."""
-    for pull in here.rooms.pulls.open_pulls(repository):
+    """The open pull requests with a run that is not over, and those whose base got another policy since their look.
+
+    One that cannot be seen any more is passed over.
+    """
+    pulls = here.rooms.pulls.open_pulls(repository)
+    changed = {pull.ref for pull in outdated(pulls, here.rooms)}
+    for pull in pulls:
         try:
             runs = here.rooms.ledger.runs(repository, number=pull.ref.number)
         except UnknownPullError:
             continue
-        if any(not run.state.final for run in runs):
+        if pull.ref in changed or any(not run.state.final for run in runs):
             yield pull.ref

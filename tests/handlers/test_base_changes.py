@@ -1,0 +1,48 @@
+"""Which open pull requests a change of their base's policy concerns."""
+
+from dataclasses import replace
+from typing import cast
+
+from bot.config.policy import POLICY_PATH
+from bot.core.pulls.pull import PullRef
+from bot.handlers.acting import DerivedMemory, Here, busy_pulls
+from bot.handlers.base_changes import outdated
+from bot.handlers.reconciling import reconcile
+from tests.fakes.app import POLICY, REF, REPOSITORY, App
+from tests.fakes.trees import sha
+
+
+def change_policy(app: App, text: str) -> None:
+    app.hub.files[(sha(text), POLICY_PATH)] = text.encode()
+    app.hub.tips["main"] = sha(text)
+
+
+def outdated_now(app: App) -> list[int]:
+    return [pull.ref.number for pull in outdated(app.hub.open_pulls(REPOSITORY), app.rooms)]
+
+
+def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
+    app = App()
+    pull = app.open(path="docs/a.md")
+    app.hub.pulls[8] = replace(pull, ref=PullRef(REPOSITORY, 8), head_sha=sha("never looked at"))
+    assert outdated_now(app) == []
+    reconcile(REF, app.rooms)
+    assert outdated_now(app) == []
+    change_policy(app, f"{POLICY}# newer\n")
+    assert outdated_now(app) == [7]
+    app.restart()
+    assert outdated_now(app) == [7]
+    reconcile(REF, app.rooms)
+    assert outdated_now(app) == []
+    del app.hub.tips["main"]
+    assert outdated_now(app) == [7]
+
+
+def test_the_sweep_of_the_workflows_looks_at_what_a_policy_concerns() -> None:
+    app = App()
+    app.open(path="docs/a.md")
+    reconcile(REF, app.rooms)
+    here = Here(app.rooms, cast(DerivedMemory, app.ledger), lambda _: None, 0.0)
+    assert list(busy_pulls(REPOSITORY, here)) == []
+    change_policy(app, f"{POLICY}# newer\n")
+    assert list(busy_pulls(REPOSITORY, here)) == [REF]
