@@ -21,6 +21,7 @@ from bot.adapters.ledger import SqlDeliveries, Store, open_store
 from bot.core.pulls.deliveries import Received
 from bot.web import BODY_BYTES, Door, PatientProtocol, create_app
 from bot.web.bodies import Bodies
+from bot.web.connections import MOST_WAITING
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -221,6 +222,8 @@ def test_half_heads_keep_no_delivery_out_and_are_closed(house: House) -> None:
     for stranger in strangers:
         stranger.sendall(b"POST /webhook HTTP/1.1\r\nHost: x\r\n")
     assert [post(house, X_GitHub_Delivery=f"{number}")[0] for number in range(40)] == [202] * 40
+    # The service holds no more of them than this, however many there are.
+    assert len(PatientProtocol._waiting) <= MOST_WAITING
     for stranger in strangers:
         with suppress(ConnectionResetError):
             assert stranger.recv(64) == b""

@@ -285,3 +285,9 @@ def test_a_document_with_endless_mistakes_is_told_in_one_sentence(run: Path, nam
     assert len(missing) == 1
     assert len(missing[0]) < 500
     assert time.process_time() - began < 15
+
+
+def test_mistakes_beyond_number_are_counted_and_not_listed(run: Path) -> None:
+    (run / "related.json").write_text(BOMBS["wrong roles"])
+    (told,) = (told for told in disk.read_record(run).missing if told.startswith("related.json"))
+    assert told == "related.json: 400,000 mistakes in it"
