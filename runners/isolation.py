@@ -14,6 +14,7 @@ from runners.cage import USER_NAME, Cage, Tools
 from runners.cage_paths import hidden_paths, read_paths
 from runners.findings import blocked, good, remark
 from runners.gate import run
+from runners.sealing import key_file
 from runners.worktrees import Trees
 
 _TRIAL_S = 20.0
@@ -45,7 +46,10 @@ def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
     tools = Tools(bwrap, setpriv, prlimit)
     with tempfile.TemporaryDirectory() as folder:
         cage = Cage(tools, Path(folder).resolve(), job.site.isolation, os.getuid())
-        hand_folder_over(cage.scratch, cage)
+        try:
+            hand_folder_over(cage.scratch, cage)
+        except OSError as error:
+            return Host(None, f"a folder cannot be given to user {cage.uid}: {error.strerror}")
         tried = run(("/bin/sh", "-c", "exec true"), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
     if tried.code != 0:
         return Host(None, f"a trial of bubblewrap gave {tried.ending}: {tried.last_error}")
@@ -57,13 +61,14 @@ def open_cage(job: Job, trees: Trees, tools: Tools, own: Path, out: Path, enviro
 
     `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner.
     """
+    kept = (out.resolve(), key_file(environ).parent)
     cage = Cage(
         tools,
         own / "suspect",
         job.site.isolation,
         os.getuid(),
-        reads=read_paths(job, trees, environ),
-        hidden=(out.resolve(), own, *hidden_paths(environ)),
+        reads=tuple(path for path in read_paths(job, trees, environ) if not _is_kept(path, kept)),
+        hidden=(*kept, own, *hidden_paths(environ)),
     )
     for folder in (*(cage.scratch / name for name in _FOLDERS), trees.cwd):
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +127,11 @@ def isolation_finding(job: Job, host: Host) -> Finding:
     if job.isolation is Isolation.REQUIRED:
         return blocked(Check.ISOLATION, f"{summary}; the job requires it", _FIX)
     return remark(Check.ISOLATION, f"{summary}; what the run recorded could have been written by the code itself", _FIX)
+
+
+def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:
+    """Whether a path that the job names leads to what is the recorder's alone."""
+    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder.resolve()) for folder in kept)
 
 
 def hand_folder_over(folder: Path, cage: Cage) -> None:

@@ -79,6 +79,8 @@ REASONS = pytest.StashKey[dict[str, str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A recorder of the tests signs with a key of its own, not with the user's.
+    os.environ.setdefault("VERL_E2E_RECORDER_KEY", str(Path(tempfile.mkdtemp(prefix="verl-e2e-key-")) / "recorder.key"))
     config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
 
 

@@ -12,7 +12,7 @@ from bot.config.access import CapabilityGrants, GateKeys, OverrideKeys
 from bot.config.problems import closest
 from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
-from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Patch, Sha, Variable
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Isolation, Patch, Sha, Variable
 from bot.core.levels import VARIANTS, Level
 from bot.core.rules import (
     ChoiceOfTests,
@@ -172,6 +172,8 @@ class PolicyFile(Document):
     features: tuple[_Feature, ...] = ()
     patches: tuple[Patch, ...] = ()
     require_bridge_checks: bool = True
+    # Whether a job may run where the code under test cannot be kept apart from the recorder; a fork's never may.
+    isolation: Isolation = Isolation.PREFERRED
     bridge_tests: tuple[Text, ...] = ()
     bridge_test_choice: _TestChoice | None = None
     time_limit_s: _Limits = _Limits()
@@ -226,6 +228,7 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         bridge_tests=file.bridge_tests,
         test_choice=_test_choice(file.bridge_test_choice) if file.bridge_test_choice else ChoiceOfTests(),
         require_bridge_checks=file.require_bridge_checks,
+        isolation=file.isolation,
         time_limits=TimeLimits(
             file.time_limit_s.default, {Level(int(name)): limit for name, limit in file.time_limit_s.levels.items()}
         ),

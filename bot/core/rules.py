@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Patch
+from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, Patch
 from bot.core.levels import Level
 from bot.core.pulls.capabilities import (
     DEFAULT_ACCESS,
@@ -203,6 +203,8 @@ class Policy:
     # What may be overridden, by how many people and for how long.
     overrides: OverrideRules = DEFAULT_OVERRIDE_RULES
     verl_repository: str = ""
+    # Whether jobs may run where the code under test cannot be kept apart from the recorder.
+    isolation: Isolation = Isolation.PREFERRED
     # SHA-256 of the file's text, empty where it is not known: the same digest, the same policy.
     text_digest: str = ""
 

@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from bot.core.jobs import Checkpoint, Job, Patch, SiteProfile
+from bot.core.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level, Variant, variant_named
 from bot.core.planning.build import BuildError, build_job, select_patches
 from bot.core.planning.contract import Kind
 from bot.core.planning.plan import JobOutline, Plan, plan, with_tests
 from bot.core.pulls.ledger import Run, RunState
-from bot.core.pulls.pull import Target, repository_of
+from bot.core.pulls.pull import Pull, Target, repository_of
 from bot.core.pulls.wanted import WantedJob
 from bot.core.pulls.wishes import Entry, Wish, baseline_wish, wishes
 from bot.core.rules import Policy
@@ -65,7 +65,10 @@ def prepare(
             raise
         return Prepared(problem=str(error))
     broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
-    builder = _Builder(policy, trees, rooms)
+    # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
+    stranger = isinstance(target, Pull) and target.from_fork
+    strict = replace(policy, isolation=Isolation.REQUIRED) if stranger else policy
+    builder = _Builder(strict, trees, rooms)
     wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
     wanted += _baselines(found, policy, entries, runs, builder)
     unique = {one.id: one for one in reversed(wanted)}

@@ -13,6 +13,7 @@ from bot.adapters.limited import LimitedProcesses, Limits, StepError
 from bot.adapters.markdown import SHORT_COMMENT, command_lines
 from bot.adapters.mirror import Mirrors
 from bot.adapters.reach_cache import SummaryCache
+from bot.adapters.sealing import public_keys
 from bot.config.callers import packaged_uses
 from bot.core.jobs import Job
 from bot.core.parity.bands import Bands
@@ -51,6 +52,8 @@ class Place:
     """Where repositories are cloned from."""
     summaries: Path
     """The folder of the kept summaries."""
+    recorders: Path | None = None
+    """The public keys of the recorders that must have signed a run folder; None where GitHub attests it instead."""
 
 
 class LimitedAnalysis:
@@ -60,8 +63,10 @@ class LimitedAnalysis:
     left for the repository's own branches, however many strangers push what takes long.
     """
 
-    def __init__(self, place: Path, web_url: str, summaries: Path, mirrors: Mirrors) -> None:
-        self._place = Place(place, web_url, summaries)
+    def __init__(
+        self, place: Path, web_url: str, summaries: Path, mirrors: Mirrors, *, recorders: Path | None = None
+    ) -> None:
+        self._place = Place(place, web_url, summaries, recorders)
         self._mirrors = mirrors
         self._processes = LimitedProcesses(_ENTRY, at_once=2)
         self._forks = threading.BoundedSemaphore(1)
@@ -152,9 +157,9 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
 def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
     mirrors = Mirrors(place.mirrors, place.web_url, (GitRepository, GitError), ask=ask)
     # Bands of our own, so that those which a run folder brings along are never believed.
-    return DirectAnalysis(
-        mirrors.changes, packaged_uses(_NO_CHECKOUT), SummaryCache(place.summaries), run_folders(Bands())
-    )
+    keys = public_keys(place.recorders) if place.recorders else None
+    folders = run_folders(Bands(), keys=keys)
+    return DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), SummaryCache(place.summaries), folders)
 
 
 def _nothing(_: object) -> object:

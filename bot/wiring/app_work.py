@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
-from bot.adapters.dispatch.local_backend import LocalBackend
+from bot.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
 from bot.adapters.durable import Work
 from bot.adapters.git import GitError, GitRepository
 from bot.adapters.github.administration import GithubAdministration
@@ -120,7 +120,8 @@ def app_rooms(
         token=lambda repository: tokens.token(repository) if tokens else None,
         surroundings=environ,
     )
-    analysis = LimitedAnalysis(settings.data, web_of(github.api_url), settings.data, mirrors)
+    recorders = settings.data / "local" / PUBLIC_KEYS if settings.backend == "local" else None
+    analysis = LimitedAnalysis(settings.data, web_of(github.api_url), settings.data, mirrors, recorders=recorders)
     rooms = AppRooms(
         pulls=GithubPulls(github),
         conversation=GithubConversation(github),

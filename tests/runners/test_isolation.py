@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,11 +41,13 @@ class Scene:
     out: Path
     runner_temp: Path
     port: int
+    holder: int
 
     def targets(self, **more: Any) -> dict[str, Any]:
         return {
-            "recorder": os.getpid(),
-            "canary": CANARY,
+            "recorder": self.holder,
+            "canary": [CANARY[:9], CANARY[9:]],
+            "stranger": "600.0625",
             "out": str(self.out),
             "files": [str(path) for path in sorted(self.runner_temp.iterdir()) if path.is_file()],
             "socket": str(self.runner_temp / "docker.sock"),
@@ -59,12 +62,11 @@ class Scene:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    yield from make_scene(tmp_path, monkeypatch)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    yield from make_scene(tmp_path)
 
 
-def make_scene(folder: Path, monkeypatch: pytest.MonkeyPatch, network: Network = Network.HOST) -> Iterator[Scene]:
-    monkeypatch.setenv("VERL_E2E_CANARY", CANARY)
+def make_scene(folder: Path, network: Network = Network.HOST) -> Iterator[Scene]:
     for name in ("out", "runner", "model", "bridge", "private", "work"):
         (folder / name).mkdir()
     (folder / "out/events.jsonl").write_text("{}\n")
@@ -74,13 +76,16 @@ def make_scene(folder: Path, monkeypatch: pytest.MonkeyPatch, network: Network =
     (folder / "model/config.json").write_text("{}")
     Path("/dev/shm/verl-e2e-of-the-host").write_text("x")
     cage = caged(folder, network)
-    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as docker:
+    # What a runner's process holds; our own environment shows in /proc as it was at our start.
+    sleep = subprocess.Popen(("sleep", "600.0625"), env={"TOKEN": CANARY})
+    with socket.socket() as listener, socket.socket(socket.AF_UNIX) as docker, sleep as holder:
         listener.bind(("127.0.0.1", 0))
         listener.listen(8)
         docker.bind(str(folder / "runner/docker.sock"))
         docker.listen(8)
         (folder / "runner/docker.sock").chmod(0o666)
-        yield Scene(cage, folder, folder / "out", folder / "runner", listener.getsockname()[1])
+        yield Scene(cage, folder, folder / "out", folder / "runner", listener.getsockname()[1], holder.pid)
+        holder.kill()
     Path("/dev/shm/verl-e2e-of-the-host").unlink()
 
 
@@ -117,6 +122,17 @@ def test_nothing_that_a_hostile_change_tries_gains_it_anything(scene: Scene) -> 
     assert sorted(path.name for path in scene.out.iterdir()) == ["events.jsonl"]
 
 
+def test_the_same_program_outside_a_cage_gains_what_the_cage_keeps_from_it(scene: Scene) -> None:
+    only = ["environments", "other_processes", "write_run_folder", "read_run_folder"]
+    only += ["runner_files", "docker_socket", "shared_memory"]
+    if os.getuid() == 0:
+        only += ["recorder_memory", "recorder_root", "privileges"]
+    env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(only=only))}
+    done = run((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, timeout_s=60)
+    rows = [json.loads(line[8:]) for line in done.stdout.splitlines() if line.startswith("SUSPECT ")]
+    assert {row["attack"] for row in rows if row["gained"]} == set(only)
+
+
 def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data/config.json").write_text("read me")
@@ -127,8 +143,8 @@ def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_pa
 
 
 @pytest.fixture
-def closed_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    yield from make_scene(tmp_path, monkeypatch, Network.NONE)
+def closed_network(tmp_path: Path) -> Iterator[Scene]:
+    yield from make_scene(tmp_path, Network.NONE)
 
 
 def test_without_a_network_the_host_cannot_be_reached_and_the_loopback_device_works(closed_network: Scene) -> None:
@@ -241,6 +257,35 @@ def test_a_folder_that_the_code_may_not_leave_holds_no_setuid_program_of_another
     attack(scene)
     left = (scene.cage.outbox / "setuid").lstat()
     assert left.st_uid == scene.cage.uid
+
+
+def test_an_ordinary_user_keeps_his_secrets_too() -> None:
+    """The same scene with a recorder that is not root: a user namespace takes the place of another user."""
+    if os.getuid() != 0:
+        return  # every other test of this file ran so already
+    tests = Path(__file__).resolve()
+    shown = (
+        test_nothing_that_a_hostile_change_tries_gains_it_anything,
+        test_a_survivor_that_hides_from_every_search_is_dead_when_the_program_has_ended,
+        test_what_the_code_leaves_in_its_folder_is_read_as_plain_files_or_not_at_all,
+    )
+    user = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
+    with tempfile.TemporaryDirectory() as home:
+        os.chown(home, 1000, 1000)
+        options = (
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(tests.parents[2] / "pyproject.toml"),
+            f"--basetemp={home}/t",
+        )
+        words = (*user, sys.executable, "-m", "pytest", *options, *(f"{tests}::{test.__name__}" for test in shown))
+        env = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            words, env=env, cwd=tests.parents[2], capture_output=True, text=True, check=False, timeout=300
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 def _until(found: Any) -> None:

@@ -61,8 +61,9 @@ time.sleep(600)
 
 
 @pytest.fixture
-def environ() -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "GITHUB_TOKEN": "ghp_" + "a" * 36}
+def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    own = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "GITHUB_TOKEN": "ghp_" + "a" * 36}
+    return {**own, "VERL_E2E_RECORDER_KEY": str(tmp_path_factory.mktemp("key") / "recorder.key")}
 
 
 def _job(world: World, tmp_path: Path, trainer: str, **changes: Any) -> Job:

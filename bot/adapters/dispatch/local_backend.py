@@ -33,6 +33,10 @@ from bot.core.secret_patterns import is_secret_name
 from bot.ports import BackendError, Clock, Progress
 
 ORDER_VARIABLE = "VERL_E2E_ORDER"
+KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
+_KEY = "recorder.key"
+# The public half of the key by which this machine's recorder signs run folders, below the backend's root.
+PUBLIC_KEYS = f"{_KEY}.pub"
 RUN_FOLDER = "run"
 RUNNER_LOG = "runner.log"
 _TAIL_BYTES = 64 * 1024
@@ -231,7 +235,7 @@ class LocalBackend:
                 stderr=log,
                 start_new_session=True,
                 pass_fds=locks,
-                env={**self._environ, ORDER_VARIABLE: folder.name},
+                env={**self._environ, ORDER_VARIABLE: folder.name, KEY_VARIABLE: str(self._root / _KEY)},
             )
         # A child that nobody waits for stays in the process table; the service may well outlive the run.
         threading.Thread(target=runner.wait, daemon=True).start()

@@ -111,6 +111,7 @@ def build_job(
         features=tuple(JobFeature(name=one.name, active_when=dict(one.active_when)) for one in outline.features),
         family=outline.family,
         time_limit_s=policy.time_limits.of(variant.level),
+        isolation=policy.isolation,
         site=site,
     )
 

@@ -1,0 +1,121 @@
+"""Whole runs of a hostile Bridge head, and hosts that cannot keep it apart."""
+
+import io
+import json
+import os
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.adapters.folder import read_record
+from bot.adapters.logs import open_log
+from bot.adapters.sealing import public_keys, read_seal
+from bot.core.jobs import Isolation, Job, Repository
+from bot.core.judging.verdict import Result, judge
+from bot.core.record import Check, EndReason, Finding, Gpu
+from runners.isolation import Host, find_isolation, isolation_finding
+from runners.preflight_host import Device, Devices
+from runners.run import run_job
+from tests.runners.world import BRIDGE, VERL, World, commit
+
+pytestmark = [pytest.mark.host]
+
+SUSPECT = (Path(__file__).resolve().parents[1] / "fixtures/hostile/suspect.py").read_text()
+ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
+TRAINER = "import megatron.bridge\nprint('trained')\n"
+HARMLESS = {"survivor", "leave_traps", "workflow_commands", "network"}
+NO_TOOLS = Host(None, "bubblewrap (bwrap) is not installed")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", "/"),
+        "HF_TOKEN": "canary-of-the-recorder",
+        "VERL_E2E_RECORDER_KEY": str(tmp_path / "key/recorder.key"),
+    }
+
+
+def _run(job: Job, out: Path, environ: dict[str, str], **more: Any) -> None:
+    alone = nullcontext(Finding(check=Check.OTHER_RUNS, ok=True, summary="not looked for"))
+    given = {"environ": environ, "work": None, "stream": io.StringIO(), "alone": lambda: alone, **more}
+    run_job(job, out, devices=lambda: ONE_GPU, **given)
+
+
+def _hostile(world: World, tmp_path: Path, out: Path) -> Job:
+    bridge, verl = tmp_path / "bridge", tmp_path / "verl"
+    source = "src/megatron/bridge/__init__.py"
+    head = commit(bridge, {**BRIDGE, source: f"{SUSPECT}\nattack()\nimport megatron.core\n", ".gitmodules": ""})
+    device = {"verl/utils/device.py": "def get_device_name():\n    return 'cuda'\n", "verl/utils/__init__.py": ""}
+    sha = commit(verl, {**VERL, **device, "verl/trainer/main_ppo.py": TRAINER})
+    # The recorder sees to it that a job that names its folders gets none of them.
+    targets = {"recorder": os.getpid(), "canary": ["canary-of", "-the-recorder"], "out": str(out), "outbox": "."}
+    return world.job(
+        bridge=Repository(path=str(bridge), commit=head),
+        verl=Repository(path=str(verl), commit=sha),
+        megatron_lm=Repository(path=str(world.root / "mlm"), commit=world.megatron_commit),
+        bridge_tests=("tests/unit/test_good.py",),
+        process={"SUSPECT_TARGETS": json.dumps({**targets, "survivor": "/tmp/alive", "inputs": [str(bridge), "/usr"]})},
+        isolation=Isolation.REQUIRED,
+    )
+
+
+@pytest.mark.bwrap
+@pytest.mark.ray
+def test_a_hostile_head_changes_nothing_in_the_record_of_its_own_run(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    _run(_hostile(world, tmp_path, out), out, environ)
+    record = read_record(out)
+    assert record.environment is not None
+    assert record.environment.isolation is not None
+    assert record.environment.isolation.mode != "none"
+    assert "imports.jsonl" in record.environment.suspects_word
+    log = b"".join(open_log(out / "log.txt.zst")).decode()
+    rows = [json.loads(line[8:]) for line in log.splitlines() if line.startswith("SUSPECT ")]
+    assert len(rows) >= 25
+    assert {row["attack"] for row in rows if row["gained"]} <= HARMLESS
+    assert json.loads((out / "events.jsonl").read_text().splitlines()[-1])["data"] == {"processes": []}
+    time.sleep(1)
+    seal = read_seal(out, keys=public_keys(tmp_path / "key/recorder.key.pub"))
+    assert (seal.state, seal.problem) == ("signed", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bridge", "key", "out", "verl"]
+
+
+def test_a_job_that_requires_isolation_is_blocked_before_anything_of_it_has_run(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    job = _hostile(world, tmp_path, tmp_path / "out")
+    _run(job, tmp_path / "out", environ, isolation=lambda *_: NO_TOOLS)
+    events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
+    assert events[-2]["data"]["reason"] == EndReason.NOT_STARTED
+    assert {event["data"]["name"] for event in events if event["kind"] == "phase"} == {"repositories"}
+    verdict = judge(read_record(tmp_path / "out"), None)
+    assert verdict.result is Result.BLOCKED
+    assert "cannot be kept apart" in verdict.sentence
+    assert any("install bubblewrap" in followup for followup in verdict.followups)
+
+
+def test_a_run_without_isolation_says_so_on_its_card(world: World) -> None:
+    finding = isolation_finding(world.job(), NO_TOOLS)
+    assert (finding.ok, finding.blocking) == (False, False)
+    assert "could have been written by the code itself" in finding.summary
+
+
+def test_a_host_without_the_tool_is_found_out(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runners.isolation._UTILITIES", "/nowhere")
+    assert find_isolation(world.job(), {"PATH": "/nowhere"}).problem == NO_TOOLS.problem
+
+
+@pytest.mark.bwrap
+def test_a_tool_that_does_not_work_is_found_out(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho Creating new namespace failed >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr("runners.isolation._UTILITIES", f"{tmp_path}:/usr/bin:/bin:/usr/sbin:/sbin")
+    assert "Creating new namespace failed" in find_isolation(world.job(), {}).problem
