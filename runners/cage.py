@@ -65,7 +65,7 @@ class Cage:
     recorder_uid: int
     # Folders and files that the code may read, at the paths at which the recorder sees them.
     reads: tuple[Path, ...] = ()
-    # Folders of the recorder that stay out of sight even below one of `reads`.
+    # Folders and files of the recorder that stay out of sight even below one of `reads`.
     hidden: tuple[Path, ...] = ()
     # Files that take the place of the system's: path in the cage to path outside.
     replaced: Mapping[Path, Path] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Cage:
                 places[path] = _Kind.READ
         for path in self.hidden:
             # Below what is not in the cage at all there is nothing to hide.
-            if path.is_dir() and path not in places and _nearest(path, places) is _Kind.READ:
+            if path.exists() and path not in places and _nearest(path, places) is _Kind.READ:
                 places[path] = _Kind.EMPTY
         return places | {self.scratch: _Kind.WRITE}
 
@@ -177,7 +177,8 @@ class Cage:
             case _Kind.WRITE:
                 return [*words, "--bind", str(path), str(path)]
             case _Kind.EMPTY:
-                return [*words, "--perms", "0755", "--tmpfs", str(path)]
+                covered = ("--perms", "0755", "--tmpfs") if path.is_dir() else ("--ro-bind", "/dev/null")
+                return [*words, *covered, str(path)]
             case _Kind.TEMPORARY:
                 size = str(int(self.site.tmp_gib * _GIB))
                 return [*words, "--size", size, "--perms", "1777", "--tmpfs", str(path)]

@@ -61,7 +61,7 @@ def open_cage(job: Job, trees: Trees, tools: Tools, own: Path, out: Path, enviro
 
     `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner.
     """
-    kept = (out.resolve(), key_file(environ).parent)
+    kept = (out.resolve(), key_file(environ))
     cage = Cage(
         tools,
         own / "suspect",

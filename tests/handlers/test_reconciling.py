@@ -12,7 +12,7 @@ from bot.adapters.dispatch.local_backend import follow_ups
 from bot.adapters.folder import FolderError, read_record
 from bot.config.policy import POLICY_PATH
 from bot.core.facts import LogFacts
-from bot.core.jobs import Job
+from bot.core.jobs import Isolation, Job
 from bot.core.judging.outcome import Result
 from bot.core.levels import Level
 from bot.core.parity.bands import Bands
@@ -300,6 +300,7 @@ def test_a_fork_waits_for_an_approval_of_exactly_its_head(app: App) -> None:
     look(app)
     assert live(app) == [SMOKE]
     assert [run.from_fork for run in app.backend.live()] == [True]
+    assert {run.job.isolation for run in app.backend.live() if run.job} == {Isolation.REQUIRED}
     app.push("two")
     look(app)
     app.backend.settle()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,19 @@ def test_without_a_network_the_host_cannot_be_reached_and_the_loopback_device_wo
     )
     cage = closed_network.cage
     assert run((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=20, cage=cage).code == 0
+
+
+def test_what_is_the_recorders_stays_out_of_sight_below_a_folder_that_may_be_read(tmp_path: Path) -> None:
+    for name in ("data/out", "data/work", "model", "bridge"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/out/events.jsonl").write_text("hidden")
+    (tmp_path / "data/key").write_text("hidden")
+    (tmp_path / "data/rows").write_text("shown")
+    cage = caged(tmp_path, reads=(tmp_path / "data",))
+    cage = replace(cage, hidden=(tmp_path / "data/out", tmp_path / "data/key"))
+    words = ("sh", "-c", 'cd "$1"; cat rows key; ls out', "sh", str(tmp_path / "data"))
+    done = run(words, env={}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    assert (done.stdout, done.code) == ("shown", 0), done.stderr
 
 
 def test_a_survivor_that_hides_from_every_search_is_dead_when_the_program_has_ended(scene: Scene) -> None:
