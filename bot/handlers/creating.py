@@ -2,7 +2,7 @@
 
 What is about to be created is written down first. When nobody knows whether it was (the process was killed, the answer
 was lost), it is created again only after a list must show it. What was doubled all the same, for a list lagged longer,
-is looked for afterwards: see `doubles_due`.
+is looked for afterwards: see `end_doubles_of`.
 """
 
 from collections.abc import Callable
@@ -97,19 +97,23 @@ def was_begun(creation: Creation, rooms: AppRooms) -> bool:
     return kept is not None and kept.digest == _ASKED
 
 
-def doubles_due(creation: Creation, rooms: AppRooms) -> tuple[bool, float]:
-    """Whether doubles of the thing are to be looked for now, and in how many seconds the next time (0: never)."""
+def end_doubles_of(creation: Creation, end: Callable[[], None], rooms: AppRooms) -> float:
+    """Have doubles of the thing ended, by `end`, when it is time; gives in how many seconds to come again, 0 for never.
+
+    That it was done is written down afterwards, so that a kill in between lets it be done again.
+    """
     kept = _kept(creation, rooms)
     if kept is None or not kept.remote_id or kept.digest == _ASKED:
-        return False, 0.0
+        return 0.0
     age_s = (rooms.clock.now() - kept.at).total_seconds()
     looks = [number * rooms.lag_s for number in _LOOKS]
     looked = int(kept.digest.removeprefix(_LOOKED))
     if age_s < looks[looked]:
-        return False, looks[looked] - age_s
+        return min(looks[looked] - age_s, looks[looked])
+    end()
     last = looked + 1 == len(looks)
     _keep(creation, 0 if last else kept.remote_id, f"{_LOOKED}{0 if last else looked + 1}", kept.at, rooms)
-    return True, 0.0 if last else max(looks[-1] - age_s, 1.0)
+    return 0.0 if last else max(looks[-1] - age_s, 1.0)
 
 
 def _kept(creation: Creation, rooms: AppRooms) -> Posted | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.pull import Pull, PullState, Target
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.creating import Creation, begin, doubles_due, settle, unsettled_s, was_begun
+from bot.handlers.creating import Creation, begin, end_doubles_of, settle, unsettled_s, was_begun
 from bot.ports import BackendError
 
 UNSETTLED = "it may have been started before, and GitHub's list of runs may not show that yet"
@@ -69,10 +69,8 @@ def _submitted(run: Run, rooms: AppRooms) -> str:
 
 def end_doubles(run: Run, rooms: AppRooms) -> float:
     """End what was started twice with this run's key; gives in how many seconds to look for it again, 0 for never."""
-    due, again_s = doubles_due(Creation(run.repository, f"{run.key}:dispatch"), rooms)
-    if due:
-        rooms.backend.end_doubles(run)
-    return again_s
+    creation = Creation(run.repository, f"{run.key}:dispatch")
+    return end_doubles_of(creation, lambda: rooms.backend.end_doubles(run), rooms)
 
 
 def cancel(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:

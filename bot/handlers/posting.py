@@ -11,7 +11,7 @@ from bot.core.pulls.ledger import Posted
 from bot.core.pulls.pull import PullRef, Target, repository_of
 from bot.core.pulls.pull_card import MARKER
 from bot.handlers.app_rooms import AppRooms
-from bot.handlers.creating import Creation, Outcome, create_once, doubles_due
+from bot.handlers.creating import Creation, Outcome, create_once, end_doubles_of
 from bot.handlers.opened import note_concluded, note_opening
 from bot.ports import Comment, ForgeError
 
@@ -64,19 +64,20 @@ def _post_check(
     if outcome.found:
         rooms.checks.write_check(repository, replace(check, id=outcome.id))
     _remember(repository, CHECK, subject, outcome.id, digest, rooms)
-    return True, doubles_due(creation, rooms)[1]
+    return True, _hide_doubles(creation, check, outcome.id, rooms)
 
 
 def _hide_doubles(creation: Creation, check: CheckRun, kept_id: int, rooms: AppRooms) -> float:
     """Close and rename what was created beside the check run that we go on with; gives when to look again."""
-    due, again_s = doubles_due(creation, rooms)
-    if due:
+
+    def hide() -> None:
         for one in rooms.checks.same_name(creation.repository, check.head_sha, check.name):
             if _is_same(one, check, rooms) and one.id != kept_id:
                 double = replace(check, id=one.id, name=f"{check.name} (replaced)", external_id="", annotations=())
                 closed = replace(double, status=CheckStatus.COMPLETED, conclusion=Conclusion.CANCELLED, actions=())
                 rooms.checks.write_check(creation.repository, replace(closed, title=REPLACED, summary=REPLACED))
-    return again_s
+
+    return end_doubles_of(creation, hide, rooms)
 
 
 def check_digest(check: CheckRun) -> str:
@@ -129,17 +130,18 @@ def post_card(ref: PullRef, body: str, interval_s: int, rooms: AppRooms) -> floa
         if outcome.found:
             rooms.conversation.edit(ref, known, body)
     _remember(ref.repository, CARD, str(ref.number), known, digest, rooms)
-    return doubles_due(creation, rooms)[1]
+    return _delete_doubles(creation, ref, known, rooms)
 
 
 def _delete_doubles(creation: Creation, ref: PullRef, kept_id: int, rooms: AppRooms) -> float:
     """Delete the cards that were created beside the one that we go on with; gives when to look again."""
-    due, again_s = doubles_due(creation, rooms)
-    if due:
+
+    def delete() -> None:
         for one in _cards(ref, rooms):
             if one != kept_id:
                 rooms.conversation.delete(ref, one)
-    return again_s
+
+    return end_doubles_of(creation, delete, rooms)
 
 
 def _cards(ref: PullRef, rooms: AppRooms) -> tuple[int, ...]:
