@@ -10,8 +10,9 @@ from bot.handlers.first_sign import tell_set_aside
 from bot.handlers.reconciling import reconcile, target_of
 
 MOST_BEGUN = 3
-# Looks are also cut off by somebody who restarts the service now and then: so the first rest is short.
-FIRST_REST, LONGEST_REST, _LONGER = timedelta(seconds=5), timedelta(minutes=15), 4
+# Looks are also cut off by whoever restarts the service: so the first rests are short, and others have their turn.
+FIRST_REST, LONGEST_REST = timedelta(seconds=5), timedelta(minutes=15)
+_SHORT_RESTS_UNTIL, _LONGER = 30, 4
 _LOOK = "look"
 
 
@@ -43,7 +44,7 @@ def _set_aside(reference: Reference, begun: int, rooms: AppRooms) -> float:
 
 def rest_after(begun: int) -> timedelta:
     """How long a target is left alone after so many looks that never returned: longer with each."""
-    return min(FIRST_REST * int(_LONGER ** min(begun - MOST_BEGUN, 9)), LONGEST_REST)
+    return min(FIRST_REST * int(_LONGER ** min(max(begun - _SHORT_RESTS_UNTIL, 0), 9)), LONGEST_REST)
 
 
 def _note(reference: Reference, begun: int, rooms: AppRooms) -> None:

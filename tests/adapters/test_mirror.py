@@ -328,12 +328,15 @@ def test_a_lock_of_git_that_a_killed_fetch_left_is_removed(
 ) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
     pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 4\n"}))
+    clone = clone_of(tmp_path).stat().st_ino
     names = [path.name for path in (clone_of(tmp_path) / "refs" / "kept").rglob("*") if path.is_file()]
     for name in names or [""]:
         lock = clone_of(tmp_path) / left.format(name=name)
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
     assert mirrors(forge, tmp_path).changes(pushed).read_blob(pushed.head_sha, "src/a.py") == b"a = 4\n"
+    assert clone_of(tmp_path).stat().st_ino == clone, "the whole clone was made again"
+    assert not list(clone_of(tmp_path).glob("*.lock"))
 
 
 def test_a_fetch_that_outlives_its_process_holds_its_lock(tmp_path: Path) -> None:
