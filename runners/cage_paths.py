@@ -60,8 +60,8 @@ def _interpreter(python: str, path: str) -> Iterator[Path]:
         if not place.is_absolute():
             return
         prefix = place.parent.parent
-        if len(prefix.parts) > 2:
-            yield prefix
+        # A program that lies in no `bin` is no environment: a wrapper of the site, say, in a folder of other things.
+        yield prefix if place.parent.name == "bin" and len(prefix.parts) > 2 else place
         if not place.is_symlink():
             return
         place = place.parent / os.readlink(place)

@@ -31,6 +31,11 @@ RECORDED = {
     "level0-bridge-test-failed": ("Fail", "bridge_provider", "1 of 62 focused Bridge tests failed"),
     "level0-dataset-missing": ("Blocked", "data", "does not exist"),
     "level0-image-tree-first": ("Pass", None, "Training Progress: 100%"),
+    "level0-isolated": ("Pass", None, "Level 0"),
+    "level0-isolated-hostile": ("Fail", "peft", "the adapter of this head is broken"),
+    "level0-isolated-no-network": ("Pass", None, "Level 0"),
+    # Nothing in a forged folder shows the forgery; where recorders are known, it is refused for lack of a signature.
+    "level0-not-isolated-forged": ("Pass", None, "Level 0"),
     "level0-lora-exception": ("Fail", "peft", "the input size is unknown"),
     "level0-lora-matches-nothing": ("Fail", "peft", "the adapter has 0 parameters"),
     "level0-no-modelopt": ("Blocked", "environment", "modelopt cannot be found"),
@@ -290,7 +295,12 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
 ) -> None:
     job, word = _slow_job(world, tmp_path)
     command = [sys.executable, "-m", "bot", "run", "--job", str(job), "--out", str(tmp_path / "out")]
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    clean = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": f"{tmp_path}-state",
+    }
     runner = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _wait_for(word)
     runner.send_signal(number)
@@ -315,7 +325,12 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     out = tmp_path / "out"
     command = [sys.executable, "-m", "bot", "check", "--repo", str(world.bridge), "--base", world.bridge_commit]
     command += ["--verl", str(world.verl), "--level", "0", "--site", str(site), "--out", str(out)]
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    clean = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(tmp_path),
+        "XDG_STATE_HOME": f"{tmp_path}-state",
+    }
     # A shell starts what runs in its background with SIGINT ignored, and the tests may run there.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     check = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
