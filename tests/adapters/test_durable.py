@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from bot.adapters.durable import Work, Worker, queue_url
 from bot.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
@@ -426,6 +427,9 @@ def test_a_process_stays_the_only_one_after_the_database_was_away() -> None:
         first, second = open_store(database), open_store(database)
         assert first.claim()
         server.stop()
+        for _ in range(2):
+            with pytest.raises(sa.exc.OperationalError):
+                first.claim_again()
         server.start()
         first.claim_again()
         assert not second.claim()

@@ -6,13 +6,13 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from bot.adapters.ledger.schema import steps, versions
@@ -100,16 +100,15 @@ class Store:
         """Be that process still after the database was away, which forgets it; StoreError when another one is."""
         if self._claiming is None:
             return
-        try:
+        with suppress(SQLAlchemyError):
             self._claiming.scalar(sa.select(1))
-        except OperationalError:
+            return
+        # While the database is away this raises, and is called again.
+        self._held.close()
+        if not self.claim():
             self._held.close()
-            if not self.claim():
-                self._held.close()
-                shown = _without_password(str(self._engine.url))
-                raise StoreError(
-                    f"DATABASE_URL {shown}: another process took it over while it was away; stop one"
-                ) from None
+            shown = _without_password(str(self._engine.url))
+            raise StoreError(f"DATABASE_URL {shown}: another process took it over while it was away; stop one")
 
     def close(self) -> None:
         """Give all connections back."""
