@@ -322,3 +322,18 @@ def test_a_follow_up_names_our_documents_as_ours() -> None:
     assert page.text.count(" of verl-e2e") == 2
     for foreign in ("src/docs/triage.md", "`docs/a.md`", "xdocs/a.md"):
         assert "of verl-e2e" not in verdict_sentence(foreign)
+
+
+def test_a_plan_of_nothing_that_wants_an_approval_shows_the_whole_command() -> None:
+    app = App()
+    moved = sha("moved")
+    app.hub.files[(moved, POLICY_PATH)] = POLICY.replace("rules:", "gate: {none: approve}\nrules:").encode()
+    app.hub.tips["main"] = moved
+    app.open(path="docs/a.md", base_sha=moved, head_repository="somebody-with-a-long-name/megatron-bridge-fork")
+    look(app)
+    gate = app.hub.gate(sha("one"))
+    assert gate is not None
+    assert asks_to_approve([rendered(app.hub.cards(7)[0].body)], "one")
+    assert asks_to_approve([rendered(gate.summary)], "one")
+    assert "approve" not in gate.title.replace("approval", "")
+    check_shown(app)

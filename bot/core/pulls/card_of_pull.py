@@ -72,7 +72,9 @@ def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:
     holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
     actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
     remarks = situation.plan.remarks[:1] if situation.plan is not None and _counts_short(situation) else ()
-    return (*actions, *remarks, *situation.broken[:5])
+    # An obstacle that somebody can remove by a command; the heading has it without the command.
+    commands = (reason for reason in steps.gate.reasons[:1] if "; `/verl-e2e" in reason)
+    return (*commands, *actions, *remarks, *situation.broken[:5])
 
 
 def _counts_short(situation: Situation) -> bool:

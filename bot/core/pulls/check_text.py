@@ -203,6 +203,7 @@ def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
     holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
     steps = (
+        *(f"{sentence(reason)}." for reason in told.reasons[:1] if "; `/verl-e2e" in reason),
         *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
         *(_step(one) for one in unsatisfied if one.hold is None),
     )

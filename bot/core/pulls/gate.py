@@ -171,7 +171,8 @@ def gate(
     if broken and (unsatisfied or not _all_overridden(required)):
         return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", reasons)
     if obstacle:
-        return Gate(GateState.ACTION_REQUIRED, _sentence(obstacle), (obstacle, *reasons))
+        # A command stands in the text, for a title is plain and may be cut.
+        return Gate(GateState.ACTION_REQUIRED, _sentence(obstacle.partition("; `")[0]), (obstacle, *reasons))
     if any(one.state in UNDERWAY for one in unsatisfied):
         return Gate(GateState.IN_PROGRESS, _progress(required), reasons)
     if unsatisfied:
