@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,13 @@ _REPEATS = "How many runs on the merge base a learning signal is held against."
 
 def _to_stderr(sentence: str) -> None:
     click.echo(sentence, err=True)
+
+
+def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
+    """What seals a run folder again, with the recorder's key, after other runs were put beside it."""
+    from runners.sealing import seal_again, usable_key
+
+    return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
 
 
 @click.command()
@@ -61,7 +69,6 @@ def run(
     from bot.wiring.nonces import take_nonce
     from runners.run import dry_run as commands
     from runners.run import run_job
-    from runners.sealing import seal_again, usable_key
 
     job = read_job(job_file)
     environ = dict(os.environ)
@@ -80,8 +87,8 @@ def run(
     verdicts = judging.judge_folders(folders, out)
     judging.write_judgement(folders, out, verdicts)
     if allowed and not interrupted:
-        verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr),)
-        seal_again(out, usable_key(environ, _to_stderr))
+        reseal = _resealing(environ)
+        verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr, reseal=reseal),)
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
@@ -116,7 +123,8 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
     from bot.wiring import checking
 
     order = checking.CheckOrder(bridge=repo, base=base, head=head, **options)
-    shown = checking.check(order, dict(os.environ), _to_stderr)
+    environ = dict(os.environ)
+    shown = checking.check(order, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)
     return exit_code(shown)
 

@@ -46,8 +46,10 @@ class CheckOrder:
     baseline_repeats: int = 1
 
 
-def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], None]) -> Card:
-    """Plan, run and judge; writes everything below `order.out`."""
+def check(
+    order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], None], *, reseal: Callable[[Path], None]
+) -> Card:
+    """Plan, run and judge; writes everything below `order.out`. `reseal` seals a run with those that followed it."""
     if order.out.exists() and any(order.out.iterdir()):
         raise UsageError(f"{order.out}: not empty; give --out a new folder or remove this one")
     bridge, verl = GitRepository(order.bridge), GitRepository(order.verl)
@@ -72,7 +74,7 @@ def check(order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], No
     )
     blobs = {"bridge": bridge, "verl": verl}
     planner = planner_of(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
-    folders = run_folders(_policy_bands(bridge, order, policy))
+    folders = run_folders(_policy_bands(bridge, order, policy), reseal=reseal)
     rooms = Rooms(bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work))
     return check_change(request, rooms, say)
 
@@ -133,9 +135,17 @@ def _fitting(patches: tuple[Patch, ...], at: Mapping[str, tuple[GitRepository, s
     return select_patches(patches, digest_of).chosen
 
 
-def follow_up_run(job: Job, out: Path, allowed: Allowed, work: Path | None, say: Callable[[str], None]) -> Verdict:
-    """Make the runs that the job in `out` asks for, and judge it with them."""
-    rooms = Beside(LocalDispatcher(work), run_folders(), BaselineCache(work))
+def follow_up_run(
+    job: Job,
+    out: Path,
+    allowed: Allowed,
+    work: Path | None,
+    say: Callable[[str], None],
+    *,
+    reseal: Callable[[Path], None],
+) -> Verdict:
+    """Make the runs that the job in `out` asks for, and judge it with them; `reseal` seals it with them."""
+    rooms = Beside(LocalDispatcher(work), run_folders(reseal=reseal), BaselineCache(work))
     return follow_up(job, out, allowed, rooms, say)
 
 

@@ -1,6 +1,6 @@
 """Run folders, logs and job files on this machine's disk."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from bot.core.judging.junit_writing import COMMIT_PROPERTY
 from bot.core.levels import Level
 from bot.core.parity.bands import BANDS_FILE, Bands, merged, only_of
 from bot.core.record import VERDICT_FILE, CheckNotes, Record
+from bot.core.related import RELATED_FILE
 from bot.core.scan.scan import literal_bytes, scan
 from bot.core.signal.figure import PLOTS_FOLDER, SignalFigure
 from bot.core.stages import Stage
@@ -41,6 +42,8 @@ class _Folders:
     keep: bool
     # The recorders whose signature counts; None: a seal must be whole, whoever signed it, and may be missing.
     keys: frozenset[str] | None = None
+    # Seals a folder once more after runs were put beside its own; only the recorder can.
+    reseal: Callable[[Path], None] | None = None
 
     def find(self, folder: Path) -> tuple[Path, ...]:
         return disk.find_jobs(folder)
@@ -72,6 +75,8 @@ class _Folders:
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
         disk.write_files(folder, {**files, **self._bands_of(folder, files)})
+        if self.reseal is not None and RELATED_FILE in files:
+            self.reseal(folder)
 
     def draw(self, folder: Path, figure: SignalFigure) -> None:
         if find_spec(_PLOTTING):
@@ -85,15 +90,21 @@ class _Folders:
         return {BANDS_FILE: only_of(self.bands, job).model_dump_json(indent=2) + "\n"}
 
 
-def run_folders(bands: Bands | Path | None = None, *, keys: frozenset[str] | None = None) -> _Folders:
+def run_folders(
+    bands: Bands | Path | None = None,
+    *,
+    keys: frozenset[str] | None = None,
+    reseal: Callable[[Path], None] | None = None,
+) -> _Folders:
     """Run folders on this machine's disk; measurements of one's own count beside the packaged ones.
 
-    With `keys`, public keys of recorders, a folder that none of them signed is evidence of nothing.
+    With `keys`, public keys of recorders, a folder that none of them signed is evidence of nothing. `reseal` is called
+    with a folder after runs were put beside its own, for those who make such runs.
     """
     if bands is None:
-        return _Folders(packaged_bands(), keep=False, keys=keys)
+        return _Folders(packaged_bands(), keep=False, keys=keys, reseal=reseal)
     own = read_bands(bands) if isinstance(bands, Path) else bands
-    return _Folders(merged(packaged_bands(), own), keep=True, keys=keys)
+    return _Folders(merged(packaged_bands(), own), keep=True, keys=keys, reseal=reseal)
 
 
 def keep_bands(bands: Bands, file: Path) -> None:

@@ -8,9 +8,13 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +35,14 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests" / "fixtures" / "build" / "level0-config.json"
 
 TRAINER = """
-import os, pathlib, re, sys
+import os, pathlib, re, socket, sys
 import megatron.bridge
 folder = pathlib.Path(os.environ["STAND_IN"])
 state = megatron.bridge.STATE
 if state == "flaky":
-    state = "good" if (folder / "failed-once").exists() else "broken"
-    (folder / "failed-once").touch()
+    # Code under test keeps no file from one run to the next, so a server tells which run this is.
+    with socket.create_connection(("127.0.0.1", int(os.environ["STAND_IN_PORT"]))) as connection:
+        state = connection.recv(16).decode()
 sys.stdout.reconfigure(encoding="utf-8", newline="")
 for line in open(folder / state, encoding="utf-8", newline=""):
     sys.stdout.write(re.sub(r"\\(WorkerDict pid=\\d+\\)", f"(WorkerDict pid={os.getpid()})", line))
@@ -88,7 +93,8 @@ class Place:
             "required_packages": ["pydantic"],
             "min_free_gib": 0,
             "wrapper": LENGTHS,
-            "process": {"STAND_IN": str(self.root)},
+            "process": {"STAND_IN": str(self.recordings)},
+            "isolation": {"read": [str(self.recordings)]},
             "checkpoints": {"Qwen/Qwen2.5-0.5B": {"model_id": "org/tiny", "model_path": f"{self.world.root}/model"}},
             "data": {**data, "val_files": f"{self.world.root}/data/test.parquet"},
         }
@@ -96,13 +102,19 @@ class Place:
         file.write_text(json.dumps(document))
         return file
 
-    def job(self, state: str) -> Path:
-        """A Level 0 job on the Bridge commit of that state."""
+    @property
+    def recordings(self) -> Path:
+        """The folder of the logs that the trainer prints; code under test may read it."""
+        return self.root / "recordings"
+
+    def job(self, state: str, **process: str) -> Path:
+        """A Level 0 job on the Bridge commit of that state; `process` are more variables of the trainer."""
         job = self.world.job(
             verl=self.verl,
             bridge=Repository(path=str(self.bridge), commit=self.commits[state]),
             wrapper={**BASE_WRAPPER, **LENGTHS},
-            process={"STAND_IN": str(self.root)},
+            process={"STAND_IN": str(self.recordings), **process},
+            site=self.world.site(isolation={"read": [str(self.recordings)]}),
         )
         file = self.root / f"{state}.json"
         file.write_text(job.model_dump_json())
@@ -120,6 +132,31 @@ def _wait_for_the_host() -> None:
                 time.sleep(0.5)
             else:
                 return
+
+
+@contextmanager
+def broken_once() -> Iterator[int]:
+    """The port of a server that says `broken` to the first run of a flaky head and `good` to all others."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_tell_states, args=(server,))
+        thread.start()
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def _tell_states(server: socket.socket) -> None:
+    state = b"broken"
+    while True:
+        try:
+            connection, _ = server.accept()
+        except OSError:
+            return  # the test is over
+        with connection:
+            connection.sendall(state)
+        state = b"good"
 
 
 @pytest.fixture
@@ -144,8 +181,11 @@ def place(tmp_path: Path) -> Place:
         for state in ("good", "broken", "flaky")
     }
     commits["also broken"] = commit(bridge, {source: "import megatron.core\nSTATE = 'broken'\nCHANGED = True\n"})
+    (tmp_path / "recordings").mkdir()
     for state, recorded in (("good", PASSES), ("broken", RAISES)):
-        (tmp_path / state).write_bytes(zstd.decompress((RUNS / recorded.name / "log.txt.zst").read_bytes()))
+        (tmp_path / "recordings" / state).write_bytes(
+            zstd.decompress((RUNS / recorded.name / "log.txt.zst").read_bytes())
+        )
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(NVML)
     return Place(world, tmp_path, repository, bridge, commits)
@@ -186,8 +226,9 @@ def test_what_fails_on_the_baseline_too_is_blocked(place: Place, tmp_path: Path)
 
 @pytest.mark.ray
 def test_what_a_retry_does_not_repeat_is_blocked_and_both_are_shown(place: Place, tmp_path: Path) -> None:
-    job = place.job("flaky")
-    done = place.run("run", "--job", job, "--out", tmp_path / "out", "--baseline", place.commits["good"])
+    with broken_once() as port:
+        job = place.job("flaky", STAND_IN_PORT=str(port))
+        done = place.run("run", "--job", job, "--out", tmp_path / "out", "--baseline", place.commits["good"])
     assert done.returncode == 4, done.stdout + done.stderr
     assert "blocked at peft: not reproduced: the head failed once (" in done.stdout
     assert "- Run beside it: same job on the merge base" in done.stdout
