@@ -301,6 +301,7 @@ def test_a_host_that_has_everything_is_ready_to_launch(world: World, base: dict[
         Check.BRIDGE_TESTS,
         Check.OTHER_RUNS,
         Check.IMAGE,
+        Check.ISOLATION,
     }
     assert len(result.imports) == 6
     assert (tmp_path / "train.parquet").read_bytes().startswith(b"PAR1")
