@@ -301,7 +301,10 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": f"{tmp_path}-state",
     }
+    # What starts the tests may ignore a signal, as nohup does with SIGHUP, and a child inherits that.
+    before = signal.signal(number, signal.SIG_DFL)
     runner = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(number, before)
     _wait_for(word)
     runner.send_signal(number)
     shown, said = runner.communicate(timeout=30)
