@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from bot.core.redact import Redactor, redactor
-from bot.core.secret_patterns import is_secret_name
+from bot.core.secret_names import secrets_in
 
 _HOST_VARIABLES = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME", "RUNNER_NAME")
 
@@ -19,7 +19,7 @@ def host_redactor(
 ) -> Redactor:
     """A redactor for this host.
 
-    `environ` are the variables of the runner and of the run, for HOME and for those with a secret name.
+    `environ` are the variables of the runner and of the run, for HOME and for those that hold a secret.
     `places` maps a placeholder (`$OUT`, `$WORK`, `$BRIDGE`, `$MEGATRON_LM`, `$VERL`) to its directory. Every
     directory is known by the name given and by the one that its links lead to.
     """
@@ -34,7 +34,7 @@ def host_redactor(
         paths=[(path, placeholder) for placeholder, place in named for path in _forms(place)],
         hosts=_with_domains([name for name in dict.fromkeys(names) if name], _domains(resolver)),
         addresses=_addresses(),
-        secrets=[(value, name) for name, value in environ.items() if is_secret_name(name)],
+        secrets=[(text, name) for name, value in environ.items() for text in secrets_in(name, value)],
     )
 
 

@@ -1,23 +1,20 @@
 """Which of the runner's own environment variables a run may see.
 
-The code under test is somebody's pull request, so nothing that opens a door is handed to it. The list names
-what is dropped and keeps the rest: the stack reads hundreds of variables of CUDA, NCCL, UCX, Triton, vLLM and
-the site's fabric, and a list of the kept ones would silently weaken a site that sets one more.
+The code under test is somebody's pull request, so no secret is handed to it: what `bot.core.secret_names` knows, which
+is what the redactor hides. The lists name what is dropped and keep the rest: the stack reads hundreds of variables of
+CUDA, NCCL, UCX, Triton, vLLM and the site's fabric, and a list of the kept ones would silently weaken a site that sets
+one more.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(TOKENS?|SECRETS?|PASSWORDS?|PASSWD|PASS|PASSPHRASE|CREDENTIALS?|KEY|APIKEY|PAT|COOKIE|DSN|AUTH|WEBHOOK)$"
-    r"|SECRET|PASSWORD|CREDENTIAL|PRIVATE_KEY|ACCESS_KEY|API_KEY",
-    re.IGNORECASE,
-)
-_SECRET_PREFIXES = (
-    "AWS_", "AZURE_", "GOOGLE_", "GCP_", "GITHUB_", "GH_", "GITLAB_", "ACTIONS_", "RUNNER_", "CI_", "SSH_", "GPG_",
-    "DOCKER_", "KUBERNETES_", "VAULT_", "PG", "DBOS_", "VERL_E2E_",
+from bot.core.secret_names import is_secret
+
+# What belongs to the machine's services and to this service: none of a run's business, and no secret by itself.
+_OF_A_SERVICE = (
+    "GITHUB_", "GH_", "GITLAB_", "ACTIONS_", "RUNNER_", "CI_", "SSH_", "GPG_", "DOCKER_", "KUBERNETES_", "PG", "DBOS_",
+    "VERL_E2E_",
 )  # fmt: skip
-_SECRET_URL = re.compile(r"://[^/\s@]+@")
 
 # These would change how bash, Python or Ray start, whatever the job says.
 _INTERFERING = frozenset(
@@ -37,16 +34,12 @@ _OF_THE_HOST = frozenset(
 _PREFIXES_OF_THE_HOST = ("CUDA_", "NVIDIA_", "NCCL_", "HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LC_", "UCX_", "XDG_")
 
 
-def is_secret(name: str, value: str) -> bool:
-    """Whether a variable looks like it opens a door: by its name, or by a URL with a user or token in its value."""
-    return bool(_SECRET_NAME.search(name)) or name.startswith(_SECRET_PREFIXES) or bool(_SECRET_URL.search(value))
-
-
 def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> dict[str, str]:
     """The part of `base` that a run inherits.
 
-    Dropped are secrets, what would change how bash, Python or Ray start, and the variables that the wrapper
-    reads (a stray COMMON_TP in the runner's shell must not alter a job), but for those of the host.
+    Dropped are secrets, what belongs to the machine's services, what would change how bash, Python or Ray start, and
+    the variables that the wrapper reads (a stray COMMON_TP in the runner's shell must not alter a job), but for those
+    of the host.
     """
     shadowed = {name for name in wrapper_reads if not _is_of_the_host(name)}
     return {
@@ -54,7 +47,7 @@ def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> 
         for name, value in base.items()
         if name not in _INTERFERING
         and name not in shadowed
-        and not name.startswith(_INTERFERING_PREFIXES)
+        and not name.startswith((*_INTERFERING_PREFIXES, *_OF_A_SERVICE))
         and not is_secret(name, value)
     }
 

@@ -1,4 +1,4 @@
-"""What a secret looks like in a log: patterns of well-known tokens, and names whose values are secret.
+"""What a secret looks like in a log: patterns of well-known tokens, and values given to a name that is secret.
 
 No pattern crosses a line end, so that line numbers stay as they are. Each has literals that are looked for
 first: a search for a literal is many times faster than a regular expression, and ordinary text has none.
@@ -7,6 +7,8 @@ first: a search for a literal is many times faster than a regular expression, an
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from bot.core.secret_names import is_secret_name
 
 ANSI = rb"\x1b\[[0-9;?]*[A-Za-z]"
 
@@ -79,31 +81,15 @@ PATTERNS: tuple[SecretPattern, ...] = (
         (b"uthorization", b"AUTHORIZATION"),
         rb"(?:[Aa]uthorization|AUTHORIZATION)['\"]?[ \t]*[:=][ \t]*['\"]?(?:[A-Za-z]{2,10}[ \t]+)?([^\s'\",;<>]{8,})",
     ),
+    _pattern("cookie", (b"ookie",), rb"(?:[Ss]et-)?[Cc]ookie['\"]?[ \t]*:[ \t]*['\"]?([^\r\n'\"]+)"),
     _pattern("userinfo", (b"://",), rb"://(?!git@)([^\s/?#@'\"<>]{1,400})@"),
 )
 
-# Names are found by these parts in lower case, then judged whole by `is_secret_name`.
-_NAME_PARTS = (b"token", b"passw", b"passphrase", b"secret", b"_key", b"-key", b"apikey")
-
-_SECRET_ENDS = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "api_key",
-    "apikey",
-    "access_key",
-    "secret_key",
-    "private_key",
-)
-# Before `_token`: words of credentials. In lower case any other word is more likely a language model's token.
-_CREDENTIAL = re.compile(
-    r"(?:.*_)?(?:access|api|auth|bearer|bot|gh|github|gitlab|hf|hub|id|jwt|refresh|session|vault|wandb)_token",
-    re.IGNORECASE,
-)
-# In upper case it is the other way round.
-_VOCABULARY = re.compile(
-    r"(?:.*_)?(?:BOS|CLS|END|EOS|IMAGE|MASK|MAX|MIN|NEW|NUM|PAD|PER|SEP|SPECIAL|START|STOP|UNK|VIDEO)_TOKEN"
+# Names are found by these parts in lower case, then judged whole by `is_secret_name`; one with `=` ends a name.
+_NAME_PARTS = (
+    *(b"token", b"passw", b"passphrase", b"passfile", b"secret", b"credential", b"_key", b"-key", b"apikey", b"key="),
+    *(b"_pass", b"-pass", b"pass=", b"_pat", b"pat=", b"_auth", b"-auth", b"auth=", b"cookie", b"dsn", b"jwt"),
+    *(b"webhook", b"connection_string", b"aws_", b"azure_", b"gcp_", b"google_", b"vault_"),
 )
 
 _KEY_MARK = re.compile(rb"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY-----|[\r\n]")
@@ -119,20 +105,9 @@ _ASSIGNMENT = re.compile(
 _VALUE_END = re.compile(rb"[\s'\",;&\x1b]")
 _CLOSING = b")]}"
 _NAME_CHARS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _HARMLESS = re.compile(rb"(?:None|none|null|True|False|true|false|\*+|\.\.\.|\$\{?\w+\}?|[{<\[(].*|[0-9]{1,3})\Z")
 _NUMBER = re.compile(rb"(?:[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?|[-+]?inf|nan|np\.\w+\(.*)\Z")
 _OPAQUE = re.compile(rb"(?=.*[0-9])[A-Za-z0-9_.~+/=\-]{16,}\Z")
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether a variable or key of this name holds a secret: `HF_TOKEN` and `apiKey` do, `eos_token` does not."""
-    words = _CAMEL.sub("_", name).replace("-", "_").replace(".", "_")
-    if words.lower().endswith(_SECRET_ENDS):
-        return True
-    if words.endswith("TOKEN"):
-        return words == "TOKEN" or (words.endswith("_TOKEN") and not _VOCABULARY.fullmatch(words))
-    return _CREDENTIAL.fullmatch(words) is not None
 
 
 def one_line_keys(block: bytes) -> Iterator[Span]:
@@ -158,7 +133,7 @@ def assigned_secrets(block: bytes) -> Iterator[Span]:
     for part in _NAME_PARTS:
         at = lowered.find(part)
         while at >= 0:
-            span = _assigned_at(block, at, at + len(part), ends)
+            span = _assigned_at(block, at, at + len(part.rstrip(b"=")), ends)
             if span:
                 yield span
             at = lowered.find(part, max(at + len(part), span[1] if span else 0))
@@ -206,7 +181,9 @@ def _assigned_at(block: bytes, start: int, end: int, ends: _Ends) -> Span | None
     value = block[begins : min(value_end, begins + _JUDGED_BYTES)]
     if not value or (not match["sep"].strip() and not name.startswith("--")):
         return None
-    if _HARMLESS.match(value) or not (is_secret_name(bare) or (bare.lower() == "token" and _OPAQUE.match(value))):
+    # Alone and in lower case it is a language model's token more often than one that opens a door.
+    plain_word = bare != "TOKEN" and bare.lower() == "token" and not _OPAQUE.match(value)
+    if _HARMLESS.match(value) or plain_word or not is_secret_name(bare):
         return None
     kind = _kind_of(bare)
     if kind == b"token" and _NUMBER.match(value):

@@ -29,7 +29,7 @@ from bot.core.judging.plausible import Took
 from bot.core.pulls.job_order import NONCE_FILE
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.record import EVENTS_FILE, LOG_FILE
-from bot.core.secret_patterns import is_secret_name
+from bot.core.secret_names import is_secret
 from bot.ports import BackendError, Clock, Progress
 
 ORDER_VARIABLE = "VERL_E2E_ORDER"
@@ -70,7 +70,7 @@ class LocalBackend:
         caps: Caps = CAPS,
     ) -> None:
         self._root = root.resolve()
-        self._environ = {name: value for name, value in environ.items() if _may_pass(name)}
+        self._environ = {name: value for name, value in environ.items() if _may_pass(name, value)}
         self._clock = clock
         self._open_log = open_log
         self._arguments = arguments
@@ -244,8 +244,8 @@ class LocalBackend:
             _write(folder / "process.json", json.dumps({"pid": runner.pid, "started": started}))
 
 
-def _may_pass(name: str) -> bool:
-    return not name.startswith(_OURS) and not is_secret_name(name)
+def _may_pass(name: str, value: str) -> bool:
+    return not name.startswith(_OURS) and not is_secret(name, value)
 
 
 @contextmanager
