@@ -1,5 +1,7 @@
 """Console logs on disk: plain, gzip, xz or Zstandard, told apart by their first bytes, read in bounded memory.
 
+A compressed log whose end is missing is read as far as it goes, and says so; a file that is not text is named.
+
 Zstandard comes from `backports.zstd`, the backport of Python 3.14's own `compression.zstd`: one interface on
 every version, and nothing to install from 3.14 on.
 """
@@ -12,7 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol, Self
+
+from bot.core.content import SNIFFED, foreign
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -86,44 +90,100 @@ class _Gzip:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
-def open_log(file: str | Path) -> Iterator[bytes]:
+class LogStream(Iterator[bytes]):
+    """The bytes of one log, decompressed, at most `CHUNK` at a time."""
+
+    def __init__(self, name: str, bounds: LogBounds | None = None) -> None:
+        self.truncated = False
+        """Whether the compressed data ends before its end mark; known once every block was read."""
+        self._name = name
+        self._blocks = self._checked(self._read())
+        if bounds is not None:
+            self._blocks = _within(name, self._blocks, bounds)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._blocks)
+
+    def _read(self) -> Iterator[bytes]:
+        with ExitStack() as stack:
+            raw = _standard_input() if self._name == STDIN else stack.enter_context(_open(self._name))
+            pieces = _pieces(self._name, raw)
+            head = next(pieces, b"")
+            if len(head) < 4:
+                head += next(pieces, b"")
+            make = _decoder_for(head)
+            if make is None:
+                yield from (piece for piece in (head,) if piece)
+                yield from pieces
+            else:
+                yield from self._decoded(make, head, pieces)
+
+    def _checked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The blocks, once the first bytes were seen to be no other kind of file."""
+        head = b""
+        while len(head) < SNIFFED and (block := next(blocks, b"")):
+            head += block
+        if found := foreign(head):
+            raise LogError(self._name, f"this is {found.name}, not a console log", found.hint)
+        yield from (head[at : at + CHUNK] for at in range(0, len(head), CHUNK))
+        yield from blocks
+
+    def _decoded(self, make: Callable[[], _Decoder], head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        decoder, data = make(), head
+        try:
+            while True:
+                out = decoder.decompress(data, CHUNK)
+                data = b""
+                if out:
+                    yield out
+                if decoder.eof:
+                    data = _next_member(decoder, pieces)
+                    if not data:
+                        return
+                    decoder = make()
+                elif decoder.needs_input:
+                    data = next(pieces, b"")
+                    if not data:
+                        self.truncated = True
+                        return
+        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
+            problem = f"its compressed data is broken ({error})"
+            raise LogError(self._name, problem, "Copy or compress the log again.") from error
+
+
+def open_log(file: str | Path) -> LogStream:
     """The log's bytes, decompressed, at most `CHUNK` at a time; `-` is the standard input.
 
-    A compressed log whose end is missing gives what can be decoded: a run that crashed leaves such a log.
-    Anything else that is wrong with it raises `LogError`.
+    A compressed log whose end is missing gives what can be decoded, and `truncated` is true afterwards: a run that
+    crashed leaves such a log. Anything else that is wrong with it, or a file that is not text, raises `LogError`.
     """
-    name = str(file)
-    with ExitStack() as stack:
-        raw = _standard_input() if name == STDIN else stack.enter_context(_open(name))
-        pieces = _pieces(name, raw)
-        head = next(pieces, b"")
-        if len(head) < 4:
-            head += next(pieces, b"")
-        make = _decoder_for(head)
-        if make is None:
-            yield from (piece for piece in (head,) if piece)
-            yield from pieces
-        else:
-            yield from _decoded(name, make, head, pieces)
+    return LogStream(str(file))
 
 
-def bounded(file: str | Path, bounds: LogBounds) -> Iterator[bytes]:
+def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
     """`open_log` within bounds: `LogError` as soon as one is passed, for whoever packs a log decides how long it is."""
+    return LogStream(str(file), bounds)
+
+
+def _within(name: str, blocks: Iterator[bytes], bounds: LogBounds) -> Iterator[bytes]:
     ends, size, lines = time.monotonic() + bounds.seconds, 0, 0
-    for block in open_log(file):
+    for block in blocks:
         size += len(block)
         lines += block.count(b"\n")
         if size > bounds.total_bytes:
-            raise _beyond(file, f"more than {bounds.total_bytes >> 20:,} MiB unpacked")
+            raise _beyond(name, f"more than {bounds.total_bytes >> 20:,} MiB unpacked")
         if lines > bounds.lines:
-            raise _beyond(file, f"more than {bounds.lines:,} lines")
+            raise _beyond(name, f"more than {bounds.lines:,} lines")
         if time.monotonic() > ends:
-            raise _beyond(file, f"more than {bounds.seconds:g} s of work")
+            raise _beyond(name, f"more than {bounds.seconds:g} s of work")
         yield block
 
 
-def _beyond(file: str | Path, what: str) -> LogError:
-    return LogError(str(file), f"it is too long to be judged: {what}", "Have the run print less.")
+def _beyond(name: str, what: str) -> LogError:
+    return LogError(name, f"it is too long to be judged: {what}", "Have the run print less.")
 
 
 def _standard_input() -> BinaryIO:
@@ -163,27 +223,6 @@ def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
         limit = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
         return lambda: zstd.ZstdDecompressor(options=limit)
     return None
-
-
-def _decoded(name: str, make: Callable[[], _Decoder], head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    decoder, data = make(), head
-    try:
-        while True:
-            out = decoder.decompress(data, CHUNK)
-            data = b""
-            if out:
-                yield out
-            if decoder.eof:
-                data = _next_member(decoder, pieces)
-                if not data:
-                    return
-                decoder = make()
-            elif decoder.needs_input:
-                data = next(pieces, b"")
-                if not data:
-                    return
-    except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
-        raise LogError(name, f"its compressed data is broken ({error})", "Copy or compress the log again.") from error
 
 
 def _next_member(decoder: _Decoder, pieces: Iterator[bytes]) -> bytes:

@@ -121,7 +121,7 @@ def main() -> NoReturn:
         error.show()
         code = EXIT_USAGE
     except Exception as error:
-        code = _fault(error)
+        code = report_fault(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -131,8 +131,11 @@ def _reader_left() -> int:
     return EXIT_READER_LEFT
 
 
-def _fault(error: Exception) -> int:
-    """A user's mistake says so in one sentence; anything else is ours, with the traceback on request."""
+def report_fault(error: Exception) -> int:
+    """Say on standard error what went wrong, and give the exit code.
+
+    A user's mistake says so in one sentence; anything else is ours, with the traceback on request.
+    """
     if getattr(error, "user_mistake", False):
         click.echo(f"verl-e2e: {error}", err=True)
         return EXIT_USAGE

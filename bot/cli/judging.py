@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bot.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card
+from bot.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card, report_fault
 
 if TYPE_CHECKING:
     from bot.core.judging.card import NotRun
@@ -58,18 +58,30 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
     Plain, .gz, .xz and .zst are read alike; with --explain a run folder may be given too. `pass` means only that
     the requested steps completed with no unexplained error: it is never a verdict.
 
+    A log that cannot be read is named on standard error; the others are judged all the same, and the exit code is 2.
+
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
+    code = 0
+    for name in logs:
+        try:
+            _triage(name, explain=explain, as_json=as_json)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            code = max(code, report_fault(error))
+    return code
+
+
+def _triage(name: str, *, explain: bool, as_json: bool) -> None:
     from bot.core.judging.documents import triage_line
     from bot.core.triage.triage import triage as triage_facts
     from bot.wiring import folders as wiring
 
-    for name in logs:
-        if explain:
-            _explain(name, as_json=as_json)
-        else:
-            click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
-    return 0
+    if explain:
+        _explain(name, as_json=as_json)
+    else:
+        click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
 
 
 def _explain(name: str, *, as_json: bool) -> None:

@@ -222,6 +222,10 @@ class LogFacts:
     timeline: tuple[StageMark, ...] = ()
     runs: int = 0
     first: Excerpt | None = None
+    truncated: bool = False
+    """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
+    cut_line: bool = False
+    """No line feed ends the last line."""
 
     def reached(self) -> Stage | None:
         """The furthest stage in enum order that the log proves, None for an empty log."""

@@ -1,14 +1,14 @@
 """Run folders, logs and job files on this machine's disk."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from bot.adapters import folder as disk
-from bot.adapters.logs import LogBounds, LogError, bounded, open_log
+from bot.adapters.logs import LogBounds, LogError, LogStream, bounded, open_log
 from bot.adapters.prefilter import fastest_prefilter
 from bot.adapters.sealing import read_seal
 from bot.config.bands import bands_text, packaged_bands, read_bands
@@ -63,7 +63,7 @@ class _Folders:
         log = disk.find_log(folder)
         try:
             # Whoever made the folder decided how long its log is.
-            return None if log is None else scan(bounded(log, LogBounds()), fastest_prefilter(literal_bytes()))
+            return None if log is None else _facts_of(bounded(log, LogBounds()))
         except LogError as error:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
 
@@ -134,7 +134,12 @@ def signal_source(path: Path) -> Source:
 
 def log_facts(name: str) -> LogFacts:
     """The facts of a log on disk, or of standard input for `-`."""
-    return scan(open_log(name), fastest_prefilter(literal_bytes()))
+    return _facts_of(open_log(name))
+
+
+def _facts_of(log: LogStream) -> LogFacts:
+    facts = scan(log, fastest_prefilter(literal_bytes()))
+    return replace(facts, truncated=True) if log.truncated else facts
 
 
 def log_with_times(name: str) -> tuple[LogFacts, Mapping[Stage, float]]:

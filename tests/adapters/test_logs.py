@@ -5,6 +5,7 @@ import io
 import itertools
 import lzma
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_a_broken_log_is_an_error_that_names_it(tmp_path: Path, form: str) -> No
         read(path)
     assert caught.value.file == str(path)
     assert caught.value.mend
+
+
+@pytest.mark.parametrize("form", PACK)
+def test_only_a_cut_member_is_truncated(tmp_path: Path, form: str) -> None:
+    packed = PACK[form](TEXT)
+    whole = open_log(written(tmp_path, "run", packed))
+    assert (b"".join(whole), whole.truncated) == (TEXT, False)
+    for kept in (len(packed) - 1, len(packed) // 2):
+        for cut in (open_log(written(tmp_path, "run", packed[:kept])), bounded(tmp_path / "run", LogBounds())):
+            assert TEXT.startswith(b"".join(cut))
+            assert cut.truncated
+    assert not open_log(written(tmp_path, "plain", TEXT)).truncated
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match=r"this is a PNG image, not a console log\. Give the console log that"):
+        read(written(tmp_path, "run.log", b"\x89PNG\r\n\x1a\n" + bytes(range(256))))
+    with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as archive:
+        archive.add(written(tmp_path, "run.log", TEXT), "run.log")
+    with pytest.raises(LogError, match=r"this is a tar archive, not a console log\. Unpack it"):
+        read(tmp_path / "logs.tar.gz")
 
 
 def test_rubbish_after_a_whole_member_is_an_error(tmp_path: Path) -> None:

@@ -47,3 +47,13 @@ def test_a_folder_without_a_log_is_the_users_mistake(tmp_path: Path) -> None:
     done = triage("--explain", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.strip() == f"verl-e2e: {tmp_path}: no log in this folder; give a log file or a run folder"
+
+
+def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    (tmp_path / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n")
+    done = triage(LOG, tmp_path / "missing.log", tmp_path / "image.log", LOG)
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 2
+    missing, image = done.stderr.splitlines()
+    assert missing == f"verl-e2e: {tmp_path}/missing.log: there is no such file. Check the path."
+    assert "image.log: this is a PNG image, not a console log." in image

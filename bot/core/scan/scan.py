@@ -7,6 +7,7 @@ numbers of everything else; what is repeated only moves counters.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError
 from bot.core.log import LINE_CAP, parse_line
@@ -56,11 +57,12 @@ class Scanner:
 
     def finish(self) -> LogFacts:
         """The facts of the whole log, its last line included when no line feed ends it."""
-        if self._pending:
+        cut = bool(self._pending)
+        if cut:
             self._scan(self._pending + b"\n")
             self._pending = b""
         self._book.close_all()
-        return self.facts()
+        return replace(self.facts(), cut_line=cut)
 
     def facts(self) -> LogFacts:
         """Everything known so far."""

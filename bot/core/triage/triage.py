@@ -1,7 +1,7 @@
 """Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
@@ -17,6 +17,7 @@ NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
 _OF_RUN = tuple(rule for rule in RULES if rule.fact is not Silent.ROLLOUT_DISAGREES)
 
+TRUNCATED = "the compressed log is truncated, so only what could be unpacked was judged"
 COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
 _MENDS = {
     COMPLETED: "",
@@ -55,6 +56,11 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
 
     Never `pass` without the requested steps, their metrics, and an explanation for every error.
     """
+    answer = _triage(facts, rules)
+    return _of_truncated(answer, facts) if facts.truncated else answer
+
+
+def _triage(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
     root = next((one for one in ranked if one.decides), None)
     silent = silent_fault(facts, rules)
@@ -194,6 +200,17 @@ def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
         rule=COMPLETED,
         mend="",
     )
+
+
+def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
+    """The answer about a log whose end could not be unpacked: it says so, and a half line completes nothing."""
+    proofs = (facts.completed_at, facts.progress.at if facts.progress else None, facts.last_step)
+    if answer.verdict is TriageVerdict.PASS and facts.cut_line:
+        at = next((proof for proof in proofs if proof is not None and proof.line >= facts.line_count), None)
+        if at is not None:
+            cause = "the line that shows the completion is cut"
+            answer = _blocked(facts, answer.residual_noise, cause, facts.last)
+    return replace(answer, cause=f"{answer.cause}; {TRUNCATED}")
 
 
 def _missing_metrics(facts: LogFacts) -> str:
