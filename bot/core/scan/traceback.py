@@ -37,6 +37,8 @@ _NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|E
 # The name has more than its ending: programs print `Error: ...` in the middle of other processes' tracebacks.
 _EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
 _DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
+# The standard library's old classes: `socket.gaierror`, `zlib.error`, `struct.error`.
+_OLD = re.compile(r"((?:[a-z_]\w*\.)+(?:\w*error|timeout))(?::\s?(.*))?$")
 _BARE = frozenset(
     {"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"}
 )
@@ -310,7 +312,7 @@ def starts(text: str) -> bool:
 
 
 def _exception(text: str) -> tuple[str, str] | None:
-    match = _EXCEPTION.match(text) or _DOTTED.match(text)
+    match = _EXCEPTION.match(text) or _DOTTED.match(text) or _OLD.match(text)
     if match is not None:
         return match[1], (match[2] or "").strip()
     word = text.split(":", 1)[0].strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bot.core.facts import LogFacts, LoggedError
+from bot.core.triage.origin import origin_of
 
 _TIMEOUT = "CollectiveTimeout"
 _ABORT = re.compile(r"SIGABRT|Fatal Python error: Aborted|DistBackendError")
@@ -92,6 +93,7 @@ _ORDER = (
 
 
 def _key(one: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
-    """Rank, then what came before the driver's end, then the driver itself, then the line."""
+    """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
     late = driver is not None and one.error.at.line > driver
-    return (_ORDER.index(one.standing), late, not one.error.driver, one.error.at.line)
+    first = one.error.driver or (one.standing is Standing.ECHO and origin_of(one.error) is not None)
+    return (_ORDER.index(one.standing), late, not first, one.error.at.line)

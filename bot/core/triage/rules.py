@@ -1,8 +1,8 @@
 """What a rule of triage is. The rules themselves are the rows of `bot.core.triage.table`, and nothing else is.
 
-A rule recognises an error by its words (`message`, `kind`) or by the functions that its traceback goes through
-(`calls`), or a fault that raises nothing by a fact of the log (`fact`). The first row that matches decides;
-`docs/triage.md` has a section for every row.
+A rule recognises an error by where it comes from (`origin`), by its words (`message`, `kind`) or by the functions that
+its traceback goes through (`calls`), or a fault that raises nothing by a fact of the log (`fact`). The first row that
+matches decides; `docs/triage.md` has a section for every row.
 """
 
 import re
@@ -12,6 +12,8 @@ from functools import lru_cache
 
 from bot.core.facts import LoggedError
 from bot.core.stages import Stage
+from bot.core.triage.codes import Origin
+from bot.core.triage.origin import others
 
 
 class Fault(Enum):
@@ -41,12 +43,13 @@ class Rule:
     """How one kind of fault is recognised, and what it means.
 
     `message`, `kind` and `calls` are regular expressions, `stood` the stages that the run may have been in; what
-    is given must all match. `message` is searched in `Kind: message` of every exception of the chain, `kind` in
-    the root's name, `calls` in the `path:function` lines of the frames. `places` says that the frames tell where an
-    error happened, whichever rule explains it. `stage` None means: where the frames say, else where the run
-    stood. A rule with `fact` matches no error. `mend` is one sentence for the card, `steps` what the runbook adds.
-    `example` is a fragment of a real log (or of the message in the source) that only this rule explains rightly;
-    `source` names project, file and function that print it, or the public log it was taken from.
+    is given must all match, but of `origin` and `message` either is enough. `message` is searched in `Kind: message`
+    of every exception of the chain, `kind` in the root's name, `calls` in the `path:function` lines of the frames.
+    The words of an error that is the program's own never make it a fault from outside. `places` says that the
+    frames tell where an error happened, whichever rule explains it. `stage` None means: where the frames say, else
+    where the run stood. A rule with `fact` matches no error. `mend` is one sentence for the card, `steps` what the
+    runbook adds. `example` is a fragment of a real log (or of the message in the source) that only this rule explains
+    rightly; `source` names project, file and function that print it, or the public log it was taken from.
     """
 
     id: str
@@ -56,6 +59,7 @@ class Rule:
     example: str
     source: str
     stage: Stage | None = None
+    origin: Origin | None = None
     message: str = ""
     kind: str = ""
     calls: str = ""
@@ -64,17 +68,22 @@ class Rule:
     fact: Silent | None = None
     steps: tuple[str, ...] = ()
 
-    def matches(self, error: LoggedError) -> bool:
-        """Whether this rule explains `error`."""
+    def matches(self, error: LoggedError, origin: Origin | None) -> bool:
+        """Whether this rule explains `error`, which comes from `origin`."""
         if self.fact is not None or (self.stood is not None and error.stage not in self.stood):
             return False
         if self.kind and not _compiled(self.kind).search(error.kind):
             return False
         if self.calls and not self.locates(error.calls):
             return False
-        if not self.message:
+        if self.origin is not None and self.origin is origin:
             return True
-        texts = (f"{error.kind}: {error.message}", *error.chain)
+        return self._says(error, origin) if self.message else self.origin is None
+
+    def _says(self, error: LoggedError, origin: Origin | None) -> bool:
+        texts = [f"{error.kind}: {error.message}", *error.chain]
+        if origin is Origin.PROGRAM and self.fault is Fault.OUTSIDE:
+            texts = [f"{kind}: {message}" for kind, message in others(error)]
         return any(_compiled(self.message).search(text) for text in texts)
 
     def locates(self, calls: tuple[str, ...]) -> bool:

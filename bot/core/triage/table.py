@@ -8,6 +8,7 @@ row and sees its example judged otherwise.
 """
 
 from bot.core.stages import Stage
+from bot.core.triage.codes import Origin
 from bot.core.triage.rules import Fault, NoiseRule, Rule, Silent
 
 AFTER_CONSTRUCTION = frozenset(
@@ -69,8 +70,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="host-memory",
         fault=Fault.OUTSIDE,
-        message=r"(?i)running low on memory|oom[-_ ]kill|ray\.exceptions\.OutOfMemoryError|Cannot allocate memory"
-        r"|can't allocate memory|std::bad_alloc|^HostMemory",
+        origin=Origin.HOST_MEMORY,
         cause="the host ran out of memory",
         mend="Give the job more host memory, or lower workers, offload and batch sizes.",
         example="ray.exceptions.RayTaskError(OutOfMemoryError): ray::TaskRunner.run() (pid=1, ip=192.0.2.2)\n"
@@ -81,8 +81,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="host-limits",
         fault=Fault.OUTSIDE,
-        message=r"Too many open files|can't start new thread|Resource temporarily unavailable"
-        r"|insufficient shared memory|out of shared memory|\(shm\)|/dev/shm|pthread_create",
+        origin=Origin.HOST_LIMITS,
+        message=r"insufficient shared memory|out of shared memory|\(shm\)|/dev/shm",
         cause="the host's limits on files, threads or shared memory were reached",
         mend="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
@@ -91,9 +91,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="disk-full",
         fault=Fault.OUTSIDE,
-        message=r"No space left on device|Disk quota exceeded|StorageFull|os error 28\b|Errno (?:28|122)\b"
-        r"|Read-only file system|Stale file handle|Input/output error|^NoSpace|^PermissionError"
-        r"|OutOfDiskError|PytorchStreamWriter failed writing",
+        origin=Origin.SPACE,
         cause="storage failed: no space, no quota or no writable disk",
         mend="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and give "
         "MODEL_PATH a model that lies there already.",
@@ -109,6 +107,36 @@ RULES: tuple[Rule, ...] = (
         "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
         'StorageFull, message: "No space left on device" })',
         source="safetensors, bindings/python/src/lib.rs:serialize_file; a user's log of a save on a full disk",
+    ),
+    Rule(
+        id="gpu-sharing",
+        fault=Fault.OUTSIDE,
+        message=r"pidfd_getfd: Operation not permitted|does not support the pidfd_open",
+        cause="the host does not let processes share GPU memory",
+        mend="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
+        "(PYTORCH_CUDA_ALLOC_CONF).",
+        example='  File "verl/workers/rollout/vllm_rollout/utils.py", line 310, in update_weights_from_ipc\n'
+        '  File "torch/multiprocessing/reductions.py", line 181, in rebuild_cuda_tensor\n'
+        "RuntimeError: pidfd_getfd: Operation not permitted",
+        source="PyTorch, c10/cuda/CUDACachingAllocator.cpp; verl-project/verl issue 3377",
+    ),
+    Rule(
+        id="storage",
+        fault=Fault.OUTSIDE,
+        origin=Origin.STORAGE,
+        cause="a file system failed: an I/O error, a mount that went away, no permission, or no lock",
+        mend="Check the mount of the path named on that host (`mount`, `dmesg`), then rerun on a healthy one.",
+        steps=(
+            "`[Errno N]` names the fault: 5 I/O, 13 and 1 permission, 30 read-only, 37 locks, 107 and 108 a mount that "
+            "lost its server, 116 a file that another host replaced.",
+            "`stat` the path in the container that ran the job, as the user that ran it: a mount of the host may be "
+            "missing or read-only there.",
+            "Rerun with the checkpoints on a local disk; passes there, and only the file system is at fault.",
+        ),
+        example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
+        '  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 1173, in save_checkpoint\n'
+        "OSError: [Errno 107] Transport endpoint is not connected",
+        source="CPython, Objects/exceptions.c:OSError with ENOTCONN, of a FUSE mount",
     ),
     Rule(
         id="rocr-and-cuda",
@@ -131,12 +159,10 @@ RULES: tuple[Rule, ...] = (
         id="device",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
-        message=r"CUDA driver version is insufficient|driver/library version mismatch|no CUDA-capable device"
-        r"|No CUDA GPUs are available|no GPUs found|Found no NVIDIA driver|Torch not compiled with CUDA"
-        r"|no kernel image is available|invalid device ordinal|devices? (?:is|are) busy or unavailable|NVML"
-        r"|ECC error|fallen off the bus|GPU is lost|CUDA initialization|cudaErrorInsufficientDriver"
-        r"|nvidia-smi|^DeviceError|unspecified launch failure"
-        r"|Invalid device id|system not yet initialized|out of range for visible devices",
+        origin=Origin.DEVICE_SETUP,
+        message=r"driver/library version mismatch|No CUDA GPUs are available|no GPUs found|Found no NVIDIA driver"
+        r"|Torch not compiled with CUDA|CUDA initialization|NVML|nvidia-smi|Invalid device id"
+        r"|out of range for visible devices",
         cause="the host's GPU, driver or device variables are not usable",
         mend="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
         example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
@@ -145,25 +171,28 @@ RULES: tuple[Rule, ...] = (
         "megatron/training/models/dist_utils.py:_ddp_wrap",
     ),
     Rule(
-        id="gpu-sharing",
+        id="device-broke",
         fault=Fault.OUTSIDE,
-        message=r"pidfd_getfd: Operation not permitted|does not support the pidfd_open",
-        cause="the host does not let processes share GPU memory",
-        mend="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
-        "(PYTORCH_CUDA_ALLOC_CONF).",
-        example='  File "verl/workers/rollout/vllm_rollout/utils.py", line 310, in update_weights_from_ipc\n'
-        '  File "torch/multiprocessing/reductions.py", line 181, in rebuild_cuda_tensor\n'
-        "RuntimeError: pidfd_getfd: Operation not permitted",
-        source="PyTorch, c10/cuda/CUDACachingAllocator.cpp; verl-project/verl issue 3377",
+        origin=Origin.DEVICE,
+        message=r"ECC error|fallen off the bus|GPU is lost",
+        cause="a GPU broke while the run used it",
+        mend="Take the host out of service until its GPU is checked; rerun on another host.",
+        steps=(
+            "`nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` and `dmesg | grep -i xid` on that host.",
+            "ECC, NVLink and bus errors are hardware; a launch that timed out is a watchdog on the device.",
+            "The same kernel failing on another host is not the hardware's: then it is the program's.",
+        ),
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        '  File "megatron/core/pipeline_parallel/schedules.py", line 451, in backward_step\n'
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+        source="CUDA, driver_types.h:cudaErrorECCUncorrectable, printed by PyTorch c10/cuda/CUDAException.cpp",
     ),
     Rule(
         id="hub-unreachable",
         fault=Fault.OUTSIDE,
         stage=Stage.MODEL_DOWNLOAD,
-        message=r"^HubUnreachable|Max retries exceeded|couldn't connect to|Connection error, and we cannot find"
-        r"|LocalEntryNotFound|outgoing traffic has been disabled|OfflineModeIsEnabled"
-        r"|offline mode is enabled|Name or service not known|(?:HTTPSConnectionPool|ReadTimeout"
-        r"|ConnectTimeout)",
+        origin=Origin.HUB,
+        message=r"couldn't connect to|Connection error, and we cannot find|outgoing traffic has been disabled",
         cause="the model hub cannot be reached",
         mend="Snapshot the model on a connected host and give its path, or open the hub to this host.",
         example="'[Errno -2] Name or service not known' thrown while requesting HEAD the hub's config.json\n"
@@ -173,10 +202,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="network",
         fault=Fault.OUTSIDE,
-        message=r"unhandled system error|ncclSystemError|ncclRemoteError|or there was a network error"
-        r"|Connection refused|No route to host"
-        r"|Network is unreachable|EADDRINUSE|[Aa]ddress already in use|Temporary failure in name resolution"
-        r"|DistNetworkError|DistStoreError|Could not find a free port",
+        origin=Origin.NETWORK,
+        message=r"Could not find a free port",
         cause="processes or hosts could not reach each other",
         mend="Check ports, interfaces (NCCL_SOCKET_IFNAME) and that no other run holds the address; rerun.",
         example='  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
@@ -216,7 +243,7 @@ RULES: tuple[Rule, ...] = (
         id="extension-build",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
-        calls=r"torch/utils/cpp_extension\.py:",
+        origin=Origin.TOOLCHAIN,
         cause="a CUDA extension could not be built on this host",
         mend="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the "
         "feature off.",
@@ -282,7 +309,8 @@ RULES: tuple[Rule, ...] = (
         id="tracking",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,
-        calls=r"verl/utils/tracking\.py:|(?:^|/)(?:wandb|mlflow|swanlab|trackio)/",
+        origin=Origin.TRACKER,
+        calls=r"verl/utils/tracking\.py:__init__$|:(?:init|login)$",
         cause="the experiment tracker refused or could not be reached",
         mend="Run with trainer.logger=console, or give the tracker its key and network.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1400, in fit\n'
@@ -290,6 +318,18 @@ RULES: tuple[Rule, ...] = (
         "wandb.errors.errors.UsageError: api_key not configured (no-tty). call "
         "wandb.login(key=[your_api_key])",
         source="wandb, sdk/wandb_login.py, below verl verl/utils/tracking.py:Tracking",
+    ),
+    Rule(
+        id="tracking-late",
+        fault=Fault.OUTSIDE,
+        origin=Origin.TRACKER,
+        cause="the experiment tracker failed while the run went on",
+        mend="Rerun with trainer.logger=console; the tracker is no part of what is tested.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit\n'
+        '  File "verl/utils/tracking.py", line 190, in log\n'
+        "mlflow.exceptions.MlflowException: API request failed",
+        source="mlflow, mlflow/utils/rest_utils.py:http_request, below verl verl/utils/tracking.py:log",
     ),
     Rule(
         id="collective-timeout",
@@ -301,6 +341,23 @@ RULES: tuple[Rule, ...] = (
         "[rank0]:[E1120 14:10:32.3 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation "
         "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
         source="PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:watchdogHandler",
+    ),
+    Rule(
+        id="damaged-file",
+        fault=Fault.OUTSIDE,
+        origin=Origin.DAMAGED_FILE,
+        cause="a file of the model is damaged, incomplete or missing",
+        mend="Download the snapshot again and compare its checksums; Git LFS pointers are 130 bytes long.",
+        steps=(
+            "Compare the sizes of the files with those on the hub: a file that is too short was cut, one of about 130 "
+            "bytes is a Git LFS pointer.",
+            "Every file that model.safetensors.index.json names must be there.",
+            "Open each file once with `safetensors.safe_open(path, 'pt')` outside of the run.",
+            "A checkpoint that the run wrote itself is not meant here: that is a fault of saving.",
+        ),
+        example='  File "megatron/bridge/models/hf_pretrained/state.py", line 610, in load_tensors\n'
+        "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
+        source="safetensors, safetensors/src/tensor.rs:SafeTensorError",
     ),
     Rule(
         id="reward-model-files",
@@ -320,6 +377,7 @@ RULES: tuple[Rule, ...] = (
         id="model-files",
         fault=Fault.OUTSIDE,
         stage=Stage.MODEL_DOWNLOAD,
+        origin=Origin.MODEL_FILES,
         message=r"is not a valid JSON file|Should have a `?model_type`? key|no file named|Repo id must be"
         r"|HFValidationError|not a valid model identifier|is not a local folder|Incorrect path_or_model_id"
         r"|gated repo|GatedRepo|RepositoryNotFound|EntryNotFound|RevisionNotFound|(?:401|403"
@@ -332,6 +390,18 @@ RULES: tuple[Rule, ...] = (
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 578, in from_hf_pretrained\n'
         "ValueError: Unrecognized model in the folder. Should have a `model_type` key in its config.json.",
         source="transformers, models/auto/configuration_auto.py:AutoConfig.from_pretrained",
+    ),
+    Rule(
+        id="worker-died",
+        fault=Fault.OUTSIDE,
+        origin=Origin.PEER,
+        message=r"worker (?:process )?(?:has )?died|The actor died unexpectedly before"
+        r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
+        cause="a worker died without saying why",
+        mend="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
+        example="Started a local Ray instance.\n"
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
+        source="Ray, src/ray/raylet/node_manager.cc; github.com/ETOgaosion/verl run_qwen_grpo_megatron.res",
     ),
     Rule(
         id="ray-resources",
@@ -360,17 +430,6 @@ RULES: tuple[Rule, ...] = (
         example="Connecting to existing Ray cluster at address: 192.0.2.2:6399...\n"
         "gcs_client.cc:210: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting",
         source="Ray, src/ray/gcs_rpc_client/gcs_client.cc",
-    ),
-    Rule(
-        id="worker-died",
-        fault=Fault.OUTSIDE,
-        message=r"^WorkerDied|worker (?:process )?(?:has )?died|The actor died unexpectedly before"
-        r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
-        cause="a worker died without saying why",
-        mend="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
-        example="Started a local Ray instance.\n"
-        "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
-        source="Ray, src/ray/raylet/node_manager.cc; github.com/ETOgaosion/verl run_qwen_grpo_megatron.res",
     ),
     Rule(
         id="hydra",

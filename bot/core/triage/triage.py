@@ -8,6 +8,7 @@ from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
 from bot.core.stages import Stage
 from bot.core.triage.candidates import Candidate, Standing, candidates
 from bot.core.triage.noise import explain
+from bot.core.triage.origin import origin_of
 from bot.core.triage.rules import Fault, Rule, Silent
 from bot.core.triage.silent import SilentFault, silent_fault
 from bot.core.triage.table import RULES
@@ -88,7 +89,8 @@ def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
 
 def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
     """The first rule that explains an error."""
-    return next((rule for rule in rules if rule.matches(error)), None)
+    origin = origin_of(error)
+    return next((rule for rule in rules if rule.matches(error, origin)), None)
 
 
 def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts | None = None) -> Stage:

@@ -1,0 +1,241 @@
+"""Error codes that programs print, as their makers enumerate them, and where a fault with such a code comes from.
+
+Linux errno (`errno.h`), CUDA (`cudaError_t` with the text of `cudaGetErrorString`), the statuses of cuDNN, cuBLAS and
+their relatives, NCCL (`ncclResult_t`), HTTP. A code that is not here says nothing: then the stage decides.
+"""
+
+import re
+from collections.abc import Mapping
+from enum import Enum, auto
+
+
+class Origin(Enum):
+    """Where a fault comes from. `PROGRAM` is the program's own; all others are outside of it."""
+
+    PROGRAM = auto()
+    SPACE = auto()
+    STORAGE = auto()
+    HOST_MEMORY = auto()
+    HOST_LIMITS = auto()
+    DEVICE = auto()
+    DEVICE_SETUP = auto()
+    NETWORK = auto()
+    PEER = auto()
+    HUB = auto()
+    MODEL_FILES = auto()
+    DAMAGED_FILE = auto()
+    TRACKER = auto()
+    TOOLCHAIN = auto()
+
+
+# Number, text of strerror, origin. Numbers that a wrong call raises (EINVAL, EBADF, EEXIST, ENOTDIR) are left out.
+_ERRNO: tuple[tuple[int, str, Origin], ...] = (
+    (1, "Operation not permitted", Origin.STORAGE),
+    (5, "Input/output error", Origin.STORAGE),
+    (6, "No such device or address", Origin.STORAGE),
+    (11, "Resource temporarily unavailable", Origin.HOST_LIMITS),
+    (12, "Cannot allocate memory", Origin.HOST_MEMORY),
+    (13, "Permission denied", Origin.STORAGE),
+    (16, "Device or resource busy", Origin.STORAGE),
+    (19, "No such device", Origin.STORAGE),
+    (23, "Too many open files in system", Origin.HOST_LIMITS),
+    (24, "Too many open files", Origin.HOST_LIMITS),
+    (27, "File too large", Origin.STORAGE),
+    (28, "No space left on device", Origin.SPACE),
+    (30, "Read-only file system", Origin.STORAGE),
+    (35, "Resource deadlock avoided", Origin.STORAGE),
+    (37, "No locks available", Origin.STORAGE),
+    (61, "No data available", Origin.STORAGE),
+    (71, "Protocol error", Origin.STORAGE),
+    (74, "Bad message", Origin.STORAGE),
+    (77, "File descriptor in bad state", Origin.STORAGE),
+    (98, "Address already in use", Origin.NETWORK),
+    (99, "Cannot assign requested address", Origin.NETWORK),
+    (100, "Network is down", Origin.NETWORK),
+    (101, "Network is unreachable", Origin.NETWORK),
+    (102, "Network dropped connection on reset", Origin.NETWORK),
+    (103, "Software caused connection abort", Origin.PEER),
+    (104, "Connection reset by peer", Origin.PEER),
+    (105, "No buffer space available", Origin.HOST_LIMITS),
+    (32, "Broken pipe", Origin.PEER),
+    (107, "Transport endpoint is not connected", Origin.STORAGE),
+    (108, "Cannot send after transport endpoint shutdown", Origin.STORAGE),
+    (110, "Connection timed out", Origin.NETWORK),
+    (111, "Connection refused", Origin.NETWORK),
+    (112, "Host is down", Origin.NETWORK),
+    (113, "No route to host", Origin.NETWORK),
+    (116, "Stale file handle", Origin.STORAGE),
+    (117, "Structure needs cleaning", Origin.STORAGE),
+    (121, "Remote I/O error", Origin.STORAGE),
+    (122, "Disk quota exceeded", Origin.SPACE),
+    (123, "No medium found", Origin.STORAGE),
+    (126, "Required key not available", Origin.STORAGE),
+    (127, "Key has expired", Origin.STORAGE),
+)
+_BY_NUMBER: Mapping[int, Origin] = {number: origin for number, _, origin in _ERRNO}
+_BY_TEXT: Mapping[str, Origin] = {text.lower(): origin for _, text, origin in _ERRNO}
+# As programs print it: at the start or after a colon, and with nothing behind it but a path or a number.
+_STRERROR = re.compile(
+    rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(\s]\s*(?:$|\W))", re.IGNORECASE
+)
+# CPython, Rust's `io::Error` in its two forms, and C++ programs that print `strerror (number)`.
+_NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),|[a-z] \((\d{1,3})\)\s*$")
+
+_ACCELERATOR = re.compile(
+    r"(?i)\b(?:CUDA|HIP)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]|\bcuda(?:Error|failure)"
+)
+# Text of cudaGetErrorString or name in cudaError_t; what a kernel or a call did wrong, and what driver and device did.
+_DEVICE: Mapping[str, Origin] = {
+    **dict.fromkeys(
+        (
+            "an illegal memory access was encountered",
+            "cudaErrorIllegalAddress",
+            "an illegal instruction was encountered",
+            "cudaErrorIllegalInstruction",
+            "device-side assert triggered",
+            "cudaErrorAssert",
+            "misaligned address",
+            "cudaErrorMisalignedAddress",
+            "operation not supported on global/shared address space",
+            "cudaErrorInvalidAddressSpace",
+            "invalid program counter",
+            "cudaErrorInvalidPc",
+            "hardware stack error",
+            "cudaErrorHardwareStackError",
+            "unspecified launch failure",
+            "cudaErrorLaunchFailure",
+            "invalid argument",
+            "cudaErrorInvalidValue",
+            "invalid configuration argument",
+            "cudaErrorInvalidConfiguration",
+            "invalid pitch argument",
+            "invalid device pointer",
+            "invalid resource handle",
+            "cudaErrorInvalidResourceHandle",
+            "too many resources requested for launch",
+            "cudaErrorLaunchOutOfResources",
+            "too many blocks in cooperative launch",
+            "named symbol not found",
+            "stream is capturing",
+            "capturing stream",
+            "peer access is already enabled",
+        ),
+        Origin.PROGRAM,
+    ),
+    **dict.fromkeys(
+        (
+            "uncorrectable ECC error encountered",
+            "cudaErrorECCUncorrectable",
+            "uncorrectable NVLink error detected during the execution",
+            "cudaErrorNvlinkUncorrectable",
+            "the launch timed out and was terminated",
+            "cudaErrorLaunchTimeout",
+            "Invalid access of peer GPU memory over nvlink or a hardware error",
+            "cudaErrorContained",
+            "tensor memory error",
+            "unknown error",
+            "cudaErrorUnknown",
+            "OS call failed or operation not supported on this OS",
+            "driver shutting down",
+            "context is destroyed",
+        ),
+        Origin.DEVICE,
+    ),
+    **dict.fromkeys(
+        (
+            "CUDA driver version is insufficient for CUDA runtime version",
+            "cudaErrorInsufficientDriver",
+            "no CUDA-capable device is detected",
+            "cudaErrorNoDevice",
+            "invalid device ordinal",
+            "cudaErrorInvalidDevice",
+            "busy or unavailable",
+            "cudaErrorDevicesUnavailable",
+            "system not yet initialized",
+            "cudaErrorSystemNotReady",
+            "system has unsupported display driver / cuda driver combination",
+            "cudaErrorSystemDriverMismatch",
+            "forward compatibility was attempted on non supported HW",
+            "cudaErrorCompatNotSupportedOnDevice",
+            "no kernel image is available for execution on the device",
+            "cudaErrorNoKernelImageForDevice",
+            "invalid device function",
+            "the provided PTX was compiled with an unsupported toolchain",
+            "cudaErrorUnsupportedPtxVersion",
+            "PTX JIT compiler library not found",
+            "API call is not supported in the installed CUDA driver",
+            "device kernel image is invalid",
+            "initialization error",
+            "cudaErrorInitializationError",
+            "MPS client failed to connect",
+            "Failed to connect to MPS server",
+            "MPS server is not ready",
+            "has been reached on the MPS",
+            "peer access is not supported between these two devices",
+            "exclusive-thread device already in use",
+            "device not licensed",
+        ),
+        Origin.DEVICE_SETUP,
+    ),
+}
+_DEVICE_LOWER = {text.lower(): origin for text, origin in _DEVICE.items()}
+_DEVICE_CODE = re.compile("|".join(map(re.escape, sorted(_DEVICE_LOWER, key=len, reverse=True))), re.IGNORECASE)
+
+# What follows `CUDNN_STATUS_`, `CUBLAS_STATUS_` and their like; cuDNN 9 appends details to the older names.
+_STATUS = re.compile(r"\bCU(?:DNN|BLAS|SOLVER|SPARSE|FFT|RAND|TENSOR)_STATUS_(\w+)")
+_STATUS_SETUP = re.compile(
+    r"ARCH_MISMATCH|LICENSE_ERROR|VERSION_MISMATCH|RUNTIME_PREREQUISITE|SUBLIBRARY_LOADING|SETUP_F"
+)
+_STATUS_MEMORY = re.compile(r"ALLOC|OUT_OF_MEMORY|NOT_INITIALIZED|INSUFFICIENT_WORKSPACE")
+
+# ncclResult_t by name, and by the text of ncclGetErrorString.
+_NCCL = re.compile(
+    r"(?P<network>nccl(?:System|Remote)Error|unhandled system error|remote process exited or there was a network error)"
+    r"|(?P<program>ncclInvalid(?:Argument|Usage)|NCCL error\b.{0,200}\binvalid (?:argument|usage)\b)"
+)
+_NCCL_ORIGIN = {"network": Origin.NETWORK, "program": Origin.PROGRAM}
+
+_HTTP = re.compile(
+    r"\b([45]\d\d) (?:Client|Server) Error|(?:Client|Server) error '([45]\d\d)\b|\bHTTP Error ([45]\d\d)\b"
+    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b|\bstatus(?: code)?[ :=]+([45]\d\d)\b"
+)
+# A request that was wrong, in contrast to one that the server refused or could not answer.
+_BAD_REQUEST = frozenset({400, 405, 406, 411, 412, 413, 415, 422})
+_NOT_FOR_US = frozenset({401, 403, 404, 410, 416})
+
+
+def of_errno(text: str) -> Origin | None:
+    """What an operating system's error says, by its number, else by its text; None for a wrong call."""
+    numbers = [int(number) for found in _NUMBER.finditer(text) for number in found.groups() if number]
+    if any(number < 0 for number in numbers):
+        return Origin.NETWORK  # getaddrinfo counts its own errors below zero
+    if numbers:
+        return next((_BY_NUMBER[number] for number in numbers if number in _BY_NUMBER), None)
+    found = _STRERROR.search(text)
+    return None if found is None else _BY_TEXT[found[1].lower()]
+
+
+def of_device(text: str) -> Origin | None:
+    """What an error of CUDA, cuDNN, cuBLAS, Triton or NCCL says; memory that ran out says nothing here."""
+    status = _STATUS.search(text)
+    if status is not None and not _STATUS_MEMORY.search(status[1]):
+        return Origin.DEVICE_SETUP if _STATUS_SETUP.search(status[1]) else Origin.PROGRAM
+    at = _ACCELERATOR.search(text)
+    code = _DEVICE_CODE.search(text, at.start()) if at is not None else None
+    if code is not None:
+        return _DEVICE_LOWER[code[0].lower()]
+    result = _NCCL.search(text)
+    return None if result is None or result.lastgroup is None else _NCCL_ORIGIN[result.lastgroup]
+
+
+def http_status(text: str) -> int | None:
+    """The status of an HTTP answer that an error reports, None when it names none."""
+    found = _HTTP.search(text)
+    return None if found is None else int(next(number for number in found.groups() if number))
+
+
+def of_http(status: int) -> Origin | None:
+    """Whose fault an HTTP status is: None for a request that was wrong by itself."""
+    if status in _BAD_REQUEST:
+        return None
+    return Origin.MODEL_FILES if status in _NOT_FOR_US else Origin.NETWORK
