@@ -19,6 +19,8 @@ from runners.repositories import Git, RepositoryError, borrow, check_out, git_in
 
 SUBMODULE = "3rdparty/Megatron-LM"
 _MARKER = ".git/verl-e2e"
+# What a person does who has Megatron-LM elsewhere.
+_NAME_MEGATRON_LM = "give `--megatron-lm` to `verl-e2e check` (in a job file: its `megatron_lm`)"
 
 Name = Literal["bridge", "megatron_lm", "verl"]
 
@@ -158,7 +160,7 @@ def _fill(
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     mend = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
     if name == "megatron_lm":
-        mend = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or name a repository as `megatron_lm`"
+        mend = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
     raise RepositoryError(f"commit {commit} {tried}", mend)
 
 
@@ -219,7 +221,7 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
     if commit is None and not git.entries(job.bridge.commit, SUBMODULE):
         raise RepositoryError(
             f"Bridge {job.bridge.commit} has no {SUBMODULE}",
-            "name a Megatron-LM repository and commit as `megatron_lm`",
+            _NAME_MEGATRON_LM,
         )
     return commit, _submodule_sources(job.bridge, base=base)
 

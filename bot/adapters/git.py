@@ -244,6 +244,12 @@ class GitRepository:
         out = self._run("status", "--porcelain=v1", "-z", "--untracked-files=all", "--ignore-submodules=none")
         return tuple(sorted(_dirty_names(out)))
 
+    def origin(self) -> str:
+        """Where the repository was cloned from, as host and path without a user or password; empty when unknown."""
+        code, out, _ = self._try("config", "--local", "--get", "remote.origin.url")
+        url = out.decode("utf-8", "backslashreplace").strip() if not code else ""
+        return re.sub(r"^(?:[a-z+]+://)?(?:[^/@]*@)?", "", url.splitlines()[0]) if url else ""
+
     def is_shallow(self) -> bool:
         """Whether history was cut when the repository was cloned."""
         return self._run("rev-parse", "--is-shallow-repository").strip() == b"true"

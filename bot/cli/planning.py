@@ -177,22 +177,37 @@ def schema() -> int:
 
 
 @policy.command("check")
-@REPO_OPTION
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[FILE]")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge repository to hold it against; default: the one of FILE.")
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to hold it against.")
 @_VERL
 @_VERL_REF
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
-def check_policy(repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bool, **options: Any) -> int:
     """Tell which rules of the policy can never match, which source files nothing judges, and what verl lacks.
 
-    Example: verl-e2e policy check --repo Megatron-Bridge --policy .github/verl-e2e.yml
+    FILE is a policy file, held against the checkout that it lies in, or against --repo. Without FILE the policy of
+    --repo at --head is checked.
+
+    Example: verl-e2e policy check .github/verl-e2e.yml
+
+    Example: verl-e2e policy check --repo Megatron-Bridge --policy verl-e2e.yml --verl verl
     """
     from bot.wiring import planning as wiring
 
-    findings = wiring.lint_policy(_plan_order(repo, **options), head)
-    click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to mend")
+    if file is not None and options["policy"] is not None:
+        raise click.UsageError("give the policy file either as FILE or with --policy")
+    if file is None and repo is None:
+        raise click.UsageError("give a policy file, or --repo")
+    options["policy"] = file or options["policy"]
+    if repo is not None:
+        findings = wiring.lint_policy(_plan_order(repo, **options), head)
+    else:
+        findings, remark = wiring.lint_policy_file(_plan_order(Path(), **options), head)
+        click.echo(remark, err=True)
+    click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
     return 0
 
 

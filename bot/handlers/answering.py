@@ -63,8 +63,6 @@ def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Poli
 
 def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
     path, _, symbol = asked.arguments[0].partition(":")
-    if situation.policy.reach is None:
-        return _fenced((f"{situation.policy.source} follows no reach: paths are judged by their names alone",))
     try:
         found = rooms.analysis.explain(situation.target, situation.policy, path, symbol)
     except Exception as error:

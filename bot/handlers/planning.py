@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bot.core.change import Change, ChangedPath, SubmoduleBump, on_one_line
+from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line
 from bot.core.levels import Level
 from bot.core.planning.contract import Finding, check_contract
 from bot.core.planning.explain import Explanation, explanations
@@ -21,6 +21,7 @@ from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
 from bot.core.rules import Policy, ReachPolicy, classify
 from bot.handlers.choosing_tests import TestChooser
+from bot.handlers.known_repository import require_package
 from bot.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
@@ -28,6 +29,7 @@ _SHOWN_BUMPED = 20
 _IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
 _REQUIREMENTS = ("pyproject.toml", "uv.lock")
+_ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
 _NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
 _SAME_REQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
@@ -72,8 +74,13 @@ class Planner:
         self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
-        """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests."""
-        found = self._planned(self._repository.change(base, head), policy, asked)
+        """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests.
+
+        OtherRepositoryError where neither side holds the package that the policy is about.
+        """
+        change = self._repository.change(base, head)
+        require_package(self._repository, (change.merge_base or change.base, change.head), policy)
+        found = self._planned(change, policy, asked)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)
@@ -105,27 +112,57 @@ class Planner:
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
 
     def explain(self, revision: str, policy: Policy, targets: Iterable[tuple[str, str]]) -> tuple[Explanation, ...]:
-        """What the plan would make of symbols at a revision; a target is a path and a symbol, empty for all of it."""
+        """What the plan makes of changes at a revision; a target is a path and a symbol, empty for all of it.
+
+        OtherRepositoryError where the revision does not hold the package that the policy is about.
+        """
+        require_package(self._repository, (revision,), policy)
+        paths = {path: ChangedPath(path, PathStatus.MODIFIED) for path in self._repository.tree(revision)}
+        for path, target in self._repository.links(revision).items():
+            commit = target.removeprefix("commit ") if target.startswith("commit ") else None
+            bump = SubmoduleBump(commit, commit) if commit else None
+            paths[path] = ChangedPath(path, PathStatus.MODIFIED, submodule=bump)
+        return tuple(
+            explanation
+            for path, symbol in targets
+            for explanation in self._explained(revision, policy, paths, (path.rstrip("/"), symbol))
+        )
+
+    def _explained(
+        self, revision: str, policy: Policy, paths: Mapping[str, ChangedPath], target: tuple[str, str]
+    ) -> tuple[Explanation, ...]:
+        path, symbol = target
+        if path not in paths:
+            folder = any(name.startswith(f"{path}/") for name in paths)
+            because = "this is a folder; name a file in it" if folder else "this commit has no such path"
+            return (Explanation(path, symbol, because=because, found=False),)
+        change = Change(revision, revision, revision, (paths[path],))
+        effects = self._effects_of_whole(change, policy)
+        names = self._symbols(revision, path, policy) if effects is not None and effects.inside(path) else {}
+        condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in _REQUIREMENTS else ""
+        planned = plan(change, policy, (), effects)
+        return explanations(planned, classify(path, policy, effects), symbol, names, condition)
+
+    def _symbols(self, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:
+        """The symbols of a source file in order, each with whether an import of the file runs it."""
         assert policy.reach is not None
-        tree = self.tree(revision, policy)
+        view = self.tree(revision, policy).program.view(module_name(path, policy.reach.roots) or "")
+        content = self._repository.read_blob(revision, path)
+        kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
+        return {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content or b"")}
+
+    def _effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
+        """The effects of a change in which all that the paths hold at the head differs."""
+        if policy.reach is None:
+            return None
+        tree = self.tree(change.head, policy)
         both = Sides(tree.program, tree.program, tree.reach, tree.reach)
-        found: list[Explanation] = []
-        for path, symbol in targets:
-            content = self._reader(tree)(path)
-            if content is None:
-                found.append(Explanation(path, symbol, (), (), (), "this commit has no such source file"))
-                continue
-            version = (Version(path, None), Version(path, content))
-            effects = effects_of([version], both, policy.reach.roots)
-            names = symbols_of(content)
-            if symbol and not any(name == symbol or name.startswith(f"{symbol}.") for name in names):
-                found.append(Explanation(path, symbol, (), (), (), "this file has no such symbol"))
-                continue
-            found.extend(explanations(path, symbol, classify(path, policy, effects), names))
-        return tuple(found)
+        effects = self._effects(change, policy, policy.reach, (tree, tree), both, whole=True)
+        return replace(effects, unknown={**effects.unknown, **self._stand_ins(change, policy.reach)})
 
     def lint(self, revision: str, policy: Policy) -> tuple[str, ...]:
-        """What of a policy says nothing about a revision."""
+        """What of a policy says nothing about a revision; OtherRepositoryError."""
+        require_package(self._repository, (revision,), policy)
         paths = self._repository.tree(revision)
         if policy.reach is None:
             return lint_policy(policy, paths, {}, ())
@@ -192,8 +229,16 @@ class Planner:
         return {**known, **made}
 
     def _effects(
-        self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree], both: Sides
+        self,
+        change: Change,
+        policy: Policy,
+        reach: ReachPolicy,
+        trees: tuple[_Tree, _Tree],
+        both: Sides,
+        *,
+        whole: bool = False,
     ) -> Effects:
+        """What the change does inside its files; with `whole` as if each came new at the head."""
         imported = {name for tree in trees for name in tree.reach.imported}
         pairs = [
             pair
@@ -213,12 +258,12 @@ class Planner:
                 unread.update(dict.fromkeys(pair, ABSENT))
                 continue
             old, new = (contents[blob] if blob is not None else None for blob in blobs)
-            versions.append((Version(pair[0], old), Version(pair[1], new)))
+            versions.append((Version(pair[0], None if whole else old), Version(pair[1], new)))
         found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy))
         unread |= found.unread
         unknown = {path: why for path, why in unread.items() if module_name(path, reach.roots) in imported}
         doubted = _doubted(found.paths, trees)
-        paths = {**self._requirements(change, reach), **found.paths}
+        paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
         return Effects(paths, unread, self._remarks(trees), {**doubted, **unknown})
 

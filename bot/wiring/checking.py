@@ -22,7 +22,7 @@ from bot.handlers.checking import CheckRequest, Rooms, check_change
 from bot.handlers.rerunning import Beside, follow_up
 from bot.wiring.errors import UsageError
 from bot.wiring.folders import run_folders
-from bot.wiring.planning import PlanOrder, planner_of, policy_of
+from bot.wiring.planning import PlanOrder, planner_of, policy_of, repository_named_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,9 @@ def check(
         beside=_beside_check(order, bridge, verl, head, verl_commit, policy),
     )
     blobs = {"bridge": bridge, "verl": verl}
-    planner = planner_of(bridge, PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work), policy)
+    named = PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work)
+    with repository_named_by(named, policy):
+        planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(_policy_bands(bridge, order, policy), reseal=reseal)
     rooms = Rooms(bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work))
     return check_change(request, rooms, say)

@@ -163,7 +163,7 @@ def test_what_the_caller_names_wins_over_plan_and_site() -> None:
 
 
 def test_a_job_without_checkpoint_or_data_says_what_to_do() -> None:
-    with pytest.raises(BuildError, match=r"4-feature has no checkpoint.*name a model"):
+    with pytest.raises(BuildError, match=r"4-feature has no checkpoint.*add `checkpoint:`"):
         build(variant_named("4-feature"), planned=None)
     with pytest.raises(BuildError, match="bare names no task data; add `data:`"):
         build(VARIANTS[0], SiteProfile(name="bare"))

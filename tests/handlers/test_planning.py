@@ -12,8 +12,9 @@ from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
 from bot.core.planning.contract import Kind
 from bot.core.planning.plan_text import render_plan_text
 from bot.core.pulls.reasons_text import reason_blocks
+from bot.handlers.known_repository import OtherRepositoryError
 from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
-from tests.fakes.trees import FakeSummaries, FakeTrees, Files
+from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
 
 POLICY = load_policy(
     """
@@ -279,8 +280,49 @@ def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
     assert found["src/lib/names.py", "spare"].because == "verl does not reach it"
-    assert "no such source file" in found["src/lib/x.py", ""].because
+    assert "no such path" in found["src/lib/x.py", ""].because
     assert "no such symbol" in found["src/lib/peft.py", "no"].because
+
+
+WHOLE: Files = {
+    **BASE,
+    "docs/guide.rst": "a guide\n",
+    "uv.lock": '[[package]]\nname = "torch"\nversion = "2"\n',
+    "src/lib/broken.py": "def (:\n",
+    "src/lib/data.json": "{}",
+    "src/lib/settings.py": "import lib.names\n\nLIMIT = 3\nTABLE = {LIMIT: lib.names.width}\n",
+    "src/lib/__init__.py": "from lib.maker import Maker\nimport lib.families\nimport lib.settings\n",
+    "src/lib/link.py": LinkTo("peft.py"),
+    "src/torch.py": "x = 1\n",
+    ".gitattributes": "* text\n",
+}
+
+
+@pytest.mark.parametrize("path", sorted(WHOLE))
+def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) -> None:
+    without = {name: text for name, text in WHOLE.items() if name != path}
+    repository = FakeTrees({"base": without, "head": WHOLE, "verl": CALLER})
+    assert POLICY.reach is not None
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    whole, *symbols = made.explain("head", POLICY, [(path, "")])
+    assert whole.levels == made.plan("base", "head", POLICY).plan.levels
+    assert whole.found
+    assert {level for row in symbols for level in row.levels} <= {*whole.levels}
+    assert whole.because or whole.rules
+
+
+def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None:
+    repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
+    assert POLICY.reach is not None
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    (folder,) = made.explain("head", POLICY, [("src/", "")])
+    assert (folder.found, "is a folder" in folder.because, folder.levels) == (False, True, ())
+    (table,) = made.explain("head", POLICY, [("src/lib/settings.py", "TABLE")])
+    assert ([int(level) for level in table.levels], "when verl imports" in table.because) == ([0], True)
+    (spare,) = made.explain("head", POLICY, [("src/lib/names.py", "spare")])
+    assert (spare.levels, spare.because) == ((), "verl does not reach it")
+    (pins,) = made.explain("head", POLICY, [("pyproject.toml", "")])
+    assert "keeps every requirement" in pins.because
 
 
 def test_lint_names_rules_that_can_never_match_and_paths_that_nothing_judges() -> None:
@@ -297,3 +339,20 @@ def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
     inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
     told = with_bumps(made, inner).plan.remarks[-1]
     assert told == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
+
+
+@pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))
+def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> None:
+    other = {"README.md": "# other\n", "src/libs/a.py": "x = 1\n", "src/lib/notes.txt": "no source"}
+    repository = FakeTrees({"other": other, "later": {**other, "a.md": ""}, "with": {package: ""}, "verl": CALLER})
+    assert POLICY.reach is not None
+    made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
+    with pytest.raises(OtherRepositoryError, match=r"no package lib below src/ at other or later; use the repository"):
+        made.plan("other", "later", POLICY)
+    with pytest.raises(OtherRepositoryError, match="at other;"):
+        made.explain("other", POLICY, [("README.md", "")])
+    with pytest.raises(OtherRepositoryError, match="at other;"):
+        made.lint("other", POLICY)
+    made.plan("other", "with", POLICY)
+    made.plan("with", "other", POLICY)
+    made.plan("other", "later", replace(POLICY, reach=None))

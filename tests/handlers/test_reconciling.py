@@ -641,7 +641,7 @@ def test_explain_and_help_are_answered_once(app: App) -> None:
     look(app)
     look(app)
     said = [one.body for one in app.hub.talk[7] if "reply" in one.body]
-    assert (len(said), "| command |" in said[0], "follows no reach" in said[1]) == (2, True, True)
+    assert (len(said), "| command |" in said[0], "this commit has no such path" in said[1]) == (2, True, True)
 
 
 def test_a_tick_looks_at_what_is_open_and_at_what_still_runs(app: App) -> None:

@@ -162,7 +162,7 @@ def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None
         family = outline.family or "this change"
         raise BuildError(
             f"job {outline.id} has no checkpoint: the policy names none that exercises {family}; "
-            f"add `checkpoint:` to the family in the policy file, or name a model on the command line"
+            f"add `checkpoint:` to the family in the policy file"
         )
     return wanted if given else site.checkpoints.get(wanted.model_id, wanted)
 
@@ -171,8 +171,7 @@ def _data(site: SiteProfile, given: Data | None) -> Data:
     data = given or site.data
     if data is None:
         raise BuildError(
-            f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it, "
-            f"or name the files on the command line"
+            f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
         )
     return data
 

@@ -18,6 +18,8 @@ NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were
 _SHOWN_BECAUSES = 3
 _ASKED = "asked for by hand"
 _AT_IMPORT = "it runs when verl imports Bridge"
+# How reasons name the statements of a module that belong to no symbol.
+MODULE_LEVEL = "(module level)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,8 @@ class Reason:
     """Why a level is required.
 
     `path` is None when another level asks for this one. `symbol` is the function or class concerned, None when
-    the whole file is; `via` is how the path was connected with the level, outermost first.
+    the whole file is; `via` is how the path was connected with the level, outermost first. `rule` is the name of the
+    policy's rule that asks, empty where none names the path; it is the last step of `via` too.
     """
 
     level: Level
@@ -33,6 +36,7 @@ class Reason:
     because: str
     symbol: str | None = None
     via: tuple[str, ...] = ()
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +160,14 @@ def _with_problem(reason: Reason, effects: Effects) -> Reason:
 
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for one in path.effects or ():
-        symbol = one.effect.symbol or "(module level)"
+        symbol = one.effect.symbol or MODULE_LEVEL
         if not one.rules:
             because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown_because
             yield Reason(policy.unknown_level, readable(path.path), because, symbol, one.effect.via)
         for rule in one.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*one.effect.via, f"rule {rule.name}")
-                yield Reason(level, readable(path.path), rule.because, symbol, via)
+                yield Reason(level, readable(path.path), rule.because, symbol, via, rule.name)
 
 
 def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
@@ -178,7 +182,7 @@ def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
     for rule in path.rules:
         asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}
         for level in asked:
-            yield Reason(level, name, rule.because, via=(f"rule {rule.name}",))
+            yield Reason(level, name, rule.because, via=(f"rule {rule.name}",), rule=rule.name)
 
 
 def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:

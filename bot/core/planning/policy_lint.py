@@ -17,11 +17,16 @@ def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words:
     identifiers of those files.
     """
     return (
-        *lint_image(policy),
+        *lint_alone(policy),
         *_idle_paths(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
         *_unjudged(policy, paths, symbols),
     )
+
+
+def lint_alone(policy: Policy) -> tuple[str, ...]:
+    """One sentence for each finding that the policy shows by itself."""
+    return lint_image(policy)
 
 
 def lint_image(policy: Policy) -> tuple[str, ...]:
