@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from bot.adapters.dispatch import COMMAND
 from bot.core.jobs import Job
 from bot.core.record import EVENTS_FILE
 from bot.ports import DispatchError
@@ -81,4 +81,4 @@ class LocalDispatcher:
         file = out.with_name(f"{out.name}.job.json")
         file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
         work = ["--work", str(self._work)] if self._work else []
-        return [sys.executable, "-m", "bot", "run", "--job", str(file), "--out", str(out), *work]
+        return [*COMMAND, "run", "--job", str(file), "--out", str(out), *work]

@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import Any
 
 import psutil
 
+from bot.adapters.dispatch import COMMAND
 from bot.adapters.dispatch.copying import CAPS, Caps, copy_folder
 from bot.core.judging.plausible import Took
 from bot.core.pulls.job_order import NONCE_FILE
@@ -65,7 +65,7 @@ class LocalBackend:
         clock: Clock,
         open_log: Callable[[Path], Iterator[bytes]],
         arguments: Callable[[Run], tuple[str, ...]] = follow_ups,
-        command: Sequence[str] = (sys.executable, "-m", "bot"),
+        command: Sequence[str] = COMMAND,
         grace_s: float = 300.0,
         caps: Caps = CAPS,
     ) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Pipe
+from pathlib import Path
 from typing import Any
 
 from bot.adapters.limited.limits import Kind, Limits, StepError, dumps, loads
@@ -18,6 +19,9 @@ from bot.ports import LimitError
 
 Answer = Callable[[Any], object]
 _START_S = 60.0
+_INSTALLATION = str(Path(__file__).resolve().parents[3])
+# By the entry module, so that a stray package `bot` on the parent's `sys.path` is not imported in the place of ours.
+_CHILD = "import verl_e2e_command; verl_e2e_command.run_module('bot.adapters.limited.child')"
 # Nothing of the service's environment: its secrets are there.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -81,8 +85,8 @@ class _Child:
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "bot.adapters.limited.child", str(theirs.fileno()), entry],
-                env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno()), entry],
+                env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, (*sys.path, _INSTALLATION)))},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # A parser's warnings quote what it parses, and our log is no place for that.
