@@ -54,16 +54,31 @@ class FolderError(Exception):
 
 
 def find_jobs(folder: Path) -> tuple[Path, ...]:
-    """The run folders in `folder`: itself, or those below its `jobs/`, in name order; none when none was planned."""
+    """The run folders in `folder`: itself, or those below its `jobs/`, in name order; none when none was planned.
+
+    Raises FolderError for a folder that holds neither a run nor a plan, so that nothing is judged or written there.
+    """
     if not folder.is_dir():
         raise FolderError(f"{folder}: not a folder; give the --out folder of `verl-e2e run` or `verl-e2e check`")
+    planned = (folder / PLAN_FILE).exists()
     jobs = folder / "jobs"
     if jobs.is_dir():
         found = tuple(sorted(path for path in jobs.iterdir() if path.is_dir()))
-        if not found and not (folder / PLAN_FILE).exists():
+        if not planned and not any(map(_holds_run, found)):
             raise FolderError(f"{jobs}: no run folder in it; run `verl-e2e check` or `verl-e2e run` first")
         return found
-    return () if (folder / PLAN_FILE).exists() and not (folder / JOB_FILE).exists() else (folder,)
+    if _holds_run(folder):
+        return (folder,)
+    if planned:
+        return ()
+    log = find_log(folder)
+    fix = f"for a bare log: verl-e2e triage {log}" if log else "give the --out folder of `verl-e2e run` or of a check"
+    raise FolderError(f"{folder}: no run in this folder, neither {JOB_FILE} nor {EVENTS_FILE} is there; {fix}")
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether the runner wrote here: it leaves the job and the first event before anything else."""
+    return (folder / JOB_FILE).exists() or (folder / EVENTS_FILE).exists()
 
 
 def find_log(folder: Path) -> Path | None:

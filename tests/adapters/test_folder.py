@@ -157,6 +157,7 @@ def mistake(call: Callable[[], object]) -> str:
 def test_the_run_folders_of_a_check_in_name_order(tmp_path: Path) -> None:
     for name in ("2-dense", "0-lora-ddp", "0-lora-ddp-base"):
         (tmp_path / "jobs" / name).mkdir(parents=True)
+    (tmp_path / "jobs" / "0-lora-ddp" / "events.jsonl").write_text("")
     (tmp_path / "jobs" / "note.txt").write_text("")
     assert [path.name for path in disk.find_jobs(tmp_path)] == ["0-lora-ddp", "0-lora-ddp-base", "2-dense"]
 
@@ -165,6 +166,23 @@ def test_no_folder_and_no_jobs_are_the_user_s_mistake(tmp_path: Path) -> None:
     assert "not a folder; give the --out folder" in mistake(lambda: disk.find_jobs(tmp_path / "none"))
     (tmp_path / "jobs").mkdir()
     assert "no run folder in it" in mistake(lambda: disk.find_jobs(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.md", "config.json", "metrics.jsonl", "jobs/lint/notes.md", "log.txt", "run.log"]
+)
+def test_a_folder_without_a_run_is_the_user_s_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("of another program\n")
+    said = mistake(lambda: disk.find_jobs(tmp_path))
+    assert "no run" in said
+    assert ("verl-e2e triage" in said) == (name in ("log.txt", "run.log"))
+
+
+@pytest.mark.parametrize("name", ["job.json", "events.jsonl"])
+def test_a_run_that_was_cut_right_after_its_first_file_is_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    assert disk.find_jobs(tmp_path) == (tmp_path,)
 
 
 @pytest.mark.parametrize("jobs", [True, False])

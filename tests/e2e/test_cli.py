@@ -222,6 +222,24 @@ def test_a_users_mistake_is_one_sentence_and_exit_2(arguments: tuple[str, ...], 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("judge",), ("card",), ("signal",), ("parity", "{run}"), ("bands", "add", "--bands", "{bands}")],
+    ids=lambda words: words[0],
+)
+def test_a_folder_without_a_run_is_a_mistake_and_stays_as_it_is(words: tuple[str, ...], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "jobs" / "lint").mkdir(parents=True)
+    (other / "jobs" / "lint" / "config.json").write_text("{}\n")
+    (other / "notes.md").write_text("not ours\n")
+    before = {str(path): path.stat().st_mtime_ns for path in other.rglob("*")}
+    bands = tmp_path / "bands.yml"
+    done = _verl_e2e(*(word.format(run=RUNS / "level0-isolated", bands=bands) for word in words), other)
+    assert (done.returncode, "no run" in done.stderr) == (2, True), done.stderr
+    assert {str(path): path.stat().st_mtime_ns for path in other.rglob("*")} == before
+    assert not bands.exists()
+
+
 @pytest.mark.parametrize("verb", ["plan", "run", "judge", "triage", "card", "check", "demo"])
 def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
     done = _verl_e2e(verb, "--help")

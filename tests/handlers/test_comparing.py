@@ -54,7 +54,7 @@ def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
     ("folder", "said"),
     [
         (FAILED, "its log shows no training step"),
-        (ROOT / "tests/fixtures/logs", "job.json: not there"),
+        (ROOT / "tests/fixtures/logs", "neither job.json nor events.jsonl is there"),
         (ROOT / "tests/fixtures/runs/absent", "not a folder"),
     ],
 )

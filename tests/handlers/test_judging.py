@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.adapters.folder import FolderError
 from bot.core.evidence import State
 from bot.core.judging.card import NotRun, render_markdown, render_text
 from bot.core.judging.documents import card_json
@@ -95,9 +96,12 @@ def test_a_log_cut_anywhere_never_passes(tmp_path: Path) -> None:
 
 def test_a_forged_log_alone_is_blocked_and_names_each_missing_file(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(LOG)
+    with pytest.raises(FolderError, match="no run in this folder"):
+        card_of(FOLDERS, tmp_path)
+    (tmp_path / "events.jsonl").write_text("")
     card = render_text(card_of(FOLDERS, tmp_path))
     assert card.startswith("Result: Blocked - evidence is missing: job.json: not there; ")
-    for name in ("job.json", "environment.json", "events.jsonl", "imports.jsonl", "metrics.jsonl", "config.json"):
+    for name in ("job.json", "environment.json", "imports.jsonl", "metrics.jsonl", "config.json"):
         assert f"{name}: not there" in card.splitlines()[0]
     assert "junit.xml" not in card
 
