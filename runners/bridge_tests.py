@@ -22,7 +22,7 @@ from bot.core.record import JUNIT_FILE, Check, Finding
 from runners.bridge_events import Session, read_session
 from runners.findings import blocked, good, remark
 from runners.gate import Finished, run
-from runners.harness.verl import PROBE, wrapper_map
+from runners.harness.verl import PROBE, environment_lines, wrapper_map
 from runners.session import IMPORTS_VARIABLE, PATH_VARIABLE
 from runners.worktrees import Trees
 
@@ -30,6 +30,7 @@ TESTS_VARIABLE = "VERL_E2E_TESTS"
 _PLUGIN = "verl_e2e_tests"
 _EVENTS = "tests.jsonl"
 _NOTHING = 5
+_WENT_ON = "Bridge tests: not all passed; a run goes on only where none of them failed"
 _SHOWN = 3
 _MEND = "install what is missing, raise the limit of the policy, or bring a JUnit file of the same commit with --junit"
 
@@ -97,13 +98,19 @@ def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
     return (python, "-m", "pytest", *options, *left_out, *tests)
 
 
-def bridge_tests_text(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> str:
-    """The tests as a shell script that can be pasted; a listed test that the commit lacks is left out by a real run."""
+def bridge_tests_text(
+    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, base: Mapping[str, str]
+) -> str:
+    """The tests as shell commands, for a shell whose environment is `base`.
+
+    Where the job requires them they end with an error unless all pass; else what comes after them is run all the same.
+    """
     variables = _variables(job, trees, environment, out)
-    shown = [f"{name}={variables[name]}" for name in ("PYTHONPATH", TESTS_VARIABLE)]
-    words = ("env", *shown, *bridge_tests_command(job, job.bridge_tests))
+    command = " \\\n  ".join(map(shlex.quote, bridge_tests_command(job, job.bridge_tests)))
+    goes_on = "" if job.require_bridge_checks else f" || echo {shlex.quote(_WENT_ON)} >&2"
     lines = ["# focused Bridge tests", "(", f"mkdir -p {shlex.quote(str(out))}"]
-    lines += [f"cd {shlex.quote(str(trees.bridge))} &&", " \\\n  ".join(map(shlex.quote, words)), ")"]
+    lines += environment_lines(variables, base)
+    lines += [f"cd {shlex.quote(str(trees.bridge))} &&", f"{command}{goes_on}", ")"]
     return "\n".join(lines) + "\n"
 
 

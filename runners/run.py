@@ -32,14 +32,13 @@ from bot.core.record import (
 from bot.core.redact import Redactor
 from bot.core.resolved_config import lookup
 from bot.core.scan.scan import Scanner
-from runners.bridge_tests import BridgeTests, bridge_tests_text, run_bridge_tests, take_bridge_tests
+from runners.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
 from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock, utc_now
 from runners.collect import collect, record_end
-from runners.contract import reads
 from runners.deadline import MARGIN_S, deadline
 from runners.gpu import open_sampler
-from runners.harness.verl import Launch, dry_run_text, launches
+from runners.harness.verl import Launch
 from runners.isolation import Host, check_inputs, find_isolation, isolation_finding, mode_of, open_cage, state_of
 from runners.other_runs import sole_run
 from runners.patches import apply_patches
@@ -49,13 +48,12 @@ from runners.processes import start
 from runners.progress import Progress
 from runners.recorder import Recorder, open_recorder
 from runners.redaction import host_redactor
-from runners.repositories import file_at
 from runners.sealing import seal, usable_key
 from runners.session import Session, close_session, open_session, planned_session
 from runners.signals import interruptible, received_signals
 from runners.supervision import Ended, Limits
 from runners.watch import watch
-from runners.worktrees import Trees, planned_trees, prepare_trees
+from runners.worktrees import Trees, prepare_trees
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def run_job(
     """
     clock, began = SystemClock(), now()
     nonce = secrets.token_hex(16)
-    own = _own_folder(out, work, nonce)
+    own = own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
     host = isolation(job, environ)
     session = _session(nonce, own, caged=host.tools is not None)
@@ -167,18 +165,8 @@ def _interruptible(run: _Run, signals: list[str]) -> Ended:
         raise
 
 
-def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None) -> str:
-    """The exact commands of a run as a shell script; reads the wrapper at the commit, makes and starts nothing."""
-    own = _own_folder(out, work, "dry-run")
-    trees = planned_trees(job, own)
-    session = _session("0" * 32, own, caged=False)
-    script = file_at(job.verl, job.script, base=environ)
-    starts = launches(job, trees, session, base=environ, reads=None if script is None else reads(script))
-    tests = bridge_tests_text(job, trees, starts[0].environment, own / "bridge-tests") if job.bridge_tests else ""
-    return tests + dry_run_text(starts, environ)
-
-
-def _own_folder(out: Path, work: Path | None, nonce: str) -> Path:
+def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
+    """Where the private trees of a run lie, resolved: below `work`, or beside `out` without it."""
     whole = out.resolve()
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 

@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,9 @@ from bot.cli.command import (
     exit_code,
     print_card,
 )
+
+if TYPE_CHECKING:
+    from bot.core.jobs import Job
 
 _REPEATS = "How many runs on the merge base a learning signal is held against."
 
@@ -42,7 +45,8 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
 @click.option("--follow-ups", is_flag=True, help="Then run what the result asks for beside it on the same commit.")
 @click.option("--junit", type=FOLDER, help="Results of the Bridge tests from elsewhere; then they are not run here.")
 @click.option("--junit-commit", metavar="SHA", help="The commit of --junit, for a file that does not state it.")
-@click.option("--dry-run", is_flag=True, help="Print the exact commands and start nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands as a script for bash, and start nothing.")
+@click.option("--prepare", is_flag=True, help="Make the folders that the script of --dry-run needs, and run nothing.")
 @JSON_OPTION
 def run(
     job_file: Path,
@@ -67,7 +71,7 @@ def run(
     from bot.wiring import checking
     from bot.wiring.folders import read_job, read_junit_file, run_folders
     from bot.wiring.nonces import take_nonce
-    from runners.run import dry_run as commands
+    from runners.by_hand import dry_run
     from runners.run import run_job
 
     job = read_job(job_file)
@@ -75,8 +79,12 @@ def run(
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
     allowed = checking.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
+    if flags["prepare"]:
+        _prepare(job, out, work, environ)
+        return 0
     if flags["dry_run"]:
-        click.echo(commands(job, out, environ=environ, work=work), nl=False)
+        again = _prepare_command(job_file, out, work)
+        click.echo(dry_run(job, out, environ=environ, work=work, prepare=again), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
         return 0
     order_nonce = take_nonce(job_file)
@@ -92,6 +100,26 @@ def run(
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
+
+
+def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:
+    """Make the folders of a run by hand; what stops it is the user's mistake, as every preflight finding is."""
+    from runners.by_hand import prepare_by_hand
+
+    findings = prepare_by_hand(job, out, environ=environ, work=work)
+    stopping = [finding for finding in findings if finding.blocking and not finding.ok]
+    for finding in findings:
+        _to_stderr(f"{finding.check}: {finding.summary}")
+    if stopping:
+        raise click.ClickException("\n".join(f"{finding.summary}; {finding.mend}" for finding in stopping))
+
+
+def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str, ...]:
+    """The command line that calls `_prepare` for the same folders from any working directory."""
+    from bot.adapters.dispatch import COMMAND
+
+    folders = ("--work", str(work.resolve())) if work else ()
+    return (*COMMAND, "run", "--job", str(job_file.resolve()), "--out", str(out.resolve()), *folders, "--prepare")
 
 
 @click.command()

@@ -180,20 +180,32 @@ def quoted(value: str) -> str:
 
 
 def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
-    """The exact commands as a shell script that can be pasted: every variable, the folder, every argument."""
+    """The starts of the wrapper as shell commands: every variable, the folder, every argument.
+
+    `base` is the environment of the shell that runs them. The folders must be there: `runners.by_hand` makes them.
+    """
     return "\n".join(_script(start, base) for start in starts)
 
 
 def _script(start: Launch, base: Mapping[str, str]) -> str:
-    gone = sorted(
-        name for name in base if name not in start.environment and name.isidentifier() and name not in _OF_BASH
-    )
     lines = [f"# phase {start.phase.name}: until step {start.phase.steps}", "("]
-    lines += [f"unset {' '.join(gone)}"] if gone else []
     lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(start.set_here.items())]
+    lines += environment_lines(start.environment, base, start.set_here)
     lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")"]
     return "\n".join(lines) + "\n"
+
+
+def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always: Collection[str] = ()) -> list[str]:
+    """What a shell whose environment is `base` must unset and export for the environment `whole`.
+
+    Names in `always` are exported although `base` has the same value.
+    """
+    gone = sorted(name for name in base if name not in whole and name.isidentifier() and name not in _OF_BASH)
+    exported = sorted(name for name, value in whole.items() if name in always or base.get(name) != value)
+    return [
+        *([f"unset {' '.join(gone)}"] if gone else []),
+        *(f"export {name}={shlex.quote(whole[name])}" for name in exported),
+    ]
 
 
 def _checkouts(job: Job, trees: Trees) -> list[str]:

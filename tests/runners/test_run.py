@@ -10,7 +10,6 @@ import json
 import lzma
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -35,9 +34,9 @@ from bot.core.scan.scan import scan
 from bot.core.triage.triage import triage
 from runners.preflight_host import Device, Devices
 from runners.recorder import FolderInUseError
-from runners.run import dry_run, run_job
+from runners.run import run_job
 from tests.core.level_runs import resuming, saving, trained
-from tests.runners.world import SCRIPT, World, commit, fingerprint
+from tests.runners.world import World, commit
 
 pytestmark = pytest.mark.host
 
@@ -132,50 +131,12 @@ def test_the_run_folder_may_be_named_by_any_path(
     assert [path.name for path in tmp_path.iterdir()] == ["x"], "the run's own folders are gone"
 
 
-def test_what_a_killed_runner_left_beside_the_folder_is_not_taken_for_evidence(
-    world: World, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    left = tmp_path / ".out.work"
-    left.mkdir()
-    (left / "imports.jsonl").write_text('{"module": "megatron.bridge", "file": "/x", "role": "run", "pid": 1}\n')
-    text = dry_run(world.job(), tmp_path / "out", environ=environ, work=None)
-    assert f"{left}/" not in text
-
-
 def test_a_folder_that_holds_a_run_is_refused(world: World, tmp_path: Path, environ: dict[str, str]) -> None:
     _run(world.job(), tmp_path / "out", environ, Devices(problem="no driver"))
     before = (tmp_path / "out/events.jsonl").read_bytes()
     with pytest.raises(FolderInUseError, match="already holds a run"):
         _run(world.job(), tmp_path / "out", environ)
     assert (tmp_path / "out/events.jsonl").read_bytes() == before
-
-
-def test_a_dry_run_prints_what_would_be_started_and_makes_nothing(
-    world: World, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    text = dry_run(world.job(), tmp_path / "out", environ=environ, work=None)
-    assert "export VANILLA_MBRIDGE=False" in text
-    assert "run_ppo_trainer_megatron.sh" in text
-    assert "ghp_" not in text
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_shows_the_bridge_tests_and_drops_what_the_wrapper_does_not_read(
-    world: World, tmp_path: Path, environ: dict[str, str]
-) -> None:
-    verl = tmp_path / "ve rl"
-    shutil.copytree(world.verl, verl)
-    script = verl / SCRIPT
-    sha = commit(verl, {SCRIPT: script.read_text().replace("VERL_USE_UV", "ANOTHER_NAME")})
-    job = world.job(bridge_tests=("tests/unit/test_good.py",), wrapper={**world.job().wrapper, "VERL_USE_UV": "0"})
-    other = job.model_copy(update={"verl": Repository(path=str(verl), commit=sha)})
-    before = fingerprint(verl)
-    shown = [dry_run(each, tmp_path / "o ut", environ=environ, work=None) for each in (job, other)]
-    assert ["export VERL_USE_UV=0" in text for text in shown] == [True, False]
-    for text in shown:
-        assert "-m \\\n  pytest" in text
-        assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
-    assert fingerprint(verl) == before
 
 
 @pytest.mark.ray
