@@ -436,12 +436,17 @@ class Backend(Protocol):
         ...
 
 
+# What to do where this machine has no connection to GitHub.
+NETWORK_FIX = "check the network of this machine (name service, proxy, firewall) and GITHUB_API_URL, and try again"
+
+
 class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
 
     `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
     none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `said` is what GitHub
-    said without the address that was asked, else the whole text.
+    said without the address that was asked, else the whole text. `unreached` says why this machine got no connection,
+    empty where it got one.
     """
 
     user_mistake = True
@@ -455,10 +460,12 @@ class ForgeError(Exception):
         absent: bool = False,
         permission: str = "",
         said: str = "",
+        unreached: str = "",
     ) -> None:
         super().__init__(message)
         self.passing, self.wait_s = passing, wait_s
         self.absent, self.permission = absent, permission
+        self.unreached = unreached
         self.said = said or message
 
 

@@ -33,6 +33,7 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     from bot.cli.privacy import be_private, forget
     from bot.config.settings import SECRETS, load_settings
     from bot.core.pulls.checkup import State
+    from bot.handlers.doctoring import NETWORK
     from bot.wiring.doctor import check_up
 
     be_private()
@@ -42,7 +43,12 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     if not chosen:
         raise click.UsageError("name a repository, OWNER/REPO, or set VERL_E2E_REPOSITORIES")
     now = datetime.now(UTC)
-    found = {name: check_up(settings, name, branch, now, redeliver=redeliver) for name in chosen}
+    found: dict[str, tuple[Finding, ...]] = {}
+    for name in chosen:
+        found[name] = check_up(settings, name, branch, now, redeliver=redeliver)
+        if any(finding.about == NETWORK for finding in found[name]):
+            # It would be the same for each repository, after a wait for each.
+            break
     if as_json:
         click.echo(
             json_text({"schema": 1, "repositories": {name: list(map(asdict, ones)) for name, ones in found.items()}})

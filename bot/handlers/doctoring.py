@@ -24,13 +24,11 @@ from bot.core.pulls.checkup import (
 )
 from bot.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
 from bot.core.rules import Policy
-from bot.ports import Administration, ForgeError
+from bot.ports import NETWORK_FIX, Administration, ForgeError
 
 DAYS = 3
-UNREACHED = (
-    "this machine got no answer: check its network (name service, proxy, firewall) and GITHUB_API_URL, "
-    "and run doctor again"
-)
+NETWORK = "network"
+NO_ANSWER = "GitHub did not answer in time; run doctor again later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,30 @@ class DoctorRooms:
 def examine(
     repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool = False
 ) -> tuple[Finding, ...]:
-    """Everything that was looked at, in order; an empty branch stands for the default one."""
+    """Everything that was looked at, in order; an empty branch stands for the default one.
+
+    Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be told.
+    """
+    try:
+        return _examine(repository, branch, setup, rooms, now, redeliver=redeliver)
+    except _NoNetworkError as error:
+        return (ill(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
+
+
+class _NoNetworkError(Exception):
+    """This machine has no connection to GitHub; the text says why."""
+
+
+def _examine(
+    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool
+) -> tuple[Finding, ...]:
     first = [*_guarded("database", lambda: _database(rooms)), *_guarded("app", lambda: _app(repository, setup, rooms))]
     if any(one.about == "app" and one.state is State.ILL for one in first):
         return tuple(first)
     try:
         branch = branch or rooms.default_branch(repository)
     except ForgeError as error:
-        mend = UNREACHED if error.passing else "mend this first: the rest could not be looked at"
+        mend = NO_ANSWER if error.passing else "mend this first: the rest could not be looked at"
         return (*first, ill("repository", str(error), mend))
     policy, told = _policy(repository, branch, rooms)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
@@ -112,11 +126,13 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
 def _not_looked_at(about: str, error: Exception) -> Finding:
     """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
     told = f"it could not be looked at: {error}"
+    if isinstance(error, ForgeError) and error.unreached:
+        return ill(about, told, NETWORK_FIX)
     if not isinstance(error, ForgeError) or not error.passing:
         return ill(about, told, "see that our App is installed and may read this")
     if error.wait_s:
         return ill(about, told, f"run doctor again in {error.wait_s / 60:.0f} min")
-    return ill(about, told, UNREACHED)
+    return ill(about, told, NO_ANSWER)
 
 
 def _database(rooms: DoctorRooms) -> Iterator[Finding]:
@@ -131,7 +147,12 @@ def _database(rooms: DoctorRooms) -> Iterator[Finding]:
 
 
 def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
-    found = rooms.administration.installation(repository)
+    try:
+        found = rooms.administration.installation(repository)
+    except ForgeError as error:
+        if error.unreached:
+            raise _NoNetworkError(error.unreached) from error
+        raise
     return of_installation(found, repository, setup.permissions, setup.events)
 
 

@@ -24,7 +24,7 @@ from bot.wiring.verl import verl_at
 _UNASKED = frozenset({"installation", "installation_repositories", "ping"})
 _ACTIONS = "github-actions"
 # Somebody waits at a terminal.
-_PATIENCE_S = 20.0
+_PATIENCE_S = 10.0
 
 
 def check_up(

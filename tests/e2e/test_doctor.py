@@ -156,12 +156,27 @@ def test_a_clone_of_verl_on_this_machine_is_looked_into(world: World, tmp_path: 
     assert f"the pinned verl {'b' * 40} is not in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in told
 
 
-def test_a_machine_without_a_network_is_told_just_that(world: World, tmp_path: Path) -> None:
-    done = doctor(world, tmp_path, NAME, "--json", GITHUB_API_URL="http://127.0.0.1:9")
-    found = [one for ones in json.loads(done.stdout)["repositories"].values() for one in ones if one["state"] == "ill"]
-    assert [one["about"] for one in found] == ["app"]
-    assert "did not answer" in found[0]["sentence"]
-    assert found[0]["mend"].startswith("this machine got no answer: check its network")
+def test_a_machine_without_a_network_is_told_that_and_nothing_else(world: World, tmp_path: Path) -> None:
+    done = doctor(world, tmp_path, NAME, "octo/other", "--json", GITHUB_API_URL="http://127.0.0.1:9")
+    assert done.returncode == 1
+    ((found,),) = json.loads(done.stdout)["repositories"].values()
+    told = "GitHub cannot be reached from this machine: Connection refused"
+    assert (found["about"], found["state"], found["sentence"]) == ("network", "ill", told)
+    assert found["mend"].startswith("check the network of this machine")
+
+
+def test_a_name_that_no_service_knows_is_told_as_text(world: World, tmp_path: Path) -> None:
+    done = doctor(world, tmp_path, NAME, GITHUB_API_URL="https://github.invalid/api/v3")
+    first, told, fix = done.stdout.splitlines()
+    assert (first, "GitHub cannot be reached from this machine: " in told) == (NAME, True)
+    assert "check the network of this machine" in fix
+
+
+def test_a_server_that_does_not_answer_is_no_matter_of_our_network(world: World, tmp_path: Path) -> None:
+    world.faults.add(server_error(502), "GET", "/installation", times=99)
+    (found,) = sick(doctor(world, tmp_path, NAME, "--json")).items()
+    assert found[0] == "app"
+    assert "did not answer" in found[1]
 
 
 def test_a_verl_on_a_site_that_cannot_be_reached_is_no_matter_of_permissions(world: World, tmp_path: Path) -> None:

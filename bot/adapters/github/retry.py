@@ -4,8 +4,12 @@ PyGithub's own retries are off, because they also repeat what creates: a comment
 got lost would be written twice.
 """
 
+import errno
 import math
+import os
 import re
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +19,12 @@ from enum import StrEnum
 from typing import TypeVar
 
 from github.GithubException import GithubException
-from requests.exceptions import RequestException
+from requests.exceptions import ConnectionError as RequestsConnectionError
+from requests.exceptions import ConnectTimeout, ProxyError, RequestException
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from bot.ports import ForgeError, UncertainError
+from bot.ports import NETWORK_FIX, ForgeError, UncertainError
 
 T = TypeVar("T")
 
@@ -44,6 +49,10 @@ _FIX = (
 UNNAMED_WAIT_S = 60.0
 _LONGEST_NAMED_WAIT_S = 24 * 3600.0
 _ATTEMPTS = 8
+# With these the system says that no connection came about; a connection that broke off later has others.
+_NOT_CONNECTED = frozenset(
+    {errno.ECONNREFUSED, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.EADDRNOTAVAIL}
+)
 _REPEATABLE_VERBS = frozenset({"GET", "HEAD", "PUT", "DELETE", "PATCH"})
 # Asking for these twice is the same as asking once.
 _REPEATABLE_POSTS = re.compile(
@@ -177,7 +186,23 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         lacking = _permission(error, what)
         fix = f"; our App lacks the permission {lacking}: {_FIX}" if lacking else ""
         return RefusedError(f"GitHub refused: {what}: {said}{fix}", status=error.status, permission=lacking, said=said)
+    if why := _no_connection(error):
+        told = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
+        return ForgeError(told, passing=True, unreached=why)
     return ForgeError(f"GitHub did not answer: {what}: {_told(error)}", passing=True)
+
+
+def _no_connection(error: Exception) -> str:
+    """Why no connection came about, in the system's words; empty where there was one, or for another error."""
+    if isinstance(error, ConnectTimeout):
+        return os.strerror(errno.ETIMEDOUT)
+    cause: BaseException | None = error if isinstance(error, RequestsConnectionError) else None
+    while cause is not None:
+        refused = isinstance(cause, (socket.gaierror, ssl.SSLError)) or getattr(cause, "errno", None) in _NOT_CONNECTED
+        if refused and isinstance(cause, OSError):
+            return cause.strerror or type(cause).__name__
+        cause = cause.__cause__ or cause.__context__
+    return "no answer of the proxy" if isinstance(error, ProxyError) else ""
 
 
 def _permission(error: GithubException, what: str) -> str:
