@@ -10,7 +10,7 @@ from bot.core.jobs import Job
 from bot.core.record import EndReason, Event, Record
 from bot.core.related import RelatedRun, Role
 from bot.core.resolved_config import lookup
-from bot.core.triage.triage import Triage
+from bot.core.triage.answer import Triage
 
 ABSENT: Any = object()
 

@@ -193,7 +193,8 @@ class LogFacts:
     line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
     in `steps` (a repeated line keeps the line number of its first occurrence). `earlier` are the last progress bars
     of the runs before the latest one. `timeline` holds the first line of each stage of the latest run in the order of
-    entry, `runs` how many runs the log holds, `first` its first line.
+    entry, `runs` how many runs the log holds, `first` its first line. `parts` are the last of these runs, each with
+    its own facts; empty when the log holds one run only.
     """
 
     line_count: int
@@ -226,7 +227,21 @@ class LogFacts:
     """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
     cut_line: bool = False
     """No line feed ends the last line."""
+    parts: tuple["RunFacts", ...] = ()
 
     def reached(self) -> Stage | None:
         """The furthest stage in enum order that the log proves, None for an empty log."""
         return max((mark.stage for mark in self.stages), key=lambda stage: stage.order, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One of several runs in a log, with the facts of its own lines only; line numbers are those of the log.
+
+    `number` counts from 1; `begins` and `ends` are its first and its last line.
+    """
+
+    number: int
+    begins: int
+    ends: int
+    facts: LogFacts

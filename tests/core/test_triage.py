@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bot.core.scan.scan import scan
-from bot.core.triage.triage import Triage, TriageVerdict, triage, triage_json, triage_of_run
+from bot.core.triage.answer import Triage, TriageVerdict
+from bot.core.triage.triage import triage, triage_json, triage_of_run
 from tests.core.logs import NAMES, lines, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -304,7 +305,17 @@ def test_a_warning_counts_only_when_nothing_worse_is_there() -> None:
 
 def test_the_json_line_has_exactly_the_promised_keys() -> None:
     shown = triage_json("a.log", triage(scan([recorded("level0-pass")])))
-    assert list(shown) == ["file", "verdict", "stage", "cause", "line", "excerpt", "residual_noise"]
+    assert list(shown) == [
+        "file",
+        "verdict",
+        "stage",
+        "cause",
+        "line",
+        "excerpt",
+        "residual_noise",
+        "run",
+        "other_runs",
+    ]
     assert json.loads(json.dumps(shown))["verdict"] == "pass"
     assert shown["residual_noise"] == [
         {"name": "signal-stack", "line": 1337, "count": 2},

@@ -76,7 +76,7 @@ def test_of_several_runs_the_last_is_shown() -> None:
     told = told_of("ray init kwargs: {}", STEP.format(1), "ray init kwargs: {}", "Started a local Ray instance")
     assert told.runs == 2
     assert [phase.at.line for phase in told.phases] == [3, 4]
-    assert "of the last of 2 runs" in explain_text("x", told)
+    assert "of run 2 of 2" in explain_text("x", told)
 
 
 def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
@@ -139,5 +139,5 @@ def test_nothing_to_explain_is_said() -> None:
 def test_the_json_begins_with_the_keys_of_triage() -> None:
     told = explain(scan([recorded("level0-pass")]))
     shown = explain_json("a.log", told)
-    assert list(shown)[:7] == list(triage_json("a.log", told.answer))
-    assert list(shown)[7:] == ["rule", "decided", "mend", "runs", "phases", "candidates"]
+    assert list(shown)[:9] == list(triage_json("a.log", told.answer))
+    assert list(shown)[9:] == ["rule", "decided", "mend", "runs", "phases", "candidates"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bot.core.scan.scan import scan
-from bot.core.triage.triage import Triage, TriageVerdict, triage
+from bot.core.triage.answer import Triage, TriageVerdict
+from bot.core.triage.triage import triage
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 PACKED = {"labelled": FIXTURES / "triage-labelled.jsonl.xz", "driven": FIXTURES / "triage-driven.jsonl.xz"}

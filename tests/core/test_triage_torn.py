@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from bot.core.scan.scan import Scanner, scan
-from bot.core.triage.triage import TriageVerdict, triage
+from bot.core.triage.answer import TriageVerdict
+from bot.core.triage.triage import triage
 from tests.core.torn_logs import ROOTS, SHAPES, Raised, exception, log_of
 
 SEEDS = range(12)

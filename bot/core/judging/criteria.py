@@ -14,7 +14,7 @@ from bot.core.judging.config_proof import resolved_config
 from bot.core.judging.import_proof import local_import
 from bot.core.phases import END, Phase, is_phase, planned_phases, started_phases
 from bot.core.record import EVENTS_FILE, EndReason
-from bot.core.triage.triage import TriageVerdict
+from bot.core.triage.answer import TriageVerdict
 
 
 def steps_completed(case: Case) -> Evidence:

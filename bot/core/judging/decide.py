@@ -17,7 +17,7 @@ from bot.core.judging.outcome import Decision, Result
 from bot.core.parity.parity import COMPARISON_STAGE
 from bot.core.record import EndReason, Finding, Record
 from bot.core.stages import Stage
-from bot.core.triage.triage import TriageVerdict
+from bot.core.triage.answer import TriageVerdict
 
 PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]

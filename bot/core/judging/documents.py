@@ -6,8 +6,9 @@ from dataclasses import asdict
 from bot.core.evidence import Evidence
 from bot.core.judging.card import Card, checkpoint_of, coverage_of, followups_of, limitations_of, result_of, sentence_of
 from bot.core.judging.outcome import Verdict
+from bot.core.triage.answer import Triage
 from bot.core.triage.explain import Explained, explain_json
-from bot.core.triage.triage import Triage, triage_json
+from bot.core.triage.triage import triage_json
 
 
 def verdict_json(verdict: Verdict) -> str:

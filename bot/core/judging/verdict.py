@@ -16,7 +16,8 @@ from bot.core.parity.parity import reports
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.signal import case_figure
 from bot.core.stages import Stage
-from bot.core.triage.triage import Triage, TriageVerdict, triage_of_run
+from bot.core.triage.answer import Triage, TriageVerdict
+from bot.core.triage.triage import triage_of_run
 
 __all__ = ["Deliverable", "Outcome", "Result", "Verdict", "judge"]
 

@@ -10,7 +10,7 @@ from bot.core.judging.outcome import Decision
 from bot.core.levels import Level
 from bot.core.record import LOG_FILE, Record, RepositoryState
 from bot.core.stages import Stage
-from bot.core.triage.triage import Triage, TriageVerdict
+from bot.core.triage.answer import Triage, TriageVerdict
 
 _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"

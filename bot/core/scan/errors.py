@@ -75,8 +75,7 @@ class ErrorBook:
         )
 
     def _add(self, error: LoggedError) -> None:
-        phase = "after" if error.after_completion else "before"
-        key = (error.kind, _VARYING.sub("#", error.message[:200]), phase)
+        key = folding_key(error)
         known = self._index.get(key)
         if known is not None:
             error = fold(self._errors[known], error)
@@ -86,6 +85,12 @@ class ErrorBook:
             self._errors.append(error)
         if error.driver:
             self.driver = error
+
+
+def folding_key(error: LoggedError) -> tuple[str, str, str]:
+    """Equal for errors of one run that are one error."""
+    phase = "after" if error.after_completion else "before"
+    return (error.kind, _VARYING.sub("#", error.message[:200]), phase)
 
 
 def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> LoggedError | None:

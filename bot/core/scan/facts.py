@@ -16,11 +16,11 @@ from bot.core.facts import (
     Worker,
 )
 from bot.core.log import FOLDED, Line
-from bot.core.resolved_config import START, ConfigCollector, lora_rank
+from bot.core.resolved_config import ConfigCollector, lora_rank
 from bot.core.scan.builds import BuildBook
 from bot.core.scan.errors import ErrorBook
 from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
-from bot.core.scan.progress import RunBook
+from bot.core.scan.progress import RunBook, StepReader
 from bot.core.scan.traceback import TracebackReader, starts
 from bot.core.stages import Stage
 
@@ -32,6 +32,8 @@ OPEN_WINDOW = 256
 EXPIRE_EVERY = 32
 # Lone lines after which a run cannot go on, whatever its driver waits for.
 DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
+
+Another = Callable[[Line, Sequence[Literal]], None]
 
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 
@@ -47,10 +49,17 @@ class _Opened:
 
 
 class FactBook:
-    """Facts in the making. `take` is called with every line that the scan decodes, in order."""
+    """Facts in the making. `take` is called with every line that the scan decodes, in order.
 
-    def __init__(self) -> None:
-        self.run = RunBook()
+    The facts are those of one run. `another` is called with the first line of the next run and with the literals
+    that are left of it; nothing else is given to this book then. Without `configs` printed configurations are passed
+    over.
+    """
+
+    def __init__(self, another: Another, reader: StepReader, *, configs: bool = True) -> None:
+        self.run = RunBook(reader)
+        self._another = another
+        self._max_configs = MAX_CONFIGS if configs else 0
         self._builds = BuildBook()
         self._configs: list[ResolvedConfig] = []
         self._collector: ConfigCollector | None = None
@@ -85,6 +94,7 @@ class FactBook:
             Mark.CHUNKS: self._chunks,
             Mark.BRIDGE: self._bridge,
             Mark.SIGN: self._sign,
+            Mark.OPENING: self._opening,
         }
 
     @property
@@ -97,11 +107,19 @@ class FactBook:
         if self._collector is not None:
             self._collect(line)
         if (self._open or literals) and self._traceback(line, literals):
-            return
-        for literal in literals:
+            return None
+        for index, literal in enumerate(literals):
             handler = self._handlers.get(literal.mark)
-            if handler is not None and _applies(literal, line.text):
-                handler(literal, line)
+            if handler is None or not _applies(literal, line.text):
+                continue
+            if self.run.begins_another(literal, line):
+                # Tracebacks and a configuration of this run end here.
+                self.close_all()
+                return self._another(line, literals[index:])
+            handler(literal, line)
+            if literal.opens:
+                self.run.openings.take(literal, line)
+        return None
 
     def close_all(self) -> None:
         """The log has ended: whatever is open ends here."""
@@ -126,9 +144,9 @@ class FactBook:
         """Everything known so far, frozen."""
         return LogFacts(
             line_count=line_count,
-            stages=tuple(self.run.stages.values()),
+            stages=tuple(self.run.phases.timeline.values()),
             configs=tuple(self._configs),
-            steps=tuple(self.run.steps),
+            steps=tuple(self.run.steps.values()),
             progress=self.run.progress,
             completed_at=self.run.completed,
             adapters=tuple(self._adapters),
@@ -143,9 +161,8 @@ class FactBook:
             final_metrics=self.run.final,
             last_step=self.run.last_step,
             timeline=tuple(self.run.phases.timeline.values()),
-            runs=self.run.phases.runs,
+            runs=int(bool(self.run.phases.timeline)),
             first=first,
-            earlier=tuple(self.run.earlier),
             ranks=tuple(self._builds.ranks),
             wrapped=tuple(self._builds.wrapped),
             chunks=tuple(self._builds.chunks),
@@ -163,6 +180,9 @@ class FactBook:
         assert literal.stage is not None
         self._enter(literal.stage, line)
         self._worker(line, builds=literal.builds)
+
+    def _opening(self, _literal: Literal, line: Line) -> None:
+        self.run.marker = line.number
 
     def _step(self, _literal: Literal, line: Line) -> None:
         self.run.step(line)
@@ -224,10 +244,8 @@ class FactBook:
             self._workers[pid] = Worker(pid, known.actor, known.line, built_model=True)
 
     def _config(self, literal: Literal, line: Line) -> None:
-        if not line.text.startswith(START):
-            return
         self._stage(literal, line)
-        if len(self._configs) < MAX_CONFIGS and self._collector is None:
+        if len(self._configs) < self._max_configs and self._collector is None:
             self._collector = ConfigCollector(line)
             self._end_if_done()
 
@@ -275,8 +293,11 @@ class FactBook:
 
     def _driver(self, _literal: Literal, _line: Line) -> None:
         self._driver_next = True
+        self.run.openings.ended = True
 
     def _lone(self, literal: Literal, line: Line) -> None:
+        if not literal.soft and not line.source:
+            self.run.openings.ended = True
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
         if literal.name in DEADLY and self._dead is None and self.run.completed is None:
             self._dead = self._errors.all()[-1]
@@ -312,10 +333,11 @@ class FactBook:
         Ray prints a line that several workers have in common once, under the first of them: the lines of one
         traceback stand under several processes then.
         """
-        if not line.actor:
+        waiting = [(source, opened) for source, opened in self._open.items() if opened.reader.in_frames]
+        if not waiting or not line.actor:
             return False
         folded = line.source.endswith(FOLDED)
-        for source, opened in self._open.items():
+        for source, opened in waiting:
             akin = opened.first.actor == line.actor and (not folded or source.endswith(FOLDED))
             if akin and opened.reader.wants(line.text):
                 return opened.reader.take(line)
@@ -332,9 +354,12 @@ class FactBook:
             # Python prints the traceback of an exception that it ignores right below the line that says so.
             self._ignored.discard(source)
             return
+        before = self._errors.driver
         self._record(self._errors, source, opened)
         if not source:
             self._driver_next = False
+        if self._errors.driver is not before:
+            self.run.openings.ended = True
 
     def _record(self, errors: ErrorBook, source: str, opened: "_Opened") -> None:
         chain = opened.reader.snapshot()

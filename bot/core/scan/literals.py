@@ -35,6 +35,7 @@ class Mark(Enum):
     CHUNKS = auto()
     BRIDGE = auto()
     SIGN = auto()
+    OPENING = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Literal:
     `shape` is a regular expression searched in the line's text (empty: the literal alone is enough). `stage` is
     the stage that the line proves, `builds` says that only a process that builds the model prints it. `name`
     is the checkpoint action, the noise's or the sign's name, or the kind of a lone error; a `soft` one may be survived.
+    `opens` says that a run prints the line once, while it starts.
     """
 
     text: str
@@ -53,10 +55,15 @@ class Literal:
     name: str = ""
     builds: bool = False
     soft: bool = False
+    opens: bool = False
 
 
 def _stage(text: str, stage: Stage, shape: str = "") -> Literal:
     return Literal(text, Mark.STAGE, stage, shape, builds=stage in _CONSTRUCTION)
+
+
+def _opening(text: str, stage: Stage) -> Literal:
+    return Literal(text, Mark.STAGE, stage, opens=True)
 
 
 def _lone(text: str, name: str, shape: str = "") -> Literal:
@@ -79,10 +86,10 @@ _CONSTRUCTION = frozenset({Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT, S
 
 # verl (trainer/main_ppo, trainer/ppo, workers, utils), Megatron-Bridge and Megatron-LM print these themselves.
 _STAGES = (
-    _stage("All configuration checks passed", Stage.ENVIRONMENT),
-    _stage("ray init kwargs:", Stage.ENVIRONMENT),
-    _stage("Started a local Ray instance", Stage.RAY),
-    _stage("Connecting to existing Ray cluster", Stage.RAY),
+    _opening("All configuration checks passed", Stage.ENVIRONMENT),
+    _opening("ray init kwargs:", Stage.ENVIRONMENT),
+    _opening("Started a local Ray instance", Stage.RAY),
+    _opening("Connecting to existing Ray cluster", Stage.RAY),
     _stage("Connected to Ray cluster", Stage.RAY),
     _stage("Using dataset class", Stage.DATA),
     _stage("filter dataset len:", Stage.DATA),
@@ -111,7 +118,9 @@ _STAGES = (
 )
 
 _FACTS = (
-    Literal(START, Mark.CONFIG, Stage.RAY),
+    Literal(START, Mark.CONFIG, Stage.RAY, shape=rf"^{START}", opens=True),
+    # What a shell with `set -x` echoes of the wrapper's last command.
+    Literal(" -m verl.", Mark.OPENING, shape=r"^\++ .*\s-m verl\.[\w.]*\bmain_\w+", opens=True),
     Literal(" with rank=", Mark.LORA, Stage.BRIDGE_PROVIDER, r"^Enabling \w+ with rank=(\d{1,9})", builds=True),
     Literal("Total parameters:", Mark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
     Literal(

@@ -38,32 +38,14 @@ def move(stood: Stage | None, to: Stage, *, driver: bool) -> Move:
 
 @dataclass(slots=True)
 class PhaseMachine:
-    """Where the latest run stands, and the first line of each of its stages in the order of entry.
-
-    `seen` holds the first line of every stage of the whole log, `runs` how many runs began.
-    """
+    """Where a run stands, and the first line of each of its stages in the order of entry."""
 
     stood: Stage | None = None
-    runs: int = 0
     timeline: dict[Stage, StageMark] = field(default_factory=dict)
-    seen: dict[Stage, StageMark] = field(default_factory=dict)
 
-    def enter(self, stage: Stage, line: Line) -> bool:
-        """Take a milestone; True when a new run begins with it."""
-        turn = move(self.stood, stage, driver=not line.source)
-        if turn is Move.NEW_RUN:
-            self.begin()
-        if turn is not Move.STAY:
+    def enter(self, stage: Stage, line: Line) -> None:
+        """Take a milestone of this run; `move` says before whether it begins another one."""
+        if move(self.stood, stage, driver=not line.source) is not Move.STAY:
             self.stood = stage
-        if stage not in self.seen or stage not in self.timeline:
-            mark = StageMark(stage, line.excerpt())
-            self.seen.setdefault(stage, mark)
-            self.timeline.setdefault(stage, mark)
-        self.runs = max(self.runs, 1)
-        return turn is Move.NEW_RUN
-
-    def begin(self) -> None:
-        """A new run begins in the same log."""
-        self.stood = None
-        self.timeline.clear()
-        self.runs = max(self.runs, 1) + 1
+        if stage not in self.timeline:
+            self.timeline[stage] = StageMark(stage, line.excerpt())

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError
 from bot.core.log import LINE_CAP, parse_line
-from bot.core.scan.facts import FactBook
 from bot.core.scan.literals import LITERALS
 from bot.core.scan.prefilter import FindPrefilter, Prefilter
+from bot.core.scan.runs import LogBook
 from bot.core.stages import Stage
 
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
@@ -44,7 +44,7 @@ class Scanner:
         self._lines = 0
         self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
-        self._book = FactBook()
+        self._book = LogBook()
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""

@@ -171,9 +171,14 @@ class TracebackReader:
 
     def wants(self, text: str) -> bool:
         """Whether a line of another process of the same kind may go on where this traceback stopped."""
-        if self._phase is not _Phase.FRAMES:
+        if not self.in_frames:
             return False
         return _FRAME.match(text) is not None or (not text[:1].isspace() and _exception(text) is not None)
+
+    @property
+    def in_frames(self) -> bool:
+        """Whether the next line of the traceback is a frame or its exception."""
+        return self._phase is _Phase.FRAMES
 
     @property
     def settled(self) -> bool:

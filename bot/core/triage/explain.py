@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 from bot.core.facts import LogFacts
 from bot.core.stages import Stage
+from bot.core.triage.answer import UNEXPLAINED, Triage
 from bot.core.triage.candidates import Candidate
 from bot.core.triage.rules import Fault, Rule
+from bot.core.triage.several import judged_facts
 from bot.core.triage.table import RULES
 from bot.core.triage.timeline import Phase, timeline
-from bot.core.triage.triage import UNEXPLAINED, Triage, rule_of, shown, stage_of, triage, triage_json, weigh
+from bot.core.triage.triage import rule_of, shown, stage_of, triage, triage_json, weigh
 
 SHOWN_CANDIDATES = 20
 TEXT_CAP = 100
@@ -42,9 +44,10 @@ class Explained:
 def explain(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Explained:
     """Triage a log and tell why; `events` are seconds by stage, where the run recorded them."""
     answer = triage(facts)
-    ranked, _ = weigh(facts)
-    candidates = tuple(_weighed(one, facts, answer) for one in ranked)
-    return Explained(answer, timeline(facts, events), candidates, _decided(answer), facts.runs)
+    run = judged_facts(facts, answer)
+    ranked, _ = weigh(run)
+    candidates = tuple(_weighed(one, run, answer) for one in ranked)
+    return Explained(answer, timeline(run, events), candidates, _decided(answer), facts.runs)
 
 
 def _weighed(one: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
@@ -86,7 +89,7 @@ def _lines(file: str, told: Explained) -> Iterable[str]:
     yield f"{file}: {answer.verdict} in {answer.stage}"
     yield f"  {answer.cause}"
     yield f"  line {answer.line}: {_cut(answer.excerpt)}"
-    more = f" of the last of {told.runs} runs" if told.runs > 1 else ""
+    more = f" of run {answer.run} of {told.runs}" if told.runs > 1 else ""
     yield f"Phases{more} (line, seconds, stage, what proves it):" if told.phases else "Phases: none is proven"
     yield from (
         f"  {phase.at.line:>7} {_clock(phase)} {phase.stage:<19} {_cut(phase.at.text)}" for phase in told.phases

@@ -1,15 +1,16 @@
 """Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
 from bot.core.stages import Stage
+from bot.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
 from bot.core.triage.candidates import Candidate, Standing, candidates
 from bot.core.triage.noise import explain
 from bot.core.triage.origin import origin_of
 from bot.core.triage.rules import Fault, Rule, Silent
+from bot.core.triage.several import judge_runs
 from bot.core.triage.silent import SilentFault, silent_fault
 from bot.core.triage.table import RULES
 
@@ -19,7 +20,6 @@ RUNBOOK = "docs/triage.md"
 _OF_RUN = tuple(rule for rule in RULES if rule.fact is not Silent.ROLLOUT_DISAGREES)
 
 TRUNCATED = "the compressed log is truncated, so only what could be unpacked was judged"
-COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
 _MENDS = {
     COMPLETED: "",
     INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
@@ -27,41 +27,24 @@ _MENDS = {
 }
 
 
-class TriageVerdict(StrEnum):
-    """`pass` means only that the requested steps completed with no unexplained error; never the verdict Pass."""
-
-    PASS = "pass"
-    FAIL = "fail"
-    BLOCKED = "blocked"
-
-
-@dataclass(frozen=True, slots=True)
-class Triage:
-    """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided.
-
-    `mend` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
-    """
-
-    verdict: TriageVerdict
-    stage: Stage
-    cause: str
-    line: int
-    excerpt: str
-    residual_noise: tuple[Noise, ...]
-    rule: str
-    mend: str
-
-
 def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
     """Judge a log by the furthest stage reached and whose fault its root exception is.
 
-    Never `pass` without the requested steps, their metrics, and an explanation for every error.
+    Never `pass` without the requested steps, their metrics, and an explanation for every error. Of several runs in
+    one log the last whole one is the answer.
     """
-    answer = _triage(facts, rules)
-    return _of_truncated(answer, facts) if facts.truncated else answer
+    return _of_truncated(judge_runs(facts, lambda run: _triage_run(run, rules)), facts)
 
 
-def _triage(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
+def triage_of_run(facts: LogFacts) -> Triage:
+    """Triage of a log in a run folder: all its runs are phases of one job, so an error of any of them counts.
+
+    Agreement of trainer and rollout is judged there by the probe's own band.
+    """
+    return _of_truncated(_triage_run(facts, _OF_RUN), facts)
+
+
+def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
     root = next((one for one in ranked if one.decides), None)
     silent = silent_fault(facts, rules)
@@ -74,11 +57,6 @@ def _triage(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
     return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
-
-
-def triage_of_run(facts: LogFacts) -> Triage:
-    """Triage of a log in a run folder, where agreement of trainer and rollout is judged by the probe's own band."""
-    return triage(facts, _OF_RUN)
 
 
 def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
@@ -130,6 +108,20 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
         "residual_noise": [
             {"name": noise.name, "line": noise.at.line, "count": noise.count} for noise in triaged.residual_noise
         ],
+        "run": triaged.run,
+        "other_runs": [_outcome_json(run) for run in triaged.others],
+    }
+
+
+def _outcome_json(run: RunOutcome) -> dict[str, object]:
+    return {
+        "run": run.number,
+        "begins": run.begins,
+        "ends": run.ends,
+        "verdict": str(run.verdict),
+        "stage": str(run.stage),
+        "cause": run.cause,
+        "line": run.line,
     }
 
 
@@ -206,12 +198,15 @@ def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
 
 def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
     """The answer about a log whose end could not be unpacked: it says so, and a half line completes nothing."""
+    if not facts.truncated:
+        return answer
     proofs = (facts.completed_at, facts.progress.at if facts.progress else None, facts.last_step)
     if answer.verdict is TriageVerdict.PASS and facts.cut_line:
         at = next((proof for proof in proofs if proof is not None and proof.line >= facts.line_count), None)
         if at is not None:
             cause = "the line that shows the completion is cut"
-            answer = _blocked(facts, answer.residual_noise, cause, facts.last)
+            cut = _blocked(facts, answer.residual_noise, cause, facts.last)
+            answer = replace(cut, run=answer.run, others=answer.others)
     return replace(answer, cause=f"{answer.cause}; {TRUNCATED}")
 
 
