@@ -12,7 +12,8 @@ from backports import zstd
 
 from bot.adapters.logs import open_log
 from bot.core.scan.scan import scan
-from bot.core.triage.triage import TRUNCATED, TriageVerdict, triage
+from bot.core.triage.answer import TriageVerdict
+from bot.core.triage.triage import TRUNCATED, triage
 from bot.wiring.folders import log_facts
 
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
