@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from bot.core.scan.scan import scan
-from bot.core.triage.triage import Triage, TriageVerdict, triage
+from bot.core.triage.answer import Triage, TriageVerdict
+from bot.core.triage.triage import triage
 from tests.core.blame_cases import Case, cases, faults
 
 RIGHT = 0.95
