@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,15 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
     if outcome not in _WORST:
         return
     text = event["text"]
-    if outcome == "failed" and (lack := lacking(event["error"])):
+    lack = lacking(event["error"]) if outcome == "failed" else ""
+    if lack:
         outcome, text = "skipped", skip_reason(lack)
     before = session.results.get(node)
     seconds = event["seconds"] + (before.seconds if before else 0.0)
     if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
-        session.results[node] = CaseResult(node, outcome, text, seconds)
+        session.results[node] = CaseResult(node, outcome, text, seconds, lack)
     else:
-        session.results[node] = CaseResult(node, before.outcome, before.text, seconds)
+        session.results[node] = replace(before, seconds=seconds)
 
 
 def _uncollected(node: str, text: str) -> CaseResult:

@@ -17,7 +17,7 @@ from bot.core.jobs import Job
 from bot.core.judging.bridge_proof import without_result
 from bot.core.judging.junit import Junit, read_junit
 from bot.core.judging.junit_writing import CaseResult, junit_text
-from bot.core.judging.lacking import SKIP_REASON, missing_package
+from bot.core.judging.lacking import missing_package
 from bot.core.record import JUNIT_FILE, Check, Finding
 from runners.bridge_events import Session, read_session
 from runners.findings import blocked, good, remark
@@ -54,6 +54,8 @@ class BridgeTests:
     seconds: float
     findings: tuple[Finding, ...]
     absent: tuple[str, ...] = ()
+    # Why none was run, empty where some were.
+    not_run: str = ""
 
 
 def run_bridge_tests(
@@ -207,7 +209,7 @@ def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
     """One remark for each reason why tests have no result, and for each thing that their environment lacks."""
     reasons: dict[str, list[str]] = {}
     for one in results:
-        if one.outcome == "unfinished" or one.text.startswith(SKIP_REASON):
+        if one.outcome == "unfinished" or one.lack:
             reasons.setdefault(one.text, []).append(one.node)
     return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
 
@@ -235,4 +237,5 @@ def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
 def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, remarks: list[Finding]) -> BridgeTests:
     summary = f"Bridge checks not run: {reason}"
     build = blocked if job.require_bridge_checks else remark
-    return BridgeTests("skipped", command, seconds, (*remarks, build(Check.BRIDGE_TESTS, summary, _MEND)))
+    findings = (*remarks, build(Check.BRIDGE_TESTS, summary, _MEND))
+    return BridgeTests("skipped", command, seconds, findings, not_run=reason)

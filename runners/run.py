@@ -337,6 +337,7 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTe
         process=dict(sorted(launch.set_here.items())) if launch else {},
         site=run.job.site.name,
         absent_tests=tests.absent if tests else (),
+        tests_not_run=tests.not_run if tests else "",
         isolation=state_of(trees.cage, run.host),
         suspects_word=SUSPECTS_WORD,
     )

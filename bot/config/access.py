@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from bot.config.problems import UnfitError
 from bot.core.jobs import Document
 from bot.core.levels import Level
 from bot.core.pulls.capabilities import (
@@ -26,7 +27,7 @@ _NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
 
 def _team(text: str) -> str:
     if text.count("/") != 1 or text.startswith("/") or text.endswith("/"):
-        raise ValueError(f"{text!r} is no team; write organisation/team")
+        raise UnfitError(f"{text!r} is no team", "write organisation/team")
     return text
 
 
@@ -66,11 +67,10 @@ class CapabilityGrants(Document):
         for capability, keys in self._given():
             wide = keys.anyone or _WIDE_ROLES & set(keys.roles)
             if capability in _NOT_FOR_ANYONE and wide:
-                raise ValueError(f"{capability} is granted to everybody; name roles from triage up, teams or logins")
+                raise UnfitError(f"{capability} is granted to everybody", "name roles from triage up, teams or logins")
             if capability in _NOT_FOR_AUTHORS and keys.author:
-                raise ValueError(
-                    f"{capability} is granted to authors; leave `author` out, a role still counts for them"
-                )
+                fix = "leave `author` out, a role still counts for them"
+                raise UnfitError(f"{capability} is granted to authors", fix)
         return self
 
     def _given(self) -> list[tuple[Capability, GrantKeys]]:

@@ -9,7 +9,7 @@ import pathspec
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from bot.config.access import CapabilityGrants, GateKeys, OverrideKeys
-from bot.config.problems import closest
+from bot.config.problems import UnfitError, closest
 from bot.config.validation import validate
 from bot.config.yaml_text import load_yaml
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Isolation, Patch, Sha, Variable
@@ -40,20 +40,20 @@ def _pattern(text: str) -> str:
 
 def _level(number: int) -> int:
     if number not in set(Level):
-        raise ValueError(f"{number} is no level; use {int(min(Level))} to {int(max(Level))}")
+        raise UnfitError(f"{number} is no level", f"use {int(min(Level))} to {int(max(Level))}")
     return number
 
 
 def _variant(name: str) -> str:
     known = {variant.job_id for variant in VARIANTS}
     if name not in known:
-        raise ValueError(f"{name!r} is no variant; {closest(name, known)}")
+        raise UnfitError(f"{name!r} is no variant", closest(name, known))
     return name
 
 
 def _inside(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
-        raise ValueError(f"{path!r} leads out of the repository; write a path relative to its top folder")
+        raise UnfitError(f"{path!r} leads out of the repository", "write a path relative to its top folder")
     return path
 
 
@@ -313,7 +313,7 @@ def _compile(lines: tuple[str, ...]) -> PathPatterns:
     for line in lines:
         found = _one_pattern(line)
         if found is None:
-            raise ValueError(f"{line!r} is no path pattern; write it as in a .gitignore file")
+            raise UnfitError(f"{line!r} is no path pattern", "write it as in a .gitignore file")
         steps.append(found)
     return PathPatterns(tuple(steps))
 

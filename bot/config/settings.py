@@ -10,6 +10,7 @@ from typing import Any
 
 from bot.config import settings_values as read
 from bot.config.problems import ConfigError, Problem, closest
+from bot.core.closest import likely
 from bot.core.pulls.attestation import Attestation
 
 _SOURCE = "environment"
@@ -146,12 +147,8 @@ def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
     """Names that are nearly ours: a setting that nothing reads looks just like one that is obeyed."""
     known = {variable.name for variable in VARIABLES.values()} | set(_SECRET_FILES.values())
     ours = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
-    problems = []
-    for name in sorted(set(environ) - known - _OTHERS):
-        mend = closest(name, known) if name.startswith(ours) else ""
-        if mend.startswith("did you mean"):
-            problems.append(Problem(_SOURCE, 0, name, "there is no such variable", mend))
-    return problems
+    unknown = sorted(name for name in set(environ) - known - _OTHERS if name.startswith(ours) and likely(name, known))
+    return [Problem(_SOURCE, 0, name, "there is no such variable", closest(name, known)) for name in unknown]
 
 
 _KEY, _KEY_FILE = "GITHUB_APP_PRIVATE_KEY", "GITHUB_APP_PRIVATE_KEY_FILE"

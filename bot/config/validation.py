@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from bot.config.problems import ConfigError, Problem, closest
+from bot.config.problems import ConfigError, Problem, UnfitError, closest
 from bot.config.yaml_text import YamlDocument, dotted
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,8 +48,8 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
         case "string_pattern_mismatch":
             return f"{value} has the wrong form", f"it must match {detail['ctx']['pattern']}"
         case "value_error":
-            what, _, mend = str(detail["ctx"]["error"]).partition("; ")
-            return what, mend
+            error = detail["ctx"]["error"]
+            return (error.what, error.fix) if isinstance(error, UnfitError) else (str(error), "")
         case _:
             return f"{value} is not allowed", _lower_first(detail["msg"])
 

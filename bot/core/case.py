@@ -40,9 +40,9 @@ class Case:
         starts = [index for index, event in enumerate(events) if event.kind == "started"]
         return tuple(event for event in events[starts[-1] if starts else 0 :] if event.kind == kind)
 
-    def ended_by(self, reason: EndReason) -> Event | None:
-        """The end with that reason, None when there is none."""
-        return next((event for event in self.events("ended") if event.data.get("reason") == reason), None)
+    def ended_by(self, kind: EndReason) -> Event | None:
+        """The end of that kind, None when there is none."""
+        return next((event for event in self.events("ended") if event.data.get("reason") == kind), None)
 
     def related(self, role: Role) -> tuple[RelatedRun, ...]:
         """The runs that stand beside this one in that role, in the order in which they ran."""

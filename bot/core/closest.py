@@ -4,10 +4,15 @@ import difflib
 from collections.abc import Iterable
 
 
+def likely(word: str, known: Iterable[str]) -> str:
+    """The known word that was probably meant, empty where none is near."""
+    return next(iter(difflib.get_close_matches(word, sorted(known), n=1)), "")
+
+
 def closest(word: str, known: Iterable[str]) -> str:
     """The mend for a word that is not known: the likely one meant, else the words that there are."""
     choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1)
+    near = likely(word, choices)
     if near:
-        return f"did you mean {near[0]!r}?"
+        return f"did you mean {near!r}?"
     return f"known here: {', '.join(choices)}" if choices else "remove it"

@@ -150,6 +150,8 @@ class Environment(Document):
     process: dict[str, str] = Field(default_factory=dict)
     site: str = ""
     absent_tests: tuple[str, ...] = ()
+    # Why the focused Bridge tests were not run, empty where they were; folders of an earlier version have a finding.
+    tests_not_run: str = ""
     # None in folders of an earlier version, which knew no isolation.
     isolation: IsolationState | None = None
     # Names of the folder's files, and keys of this one as `environment.json#KEY`, whose content the code under test

@@ -188,9 +188,8 @@ def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | 
 
 
 def _image(policy: Policy | None) -> Iterator[Finding]:
-    for sentence in lint_image(policy) if policy else ():
-        what, _, fix = sentence.partition("; ")
-        yield note("image", what, fix)
+    for finding in lint_image(policy) if policy else ():
+        yield note("image", finding.what, finding.fix)
 
 
 def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:

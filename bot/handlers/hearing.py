@@ -15,7 +15,7 @@ from bot.core.pulls.command_text import render_mistakes, render_named
 from bot.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
 from bot.core.pulls.ledger import Approval, Asked, Override
 from bot.core.pulls.messages import MEMBERS, reaction_to, reply_to
-from bot.core.pulls.overrides import OWN_HEAD, SECOND_PERSON, counted
+from bot.core.pulls.overrides import OWN_HEAD, counted
 from bot.core.pulls.pull import MergeGroup, Pull, PullRef
 from bot.core.pulls.references import Reference
 from bot.core.pulls.trust import Denied
@@ -213,7 +213,7 @@ def _why_no_override(new: Override, pull: Pull, policy: Policy, rooms: AppRooms)
     before = (one for one in entries if isinstance(one, Override) and one.head_sha == pull.head_sha)
     given = (*(one for one in before if one.base in {"", pull.base_branch} and one.source != new.source), new)
     uncounted = counted(given, policy.overrides, rooms.clock.now()).uncounted
-    return next((one.why for one in uncounted if one.override is new and one.why != SECOND_PERSON), "")
+    return next((one.why for one in uncounted if one.override is new and not one.needs_second_person), "")
 
 
 def _is_one_too_many(said: _Said, rooms: AppRooms) -> bool:

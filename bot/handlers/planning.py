@@ -12,7 +12,7 @@ from bot.core.planning.plan import Plan, plan, with_tests
 from bot.core.planning.policy_lint import lint_jobs, lint_policy
 from bot.core.reach.changes import symbols_of
 from bot.core.reach.dependencies import changed_requirements, same_build
-from bot.core.reach.effects import NO_EFFECT, Effects, Inside, LookedAt, Sides, Version, effects_of
+from bot.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.reach.program import Program, module_name
 from bot.core.reach.reader import summarize
@@ -265,7 +265,9 @@ class Planner:
         doubted = _doubted(found.paths, trees)
         paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
-        return Effects(paths, unread, self._remarks(trees), {**doubted, **unknown})
+        gaps = _gaps(trees)
+        remarks = (f"Reach starts from {self._uses.source}.", *gaps)
+        return Effects(paths, unread, remarks, {**doubted, **unknown}, incomplete=gaps)
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)
@@ -285,15 +287,6 @@ class Planner:
             return False
         return changed_requirements(old, new, reach.dependencies) == ()
 
-    def _remarks(self, trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
-        remarks = [f"Reach starts from {self._uses.source}."]
-        unread = sorted({path for tree in trees for path in tree.unread})
-        if unread:
-            remarks.append(
-                f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete."
-            )
-        return tuple(remarks)
-
     def _reader(self, tree: _Tree) -> "_Reader":
         return _Reader(self._repository, tree.files)
 
@@ -308,6 +301,14 @@ class _Reader:
     def __call__(self, path: str) -> bytes | None:
         blob = self._files.get(path)
         return None if blob is None else self._repository.read_objects([blob])[blob]
+
+
+def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
+    """A sentence where files that verl imports could not be read."""
+    unread = sorted({path for tree in trees for path in tree.unread})
+    if not unread:
+        return ()
+    return (f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.",)
 
 
 def _set_aside(path: str, policy: Policy) -> bool:
@@ -332,7 +333,7 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
     if not unread:
         return {}
     why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
-    return {path: why for path, inside in paths.items() if not inside.effects and inside.because != NO_EFFECT}
+    return {path: why for path, inside in paths.items() if not inside.effects and inside.because is not Idle.NO_EFFECT}
 
 
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:

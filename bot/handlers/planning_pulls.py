@@ -48,7 +48,7 @@ def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
     lacking = _lacking(target, found.change)
     if not lacking:
         return found
-    return _saying(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), lacking)
+    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), lacking)
 
 
 def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
@@ -57,7 +57,7 @@ def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
     lacking = _lacking(pull, listed)
     without = f"{error}. So the files were not looked into."
     found = Planned(listed, plan(listed, policy, tuple(Level) if lacking else ()), None)
-    return _saying(found, *([lacking] if lacking else []), without)
+    return _incomplete(found, *([lacking] if lacking else []), without)
 
 
 def _policy(pull: Pull, pulls: Pulls) -> Policy:
@@ -74,5 +74,8 @@ def _lacking(target: Target, change: Change) -> str:
     return f"GitHub counts {counted} changed files and {known} are known: every level is planned."
 
 
-def _saying(planned: Planned, *remarks: str) -> Planned:
-    return replace(planned, plan=replace(planned.plan, remarks=(*remarks, *planned.plan.remarks)))
+def _incomplete(planned: Planned, *remarks: str) -> Planned:
+    """The plan with why it may not be what the change needs, first among its remarks."""
+    made = planned.plan
+    told = replace(made, remarks=(*remarks, *made.remarks), incomplete=(*remarks, *made.incomplete))
+    return replace(planned, plan=told)

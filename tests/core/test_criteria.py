@@ -75,7 +75,12 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
         (
             {"tests": None, "environment": make_environment(findings=(ABSENT,))},
             State.WAIVED,
-            "Bridge checks not run: tests/x.py does not exist at aaaa",
+            "tests/x.py does not exist at aaaa",
+        ),
+        (
+            {"tests": None, "environment": make_environment(findings=(ABSENT,), tests_not_run="modelopt is missing")},
+            State.WAIVED,
+            "Bridge checks not run: modelopt is missing",
         ),
         (
             {"tests": passing_tests()[:2], "environment": make_environment(absent_tests=(TESTS[1],))},

@@ -72,6 +72,7 @@ FINE = verdict(Result.PASS, resumed=State.MET, resumed_step=State.WAIVED)
 UNSTEADY = replace(
     verdict(Result.FAIL, Stage.CHECKPOINT_LOAD, resumed=State.MET, resumed_step=State.BROKEN),
     signature=("resumed_step: the resumed step differs",),
+    decided_by=Criterion.RESUMED_STEP,
 )
 TWIN = ran(Role.UNINTERRUPTED)
 PARALLEL = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.WAIVED)

@@ -117,6 +117,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "families",
         "features",
         "bridge_tests",
+        "incomplete",
         "looked_at",
     ]
     assert (document["schema"], document["base"], document["head"]) == (1, BASE, HEAD)

@@ -10,7 +10,6 @@ from bot.core.judging.junit_writing import COMMIT_PROPERTY, UNFINISHED
 from bot.core.record import JUNIT_FILE, Check, EndReason, Record, TestCase
 
 TESTS_PHASE = "bridge tests"
-_NOT_RUN = "Bridge checks not run: "
 _SHOWN_FAILED = 3
 
 
@@ -23,7 +22,7 @@ def bridge_tests(case: Case) -> Evidence:
         excerpt = failed[0].message or _failure(failed, tests)
         return Evidence(Criterion.BRIDGE_TESTS, State.BROKEN, _failure(failed, tests), JUNIT_FILE, 0, excerpt)
     passed = sum(test.outcome == "passed" for test in tests)
-    gap = _incomplete(case, tests) if passed else f"{_NOT_RUN}{refused or _why_not_run(case)}"
+    gap = _incomplete(case, tests) if passed else _not_run(case, refused)
     if gap:
         state = State.MISSING if case.job.require_bridge_checks else State.WAIVED
         return Evidence(Criterion.BRIDGE_TESTS, state, gap, JUNIT_FILE)
@@ -74,13 +73,18 @@ def _success(passed: int, tests: tuple[TestCase, ...]) -> str:
     return f"{passed} focused Bridge tests passed{told}{f', {rest} without a result' if rest else ''}"
 
 
-def _why_not_run(case: Case) -> str:
-    """The runner's own reason, else what the folder shows."""
-    findings = case.record.environment.findings if case.record.environment else ()
+def _not_run(case: Case, refused: str) -> str:
+    """Why there is no result: that of another commit, the runner's own reason, else what the folder shows."""
+    environment = case.record.environment
+    told = refused or (environment.tests_not_run if environment else "")
+    findings = environment.findings if environment and not told else ()
+    # A folder of an earlier version has the whole sentence as a finding, behind those on single tests.
     said = [one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok]
-    reasons = [summary.removeprefix(_NOT_RUN) for summary in said if summary.startswith(_NOT_RUN)]
-    if reasons or said:
-        return (reasons or said)[0]
+    return said[-1] if said else f"Bridge checks not run: {told or _why_not_run(case)}"
+
+
+def _why_not_run(case: Case) -> str:
+    """What the folder shows, where the runner gave no reason."""
     if case.record.tests is None and case.ended_by(EndReason.NOT_STARTED):
         return "the run was stopped before them"
     if case.record.tests is not None:

@@ -182,7 +182,7 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     if verdict.alone is not Result.FAIL:
         return
     made = [run.role for run in history]
-    compared = any(mark.startswith(f"{criterion}:") for mark in verdict.signature for criterion in _COMPARED)
+    compared = verdict.decided_by in _COMPARED
     then = Allowed(roles=TWINS & allowed.roles) if compared else NOTHING
     bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
     found, _ = most_telling(verdict.signature, verdict.stage, bases)

@@ -21,6 +21,8 @@ class CaseResult:
     outcome: Literal["passed", "failed", "skipped", "unfinished"]
     text: str = ""
     seconds: float = 0.0
+    # What its environment lacks, where that kept it from saying anything; empty for every other end.
+    lack: str = ""
 
 
 def junit_text(results: Iterable[CaseResult], commit: str) -> str:

@@ -6,8 +6,6 @@ The rules are tried in order; each is held against the error itself, never again
 import re
 from dataclasses import dataclass
 
-SKIP_REASON = "its environment lacks "
-
 # Top-level names of the trees under test, whose absence is a fault of the trees; others share the name `megatron`.
 _OURS = frozenset({"verl", "tests", "examples", "scripts", "tools", "tutorials", "skills"})
 _MEGATRON = frozenset(
@@ -83,4 +81,4 @@ def _package(error: str) -> str:
 
 def skip_reason(lack: str) -> str:
     """The reason that stands for a test which its environment kept from saying anything."""
-    return f"{SKIP_REASON}{lack}"
+    return f"its environment lacks {lack}"

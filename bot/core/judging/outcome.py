@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from bot.core.evidence import Evidence
+from bot.core.evidence import Criterion, Evidence
 from bot.core.parity.comparison_text import Report
 from bot.core.stages import Stage
 
@@ -85,3 +85,5 @@ class Verdict:
     reports: tuple[Report, ...] = ()
     figure: "SignalFigure | None" = None
     calls: tuple[str, ...] = ()
+    # The criterion whose evidence decided, before the runs beside it were weighed; None where none did.
+    decided_by: Criterion | None = None

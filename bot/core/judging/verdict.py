@@ -71,6 +71,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         reports=reports(case),
         figure=case_figure(case),
         calls=_calls(case, alone),
+        decided_by=alone.at.criterion if alone.at is not None else None,
     )
 
 

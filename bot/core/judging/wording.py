@@ -252,8 +252,8 @@ def not_the_recorders(problem: str) -> str:
 MEND_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
 
 
-def ended_early(reason: str, exit_code: object, note: object) -> str:
-    """Why the process ended without an error of its own."""
+def ended_early(kind: str, exit_code: object, note: object) -> str:
+    """Why the process ended without an error of its own; `kind` is that of the event."""
     said = {
         "stalled": "no progress within the limit of its stage",
         "time_limit": "the time limit was reached",
@@ -263,7 +263,7 @@ def ended_early(reason: str, exit_code: object, note: object) -> str:
         "hopeless": "the run could no longer succeed",
         "not_started": NEVER_STARTED,
         "runner_fault": "the runner could not go on",
-    }.get(reason, f"the process exited with code {exit_code} and no explained error")
+    }.get(kind, f"the process exited with code {exit_code} and no explained error")
     return f"{said} ({note})" if note else said
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bot.core.change import Change, PathStatus
 from bot.core.jobs import ChosenTest, WhyChosen
 from bot.core.planning.pytest_marks import Marks
-from bot.core.reach.effects import NO_EFFECT, Effects
+from bot.core.reach.effects import Effects, Idle
 from bot.core.reach.program import module_name
 from bot.core.reach.users import ChangedModule, Distance, Use
 from bot.core.rules import ChoiceOfTests, PathPatterns, Policy, classify
@@ -77,7 +77,7 @@ def changed_modules(change: Change, policy: Policy, effects: Effects | None) -> 
         if name is None or classify(path, policy, effects).exemption in policy.exemptions:
             continue
         inside = effects.inside(path) if effects is not None else None
-        if inside is not None and inside.because == NO_EFFECT:
+        if inside is not None and inside.because is Idle.NO_EFFECT:
             continue
         symbols = frozenset(one.symbol for one in inside.effects if one.symbol) if inside is not None else frozenset()
         found.append(ChangedModule(name, path, symbols, reached=inside is None or bool(inside.effects)))

@@ -73,6 +73,8 @@ class Plan:
     features: tuple[str, ...]
     exempted: tuple[Exempted, ...] = ()
     remarks: tuple[str, ...] = ()
+    # Those of the remarks that say why the plan may not be what the change needs: files that are not known or not read.
+    incomplete: tuple[str, ...] = ()
     tests: Choice = NO_CHOICE
     # How much was looked at; None where names alone were.
     looked_at: LookedAt | None = None
@@ -95,6 +97,7 @@ class Plan:
             "families": list(self.families),
             "features": list(self.features),
             "bridge_tests": self.tests.to_json(),
+            "incomplete": list(self.incomplete),
             "looked_at": None if self.looked_at is None else asdict(self.looked_at),
         }
 
@@ -126,6 +129,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         features=_features(counted),
         exempted=exempted,
         remarks=effects.remarks if effects else (NAMES_ALONE,),
+        incomplete=effects.incomplete if effects else (),
         looked_at=effects.looked_at if effects else None,
     )
 

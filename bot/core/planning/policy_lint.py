@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from bot.core.jobs import Checkpoint
 from bot.core.planning.outline import JobOutline
@@ -26,15 +27,23 @@ def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words:
 
 def lint_alone(policy: Policy) -> tuple[str, ...]:
     """One sentence for each finding that the policy shows by itself."""
-    return lint_image(policy)
+    return tuple(f"{finding.what}; {finding.fix}" for finding in lint_image(policy))
 
 
-def lint_image(policy: Policy) -> tuple[str, ...]:
-    """A sentence where the image is named by its tag alone."""
+@dataclass(frozen=True, slots=True)
+class ToFix:
+    """What of a policy should be changed, and how."""
+
+    what: str
+    fix: str
+
+
+def lint_image(policy: Policy) -> tuple[ToFix, ...]:
+    """A finding where the image is named by its tag alone."""
     if policy.image.digest:
         return ()
     what = f"image: {policy.image} is pinned by its tag alone, so whoever may push that tag chooses what the hosts run"
-    return (f"{policy.source}: {what}; set image.digest to what `docker buildx imagetools inspect` shows",)
+    return (ToFix(f"{policy.source}: {what}", "set image.digest to what `docker buildx imagetools inspect` shows"),)
 
 
 def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def card_of(situation: Situation, steps: Steps) -> PullCard:
         uncounted=(*situation.refused, *situation.counted.uncounted),
         history=_history(situation),
         reproduce=_reproduce(situation),
-        problem=situation.problem,
+        problem="" if steps.gate.says_obstacle else situation.problem,
     )
 
 
@@ -71,14 +71,10 @@ def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:
     """What has to be seen at once; why the jobs are held is in the heading, here is what to do about it."""
     holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
     actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
-    remarks = situation.plan.remarks[:1] if situation.plan is not None and _counts_short(situation) else ()
-    # An obstacle that somebody can remove by a command; the heading has it without the command.
-    commands = (reason for reason in steps.gate.reasons[:1] if "; `/verl-e2e" in reason)
-    return (*commands, *actions, *remarks, *situation.broken[:5])
-
-
-def _counts_short(situation: Situation) -> bool:
-    return situation.plan is not None and any("every level is run" in one for one in situation.plan.remarks[:1])
+    incomplete = situation.plan.incomplete[:2] if situation.plan is not None else ()
+    # The heading has the obstacle without the command.
+    obstacle = (steps.gate.action,) if steps.gate.action else ()
+    return (*obstacle, *actions, *incomplete, *situation.broken[:5])
 
 
 def _history(situation: Situation) -> tuple[EarlierHead, ...]:

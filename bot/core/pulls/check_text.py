@@ -153,7 +153,7 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
         *_count_of(required, told),
         *_jobs("| required job | state | why |", required),
         *_to_green(required, told),
-        *_because(required, told),
+        *_because(told),
     )
     beside = _jobs("| asked for beside the plan | state | why |", extras)
     note = Block("", ("These never satisfy the gate.",), "", 200)
@@ -189,12 +189,11 @@ def _job_row(one: Standing) -> str:
     return f"| {markdown(one.wanted.id, 80)}{options} | {_ICONS[one.state]} {one.state} | {why} |"
 
 
-def _because(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
-    """The reasons that no row of the table tells: obstacles, broken uses, why nothing is required."""
-    ids = tuple(f"{one.wanted.id}: " for one in required)
-    rest = tuple(one for one in told.reasons if not one.startswith(ids)) if ids else told.reasons
-    if rest:
-        yield folded(f"Reasons ({len(rest)})", tuple(f"- {verdict_sentence(one, 800)}" for one in rest), 16_000)
+def _because(told: Gate) -> Iterator[Block]:
+    """The reasons that no row of the table tells."""
+    if told.general:
+        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in told.general)
+        yield folded(f"Reasons ({len(rows)})", rows, 16_000)
 
 
 def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
@@ -203,7 +202,7 @@ def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
     holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
     steps = (
-        *(f"{sentence(reason)}." for reason in told.reasons[:1] if "; `/verl-e2e" in reason),
+        *([f"{sentence(told.action)}."] if told.action else []),
         *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
         *(_step(one) for one in unsatisfied if one.hold is None),
     )

@@ -16,7 +16,7 @@ from bot.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, stand
 from bot.core.pulls.holding import DRAFT, hold, hold_of_plan
 from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.core.pulls.pull import MergeGroup, Pull
-from bot.core.pulls.situation import CLOSED, Situation
+from bot.core.pulls.situation import Situation
 from bot.core.pulls.trust import NeedsApproval
 from bot.core.pulls.wanted import WantedJob, runs_of
 from bot.core.pulls.wishes import asked_again, cancelled_by
@@ -27,8 +27,6 @@ CHANGED = "the job that is asked for changed"
 NOT_TRUSTED = "the head may not run without an approval any more"
 # An order to end may be lost like anything else; it is given again after this long.
 CANCEL_AGAIN = timedelta(seconds=60)
-# Why we end runs by ourselves; where the reason has gone, nobody needs to ask for the run again.
-_GONE_AGAIN = frozenset({SUPERSEDED, DRAFT, CLOSED, NOT_WANTED, CHANGED, NOT_TRUSTED})
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
@@ -53,10 +51,13 @@ def conduct(situation: Situation) -> Steps:
     changed = {one.key: one for one in (*ending, *starting)}
     runs = (*(changed.pop(one.key, one) for one in situation.runs), *changed.values())
     found = _standings(situation, (*situation.shared, *runs))
+    obstacle = _obstacle(situation)
+    absence, command = ("", "") if obstacle else _absence(situation, found)
     told = gate(
         found,
         nothing_because=_nothing_because(situation),
-        obstacle=_obstacle(situation) or _absence(situation, found),
+        obstacle=obstacle or absence,
+        command=command,
         broken=situation.broken,
         waits_for=_waits_for(situation),
     )
@@ -80,39 +81,52 @@ def _others_live(situation: Situation) -> bool:
 
 def _to_end(situation: Situation) -> Iterator[Run]:
     for run in situation.runs:
-        reason = "" if run.state.final else _why_end(run, situation)
-        if not reason:
+        end = None if run.state.final else _why_end(run, situation)
+        if end is None:
             continue
         if run.state is not RunState.CANCELLING:
-            yield _with(run, situation, state=RunState.CANCELLING, reason=reason)
+            changes = {"reason": end.reason, "may_start_again": end.passing}
+            yield _with(run, situation, state=RunState.CANCELLING, **changes)
         elif situation.now - run.updated >= CANCEL_AGAIN:
-            yield _with(run, situation, reason=run.reason or reason)
+            yield _with(run, situation, reason=run.reason or end.reason)
 
 
 def _with(run: Run, situation: Situation, **changes: object) -> Run:
     return run.model_copy(update={"updated": situation.now, **changes})
 
 
-def _why_end(run: Run, situation: Situation) -> str:
-    """Why a live run shall end, empty when it shall not."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a run ends, and whether that may pass: then nobody needs to ask for the run again."""
+
+    reason: str
+    passing: bool = False
+
+
+def _why_end(run: Run, situation: Situation) -> _End | None:
+    """Why a live run shall end, None when it shall not."""
     if run.state is RunState.CANCELLING:
-        return run.reason or "it was cancelled"
+        return _End(run.reason or "it was cancelled", run.may_start_again)
     if run.head_sha != situation.head_sha:
-        return SUPERSEDED
-    if situation.over or situation.draft:
-        return situation.over or DRAFT
+        return _End(SUPERSEDED, passing=True)
+    if situation.over:
+        # A closed pull request may be opened again; a merge group that was given up does not come back.
+        return _End(situation.over, passing=isinstance(situation.target, Pull))
+    if situation.draft:
+        return _End(DRAFT, passing=True)
     cancelled = cancelled_by(situation.entries, situation.head_sha)
     if cancelled is not None:
-        return f"cancelled by {cancelled.actor}"
+        return _End(f"cancelled by {cancelled.actor}")
     if isinstance(situation.trust, NeedsApproval):
-        return NOT_TRUSTED
+        return _End(NOT_TRUSTED, passing=True)
     waited = situation.now - run.created
     limit = timedelta(seconds=situation.policy.gate.queue_deadline_s)
     if run.state in _QUEUED and waited > limit:
-        return f"no machine took it within {situation.policy.gate.queue_deadline_s // 60} minutes"
+        return _End(f"no machine took it within {situation.policy.gate.queue_deadline_s // 60} minutes")
     if _too_late(situation):
-        return _too_late(situation)
-    return _why_not_wanted(run, situation)
+        return _End(_too_late(situation))
+    unwanted = _why_not_wanted(run, situation)
+    return _End(unwanted, passing=True) if unwanted else None
 
 
 def _why_not_wanted(run: Run, situation: Situation) -> str:
@@ -147,7 +161,7 @@ def _to_start(situation: Situation) -> Iterator[Run]:
 
 
 def _ended_by_us(run: Run) -> bool:
-    return run.state is RunState.CANCELLED and run.reason in _GONE_AGAIN
+    return run.state is RunState.CANCELLED and run.may_start_again
 
 
 def _held(standing: Standing, situation: Situation) -> bool:
@@ -203,16 +217,16 @@ def _obstacle(situation: Situation) -> str:
     return "" if done else late
 
 
-def _absence(situation: Situation, found: tuple[Standing, ...]) -> str:
-    """Why a plan that requires nothing is not enough for this head, empty where it is."""
+def _absence(situation: Situation, found: tuple[Standing, ...]) -> tuple[str, str]:
+    """Why a plan that requires nothing is not enough for this head, and the command that helps; empty where it is."""
     plan = situation.plan
     if plan is None or plan.levels or situation.policy.gate.none is Absence.OPEN:
-        return ""
+        return "", ""
     shown = any(one.wanted.level is Level.SMOKE and one.state is JobState.PASSED for one in found)
     if shown or not isinstance(situation.trust, NeedsApproval):
-        return ""
+        return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"
-    return f"{asked}: {situation.trust.reason}; `/verl-e2e approve {situation.head_sha}` gives it"
+    return f"{asked}: {situation.trust.reason}", f"`/verl-e2e approve {situation.head_sha}` gives it"
 
 
 def _waits_for(situation: Situation) -> str:

@@ -42,6 +42,7 @@ class JobState(StrEnum):
 ENDED = frozenset({JobState.FAILED, JobState.BLOCKED, JobState.CANCELLED})
 SATISFIED = frozenset({JobState.PASSED, JobState.OVERRIDDEN})
 UNDERWAY = frozenset({JobState.RUNNING, JobState.WAITING})
+MAX_TITLE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,25 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The state of the gate, its one sentence, and a reason for every required job."""
+    """The state of the gate, its one sentence, and the reasons for it."""
 
     state: GateState
     title: str
-    reasons: tuple[str, ...]
+    # Reasons that are no single job's: an obstacle, what the change breaks, why nothing is required.
+    general: tuple[str, ...] = ()
+    # A reason for every required job.
+    of_jobs: tuple[str, ...] = ()
     # The state of the job that decided, None where no job did.
     decided_by: JobState | None = None
+    # The obstacle with the command that removes it, empty where no command does.
+    action: str = ""
+    # Whether the title is an obstacle, told whole.
+    says_obstacle: bool = False
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All reasons, the general ones first."""
+        return (*self.general, *self.of_jobs)
 
 
 def standings(
@@ -153,36 +166,41 @@ def gate(
     *,
     nothing_because: tuple[str, ...] = (),
     obstacle: str = "",
+    command: str = "",
     broken: tuple[str, ...] = (),
     waits_for: str = "",
 ) -> Gate:
     """The gate of a head from where its wanted jobs stand; extras among them do not count.
 
     `nothing_because` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
-    relied on, or no time left to wait; with one there is no success. `waits_for` is what keeps the gate open beside
+    relied on, or no time left to wait; with one there is no success. `command` removes it, and says how; it stands in
+    the text alone, for a title is plain and may be cut. `waits_for` is what keeps the gate open beside
     the jobs, empty for nothing. `broken` are uses in verl that the change breaks:
     a failure unless every required level is overridden.
     """
     required = tuple(one for one in found if one.wanted.required)
-    reasons = (*broken, *(_reason(one) for one in required))
+    of_jobs = tuple(_reason(one) for one in required)
     unsatisfied = [one for one in required if one.state not in SATISFIED]
     if any(one.state is JobState.FAILED for one in unsatisfied):
-        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), reasons, JobState.FAILED)
+        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), broken, of_jobs, JobState.FAILED)
     if broken and (unsatisfied or not _all_overridden(required)):
-        return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", reasons)
+        return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", broken, of_jobs)
     if obstacle:
-        # A command stands in the text, for a title is plain and may be cut.
-        return Gate(GateState.ACTION_REQUIRED, _sentence(obstacle.partition("; `")[0]), (obstacle, *reasons))
+        whole = f"{obstacle}; {command}" if command else obstacle
+        title, action = _sentence(obstacle), whole if command else ""
+        told = len(obstacle) <= MAX_TITLE
+        return Gate(GateState.ACTION_REQUIRED, title, (whole, *broken), of_jobs, action=action, says_obstacle=told)
     if any(one.state in UNDERWAY for one in unsatisfied):
-        return Gate(GateState.IN_PROGRESS, _progress(required), reasons)
+        return Gate(GateState.IN_PROGRESS, _progress(required), broken, of_jobs)
     if unsatisfied:
         first = unsatisfied[0]
-        return Gate(GateState.ACTION_REQUIRED, _unsatisfied_title(first), reasons, first.state)
+        return Gate(GateState.ACTION_REQUIRED, _unsatisfied_title(first), broken, of_jobs, first.state)
     if waits_for:
-        return Gate(GateState.IN_PROGRESS, _sentence(f"waits for {waits_for}"), (f"waits for {waits_for}", *reasons))
+        waiting = f"waits for {waits_for}"
+        return Gate(GateState.IN_PROGRESS, _sentence(waiting), (waiting, *broken), of_jobs)
     if not required:
         return Gate(GateState.SUCCESS, "No verl coverage is required by this change", nothing_because)
-    return Gate(GateState.SUCCESS, _passed_title(required), reasons)
+    return Gate(GateState.SUCCESS, _passed_title(required), broken, of_jobs)
 
 
 def _reason(standing: Standing) -> str:
@@ -200,9 +218,9 @@ def _first(rows: list[Standing], state: JobState) -> str:
     return _sentence(f"{one.wanted.id} {state}: {one.because}")
 
 
-def _sentence(text: str, limit: int = 200) -> str:
+def _sentence(text: str) -> str:
     shown = text[:1].upper() + text[1:]
-    return shown if len(shown) <= limit else f"{shown[: limit - 4]} ..."
+    return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
 
 
 def _unsatisfied_title(first: Standing) -> str:

@@ -129,6 +129,8 @@ class Run(Document):
     from_fork: bool = False
     # What the order holds and the run must return, made at random when it is given to the back end.
     nonce: str = ""
+    # Whether we ended it ourselves for what may pass, so that it starts again by itself once that has.
+    may_start_again: bool = False
     # What the back end itself knows of the run, once it has ended.
     took: Took | None = None
 

@@ -19,6 +19,8 @@ class Uncounted:
     override: Override
     # A clause for people.
     why: str
+    # Whether it counts as soon as a second person gives it too.
+    needs_second_person: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def counted(overrides: Iterable[Override], rules: OverrideRules, now: datetime) 
         by_person = {one.actor.lower(): one for one in reversed(left) if one.level is level}
         given = sorted(by_person.values(), key=lambda one: one.at)
         if len(given) < needed(level, rules):
-            refused.extend(Uncounted(one, SECOND_PERSON) for one in given)
+            refused.extend(Uncounted(one, SECOND_PERSON, needs_second_person=True) for one in given)
         elif len(levels) >= rules.most:
             why = f"the policy lets {rules.most} levels of one head be overridden at once"
             refused.extend(Uncounted(one, why) for one in given)

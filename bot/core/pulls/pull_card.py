@@ -88,7 +88,7 @@ class PullCard:
     """All that the card of a pull request shows.
 
     `notices` are sentences that must be seen at once (approval awaited, draft, plan incomplete), `reproduce` a command
-    that a reader can paste, `problem` why there is no plan.
+    that a reader can paste, `problem` why there is no plan, where the sentence does not say it.
     """
 
     head_sha: str
@@ -150,7 +150,7 @@ def _head(card: PullCard) -> Block:
     icon = _ICON[card.standing]
     heading = f"### {icon} verl-e2e: {card.standing} - {sentence(card.sentence, 600)}\n"
     rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(one, 600)}" for one in card.notices)]
-    if card.problem and card.problem.lower() != card.sentence.lower():
+    if card.problem:
         rows.append(f"> {sentence(card.problem, 1000)}")
     rows += [_overridden(one) for one in card.overrides]
     rows += [_not_overridden(one) for one in card.uncounted]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 
 from bot.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
@@ -11,10 +12,17 @@ from bot.core.reach.proofs import Proofs
 from bot.core.reach.summary import BODY
 from bot.core.reach.walk import Entry, Reach, Step
 
-NO_EFFECT = "no effect"
+
+class Idle(StrEnum):
+    """Why a changed path has no effect on the other program."""
+
+    NO_EFFECT = "no effect"
+    UNREACHED = "not reached"
+    IMPORT_ONLY = "imported without effect"
+
+
+NO_EFFECT, UNREACHED, IMPORT_ONLY = Idle.NO_EFFECT, Idle.UNREACHED, Idle.IMPORT_ONLY
 NO_EFFECT_BECAUSE = "only comments, docstrings, layout, texts of messages or annotations that nothing evaluates differ"
-UNREACHED = "not reached"
-IMPORT_ONLY = "imported without effect"
 IMPORT_ONLY_BECAUSE = "verl imports it, which has the same effect as before, and reaches none of the changed symbols"
 _SHOWN_SYMBOLS = 3
 
@@ -43,8 +51,8 @@ class Inside:
 
     # The symbols that differ and that the other program can run.
     effects: tuple[Effect, ...]
-    # Why there is no effect, empty when there is one.
-    because: str = ""
+    # Why there is no effect, None when there is one.
+    because: Idle | None = None
     # The same for people.
     detail: str = ""
     # What differs of the code that runs when the path is imported; such an effect counts in every folder.
@@ -84,6 +92,8 @@ class Effects:
     unknown: Mapping[str, str] = field(default_factory=dict)
     # How much was looked at.
     looked_at: LookedAt | None = None
+    # Those of the remarks that say what could not be read.
+    incomplete: tuple[str, ...] = ()
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""

@@ -207,14 +207,15 @@ def _by_trend(
         return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose") + against, last, moved)
     moving = policy_moved(trained)
     why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
-    told = _told(reward, moved, "rose" if rises else "stayed at")
+    told = _told(reward, moved, "rose" if rises else "")
     return _Finding(SignalOutcome.FLAT, told + against + why, last, moved)
 
 
 def _told(reward: Curve, moved: Trend, verb: str) -> str:
+    """How the reward went; without a verb it stayed."""
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step"
-    way = f"{verb} {sizes}" if verb == "stayed at" else f"{verb} from {sizes}"
+    way = f"{verb} from {sizes}" if verb else f"stayed at {sizes}"
     return f"{reward.name} {way} over {moved.count} steps ({order})"
 
 

@@ -1,0 +1,36 @@
+"""What stands at the top of a pull request's card: by fields, never by the words of a sentence."""
+
+from dataclasses import replace
+
+import pytest
+
+from bot.core.pulls.card_of_pull import card_of
+from bot.core.pulls.conduct import conduct
+from bot.core.pulls.pull_card import render
+from bot.core.pulls.situation import Situation
+from tests.fakes.shown_pull import FAILED, shown_plan, shown_situation
+
+
+def shown(situation: Situation) -> str:
+    return render(card_of(situation, conduct(situation)))
+
+
+@pytest.mark.parametrize("words", ["GitHub counts 9 changed files and 7 are known.", "Whatever it is called tomorrow."])
+def test_a_plan_that_may_not_be_what_the_change_needs_says_so_at_the_top(words: str) -> None:
+    situation = shown_situation(*FAILED)
+    assert words not in shown(situation)
+    plan = replace(shown_plan(), incomplete=(words,), remarks=(words,))
+    text = shown(replace(situation, plan=plan))
+    assert f"> {words}" in text
+    assert text.index(words) < text.index("| job |")
+
+
+def test_a_remark_that_says_how_reach_was_found_stays_folded() -> None:
+    plan = replace(shown_plan(), remarks=("Reach starts from here.", "every level is run"))
+    assert "> every level is run" not in shown(replace(shown_situation(*FAILED), plan=plan))
+
+
+@pytest.mark.parametrize("words", ["no commit", "x" * 260])
+def test_why_there_is_no_plan_is_told_once_and_whole(words: str) -> None:
+    text = shown(replace(shown_situation(*FAILED), plan=None, wanted=(), runs=(), problem=words))
+    assert text.lower().count(words) == 1
