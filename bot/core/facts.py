@@ -208,6 +208,8 @@ class LogFacts:
     errors: tuple[LoggedError, ...] = ()
     noise: tuple[Noise, ...] = ()
     lost_weights: tuple[Excerpt, ...] = ()
+    # Lines on which the rollout engine says that it did not take a weight.
+    refused_weights: tuple[Excerpt, ...] = ()
     checkpoints: tuple[CheckpointEvent, ...] = ()
     last: Excerpt | None = None
     stood: Stage | None = None

@@ -86,5 +86,5 @@ def _asked(source: Source) -> tuple[SignalOptions, tuple[Run, ...]]:
     record = source.record
     if record is None or record.job is None:
         return SignalOptions(), ()
-    case = Case(record.job, record, source.facts, triage_of_run(source.facts))
+    case = Case(record.job, record, source.facts, triage_of_run(source.facts, learning_signal=True))
     return case_options(case), baselines_of(case)

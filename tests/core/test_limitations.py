@@ -56,6 +56,12 @@ def test_the_healthy_run_says_what_it_leaves_open() -> None:
     )
 
 
+def test_a_reward_that_never_moves_is_owned_up_to() -> None:
+    steps = tuple(step_line(step, 1330 + step, **{"critic/score/mean": 0.0}) for step in (1, 2, 3))
+    found = said(make_record(job=make_job(steps=3)), make_facts(steps=steps))
+    assert any(row.startswith("The reward never moves: critic/score/mean is exactly ") for row in found)
+
+
 def test_missing_bridge_checks_come_first_then_other_waivers() -> None:
     rows = said(make_record(tests=None), make_facts(steps=(step_line(pearson_corr=None),)))
     assert rows[:2] == (

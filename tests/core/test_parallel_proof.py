@@ -1,5 +1,6 @@
 """Level 2: the sizes asked for, not all of them trivial, and ranks in the log that had them."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[st
     item = parallel_sizes(made.case())
     assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
     assert made.verdict().result is Result.BLOCKED
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_token_counts_that_are_no_numbers_say_nothing(value: float) -> None:
+    made = run("dense", **TP2_PP2)
+    steps = tuple(
+        replace(step, values={**step.values, "perf/total_num_tokens": value, "global_seqlen/mean": 2.0})
+        for step in made.facts.steps
+    )
+    case = Run(made.record, replace(made.facts, steps=steps)).case()
+    assert parallel_sizes(case).state is State.MET
 
 
 def test_chunks_that_no_worker_tells_are_missed_only_under_a_virtual_pipeline() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bot.core.metrics import MAX_KEYS, not_finite, pack, parse_number, parse_step
+from bot.core.metrics import MAX_KEYS, not_finite, pack, pairs, parse_number, parse_step
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,80 @@ def test_packed_values_are_a_mapping_that_shares_names() -> None:
     assert "1.0" in repr(first)
 
 
-def test_which_metrics_are_not_finite() -> None:
-    assert not_finite({"a": math.nan, "b": 1.0, "c": math.inf}, ("a", "b", "c", "d")) == ("a", "c")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "actor/pg_loss",
+            "actor/mtp_loss",
+            "critic/vf_loss",
+            "train/loss",
+            "val/loss",
+            "critic/grad_norm",
+            "actor/lr",
+        ),
+        *(
+            "critic/score/mean",
+            "critic/rewards/min",
+            "critic/advantages/max",
+            "critic/returns/mean",
+            "critic/values/max",
+        ),
+        *("critic/vpred_mean", "actor/entropy", "actor/ppo_kl", "actor/kl_loss", "actor/reward_kl_penalty"),
+        *("rollout_corr/k3_kl", "rollout_corr/log_ppl_diff", "rollout_corr/rollout_is_max", "rollout_corr/ppl_ratio"),
+        *(
+            "critic/values/max",
+            "training/rollout_probs_diff_mean",
+            "val-core/openai/gsm8k/reward/mean@4",
+            "actor/pg_clipfrac",
+        ),
+    ],
+)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_must_be_a_number(name: str, value: float) -> None:
+    assert not_finite({"a": math.nan, name: value, "perf/x": math.inf}) == (name,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("critic/vf_explained_var", math.nan),
+        ("critic/vf_explained_var", -math.inf),
+        ("perf/mfu/actor", math.nan),
+        ("actor/perf/max_memory_allocated_gb", math.nan),
+        ("timing_s/reward", math.nan),
+        ("timing_per_token_ms/values", math.inf),
+        ("response_length_non_aborted/clip_ratio", math.nan),
+        ("training/rollout_probs_diff_std", math.nan),
+        ("val-aux/x/reward/std@1", math.nan),
+        ("val-aux/x/other/mean@1", math.nan),
+        ("rollout_corr/rollout_ppl", math.inf),
+        ("training/global_step", math.inf),
+    ],
+)
+def test_what_need_not_be_one(name: str, value: float) -> None:
+    assert not_finite({name: value}) == ()
+    assert not_finite({name: value, "actor/loss": math.nan}) == ("actor/loss",)
+
+
+def test_a_perplexity_may_overflow_and_is_never_nan() -> None:
+    values = {"rollout_corr/training_ppl": math.nan, "rollout_corr/rollout_log_ppl": math.inf}
+    assert not_finite(values) == tuple(values)
+
+
+@pytest.mark.parametrize("shown", ["tensor(nan, device='cuda:0')", "tensor([nan])", "array(nan, dtype=float32)", "NaN"])
+def test_a_nan_in_any_spelling_is_read_from_a_step(shown: str) -> None:
+    parsed = parse_step(f"step:3 - a:b:1 - actor/loss:{shown} - rest(x):2")
+    assert parsed is not None
+    assert not_finite(parsed[1]) == ("actor/loss",)
+    assert parsed[1]["rest(x)"] == 2.0
+    assert parsed[1]["a:b"] == 1.0
+
+
+def test_an_array_of_several_elements_is_no_number() -> None:
+    assert parse_number("tensor([1., 2.])") is None
+
+
+def test_packed_values_give_their_pairs() -> None:
+    values = {"actor/loss": 1.0, "perf/x": 2.0}
+    assert dict(pairs(pack(values, {}))) == dict(pairs(values)) == values

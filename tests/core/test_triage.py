@@ -113,7 +113,12 @@ def test_a_run_without_any_gradient_fails(norms: tuple[float, ...], rule: str) -
 
 @pytest.mark.parametrize(
     ("correlation", "rule"),
-    [("0.44393", "rollout-disagrees"), ("0.994", "rollout-disagrees"), ("0.99924", "completed"), ("nan", "completed")],
+    [
+        ("0.44393", "rollout-disagrees"),
+        ("0.994", "rollout-disagrees"),
+        ("0.99924", "completed"),
+        ("nan", "agreement-unknown"),
+    ],
 )
 def test_a_rollout_with_other_weights_fails(correlation: str, rule: str) -> None:
     step = f"{STEP.format(1)} - training/rollout_actor_probs_pearson_corr:{correlation}"

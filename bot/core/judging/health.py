@@ -12,11 +12,10 @@ from bot.core.judging.criteria import global_step
 from bot.core.parity.bands import band_of
 from bot.core.record import JOB_FILE
 from bot.core.stages import Stage
-from bot.core.triage.silent import AGREEMENT, AGREEMENT_FAIL_BELOW
+from bot.core.triage.hollow import AGREEMENT, is_correlation
+from bot.core.triage.silent import AGREEMENT_FAIL_BELOW
 
 AGREEMENT_REMARK_BELOW = 0.999
-# A correlation of two equal vectors may exceed one by rounding, never by more.
-_ROUNDING = 1e-6
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
 
 
@@ -64,7 +63,7 @@ def rollout_agreement(case: Case) -> Evidence:
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.WAIVED, summary, case.log)
     worst = step.values[AGREEMENT]
     excerpt = f"step:{step.step} {AGREEMENT}:{worst}"
-    if not abs(worst) <= 1 + _ROUNDING:
+    if not is_correlation(worst):
         summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is no correlation"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, case.log, step.line, excerpt)
     bound = _bound(case, step)
@@ -102,7 +101,7 @@ def _worst_agreement(case: Case) -> StepMetrics | None:
 
 def _margin(case: Case, step: StepMetrics) -> float:
     value = step.values[AGREEMENT]
-    return value - _bound(case, step).fail_below if abs(value) <= 1 + _ROUNDING else -math.inf
+    return value - _bound(case, step).fail_below if is_correlation(value) else -math.inf
 
 
 def agreement_remark(case: Case) -> str:

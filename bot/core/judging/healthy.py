@@ -14,7 +14,7 @@ from bot.core.parity.bands import KEPT, Healthy, Pair, PairStep
 from bot.core.parity.comparison import compare_steps
 from bot.core.parity.probe import training_digest
 from bot.core.record import Event, Record
-from bot.core.triage.silent import AGREEMENT
+from bot.core.triage.hollow import AGREEMENT
 
 _FIRST_STEP = 1
 

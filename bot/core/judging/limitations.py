@@ -8,6 +8,7 @@ from bot.core.judging.config_proof import ACTOR
 from bot.core.judging.health import agreement_remark
 from bot.core.levels import Level
 from bot.core.signal import signal_limitations
+from bot.core.triage.hollow import constant_reward
 
 SIZES = (
     "tensor_model_parallel_size",
@@ -97,6 +98,8 @@ def _remarks(case: Case) -> Iterable[str]:
         if not finding.ok and not finding.blocking:
             yield _sentence(finding.summary)
     yield agreement_remark(case)
+    if case.job.level is not Level.LEARNING_SIGNAL and (constant := constant_reward(case.facts)):
+        yield _sentence(f"The reward never moves: {constant[2]}")
     if case.job.level is Level.LEARNING_SIGNAL:
         yield from map(_sentence, signal_limitations(case))
 

@@ -5,6 +5,7 @@ says of how many chunks it consists, those of data- and context-parallel rank 0 
 and the token counts of a step divide by the data-parallel size.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def _logged_data_parallel(case: Case) -> int | None:
     for step in reversed(case.train_steps()):
         total, mean = step.values.get(_TOKENS, 0.0), step.values.get(_TOKENS_OF_A_RANK, 0.0)
         ratio = total / mean if mean else 0.0
-        if ratio and abs(ratio - round(ratio)) <= _ROUNDING:
+        if ratio and math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING:
             return round(ratio)
     return None
 

@@ -12,6 +12,7 @@ from bot.core.judging.health import HEALTH
 from bot.core.judging.level_criteria import OF_LEVEL
 from bot.core.judging.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from bot.core.judging.same_failure import signature
+from bot.core.levels import Level
 from bot.core.parity.parity import reports
 from bot.core.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from bot.core.signal import case_figure
@@ -41,7 +42,9 @@ def judge(record: Record, facts: LogFacts | None) -> Verdict:
     """Judge a run folder. `facts` is None when it holds no log."""
     if record.job is None:
         return _without_job(record, facts)
-    case = Case(record.job, record, facts or LogFacts(0), triage_of_run(facts) if facts else _NO_LOG)
+    signal = record.job.level is Level.LEARNING_SIGNAL
+    answer = triage_of_run(facts, learning_signal=signal) if facts else _NO_LOG
+    case = Case(record.job, record, facts or LogFacts(0), answer)
     return judge_case(case, has_log=facts is not None)
 
 

@@ -21,6 +21,7 @@ from bot.core.scan.builds import BuildBook
 from bot.core.scan.errors import ErrorBook
 from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
 from bot.core.scan.progress import RunBook, StepReader
+from bot.core.scan.refusals import refuses
 from bot.core.scan.traceback import TracebackReader, starts
 from bot.core.stages import Stage
 
@@ -69,6 +70,7 @@ class FactBook:
         self._workers: dict[int, Worker] = {}
         self._noise: dict[str, Noise] = {}
         self._lost: dict[str, Excerpt] = {}
+        self._refused: dict[str, Excerpt] = {}
         self._checkpoints: list[CheckpointEvent] = []
         self._errors = ErrorBook()
         self._open: dict[str, _Opened] = {}
@@ -87,6 +89,7 @@ class FactBook:
             Mark.CONFIG: self._config,
             Mark.CHECKPOINT: self._checkpoint,
             Mark.LOST: self._lost_weight,
+            Mark.REFUSED: self._refused_weight,
             Mark.NOISE: self._noisy,
             Mark.LONE: self._lone,
             Mark.RANK: self._rank,
@@ -154,6 +157,7 @@ class FactBook:
             errors=self._errors_so_far().all(),
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
+            refused_weights=tuple(self._refused.values()),
             checkpoints=tuple(self._checkpoints),
             last=last,
             stood=self.run.stood,
@@ -281,6 +285,10 @@ class FactBook:
     def _lost_weight(self, _literal: Literal, line: Line) -> None:
         if len(self._lost) < MAX_SMALL:
             self._lost.setdefault(line.text, line.excerpt())
+
+    def _refused_weight(self, _literal: Literal, line: Line) -> None:
+        if len(self._refused) < MAX_SMALL and line.text not in self._refused and refuses(line, self.run.stood):
+            self._refused[line.text] = line.excerpt()
 
     def _noisy(self, literal: Literal, line: Line) -> None:
         if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:

@@ -28,6 +28,7 @@ class Mark(Enum):
     CONFIG = auto()
     CHECKPOINT = auto()
     LOST = auto()
+    REFUSED = auto()
     NOISE = auto()
     LONE = auto()
     RANK = auto()
@@ -161,12 +162,17 @@ def _sign(text: str, name: str, shape: str = "") -> Literal:
     return Literal(text, Mark.SIGN, shape=shape, name=name)
 
 
+ROLLOUT_FROM_FILE = "rollout-from-file"
+
 # What verl and vLLM print only with a feature at work; `bot.core.judging.feature_evidence` says which feature.
 _SIGNS = (
     _sign("MTP layer(s) in any of the actor modules", "mtp-layers-patched", r"^Found and patched [1-9]\d* MTP layer"),
     _sign("FP8 weights loaded", "fp8-weights-loaded", r"FP8 weights loaded \(\w+\), loaded_params: [1-9]"),
     _sign("routing replay layers: ", "router-layers", r"^routing replay layers: [1-9]"),
     _sign("default MoE config", "rollout-experts"),
+    # Rollouts that verl read from a file: its engine generated nothing.
+    _sign("Load generate result at step", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] "),
+    _sign("cached trajectories", ROLLOUT_FROM_FILE, r"^\[Rollout\w*\(\)\] Injected"),
 )
 
 _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
@@ -193,6 +199,20 @@ _LOST = tuple(
         ("tensors were yielded but not saved", ""),
         ("from generator not found in original model structure", ""),
         (" tensors for keys: ", r"Missing \d{1,9} tensors for keys: "),
+    )
+)
+
+# Stems of what an engine says about a weight that it did not take; `bot.core.scan.refusals` judges the line.
+_REFUSALS = tuple(
+    Literal(text, Mark.REFUSED)
+    for text in (
+        *("params_dict", "loaded_params: 0", "ncompatibleKeys", "nexpected key", "nexpected_key", "issing key"),
+        *("issing weight", "issing param", "issing tensor", "nknown param", "nknown weight", "nknown tensor"),
+        *("kipping", "kipped", "skip load", "gnoring", "gnored", "is ignored", "will be ignored"),
+        *("ot loaded", "nloaded", "ot initialized", "ot used when", "were not used", "ot found in", "not in the model"),
+        *("o module or param", "no parameter named", "hape mismatch", "ize mismatch", "hapes did not match"),
+        *("ailed to update", "ailed to load", "ailed to copy", "rejected", "refused", "discarded", "iscarding"),
+        *("dropping", "ropped ", "nrecognized", "nmatched", "not supported", "could not be", "not applied"),
     )
 )
 
@@ -264,7 +284,7 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _NOISES + _LONES
+    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _REFUSALS + _NOISES + _LONES
 )
 
 

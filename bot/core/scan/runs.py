@@ -144,6 +144,7 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "errors": _errors,
     "noise": _counted,
     "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
+    "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),
     "checkpoints": _firsts(MAX_SMALL, lambda event: (event.action, event.step, event.at.text)),
     "lora_at": lambda before, _run: before,
     "ranks": lambda before, run: (*before, *run)[:MAX_BUILDS],

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bot.core import metrics
 from bot.core.signal.curves import (
     ACTOR_GRADIENT,
     CAP_SHARE,
@@ -18,7 +19,6 @@ from bot.core.signal.curves import (
     Quantity,
     Step,
     curve,
-    watched,
 )
 
 # A gradient that grows a thousandfold from the first to the last quarter of a run has exploded.
@@ -42,7 +42,7 @@ class Fault:
 def not_finite(steps: Sequence[Step]) -> Fault | None:
     """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
     for one in sorted(steps, key=lambda one: one.step):
-        bad = [name for name, value in one.values.items() if not math.isfinite(value) and watched(name)]
+        bad = metrics.not_finite(one.values)
         if bad:
             shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
             others = "is" if len(bad) == 1 else "are"
@@ -108,9 +108,12 @@ def policy_moved(steps: Sequence[Step]) -> bool | None:
 
 
 def cap_share(steps: Sequence[Step]) -> float | None:
-    """The share of responses cut by the length limit: over the run or over its last third, the larger one."""
+    """The share of responses cut by the length limit: over the run or over its last third, the larger one.
+
+    NaN when no step prints a number for it, None when none prints it at all.
+    """
     found = curve(steps, CAP_SHARE)
     if found is None:
         return None
     values = found.finite().values
-    return max(median(values), median(values[-max(1, len(values) // 3) :])) if values else None
+    return max(median(values), median(values[-max(1, len(values) // 3) :])) if values else math.nan

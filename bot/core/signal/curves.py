@@ -1,7 +1,6 @@
 """The metrics of a run as curves: which of verl's names belong to what, and their values step by step."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,14 +65,6 @@ LEARNING_RATE = Quantity("learning_rate", "Learning rate", ("actor/lr",))
 
 SHOWN = (REWARD, POLICY_LOSS, VALUE_LOSS, ACTOR_GRADIENT, CRITIC_GRADIENT, KL, ENTROPY, LENGTH)
 
-# Perplexities overflow and explained variance divides by a variance that may be 0: neither says a run is unstable.
-_WATCHED = re.compile(
-    r"(?:actor|critic)/(?:(?:\w+_)?loss|grad_norm|(?:\w+_)?kl|entropy|reward_kl_penalty|vpred_mean"
-    r"|(?:score|rewards|returns|values|advantages)/(?:mean|max|min))"
-    r"|rollout_corr/(?:k3_)?kl|rollout_corr/(?:training|rollout)_log_ppl|rollout_corr/log_ppl_diff"
-    r"|val-\w+/.+/(?:reward|acc|score)/mean@\d+"
-)
-
 
 def train_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The training steps in order, each once; of a repeated one the last counts."""
@@ -87,8 +78,3 @@ def curve(steps: Sequence[Step], quantity: Quantity) -> Curve | None:
         if found:
             return Curve(name, tuple(step for step, _ in found), tuple(value for _, value in found))
     return None
-
-
-def watched(name: str) -> bool:
-    """Whether a metric must be a finite number: losses, rewards, KL, entropy, gradient norms, log-probabilities."""
-    return _WATCHED.fullmatch(name) is not None

@@ -1,5 +1,6 @@
 """The learning signal of a short run: passed, flat, unstable, or not enough steps; never "converged"."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -261,6 +262,8 @@ def _weak(trained: Sequence[Step], options: SignalOptions) -> tuple[str, ...]:
     share = cap_share(trained)
     if share is None or share <= options.max_cap_share:
         return ()
+    if math.isnan(share):
+        return () if options.max_cap_share >= 1 else ("no number tells how many responses end at the length cap",)
     return (f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may",)
 
 

@@ -33,9 +33,17 @@ class Silent(Enum):
     ADAPTER_EMPTY = auto()
     WEIGHTS_UNMAPPED = auto()
     EXPORT_INCOMPLETE = auto()
+    WEIGHTS_REFUSED = auto()
+    ROLLOUT_FROM_FILE = auto()
+    NO_SAMPLES = auto()
+    AGREEMENT_UNKNOWN = auto()
     METRICS_NOT_FINITE = auto()
+    ACTOR_NOT_UPDATED = auto()
+    ADVANTAGE_ZERO = auto()
     GRADIENT_ZERO = auto()
     ROLLOUT_DISAGREES = auto()
+    RATE_ZERO = auto()
+    REWARD_CONSTANT = auto()
 
 
 @dataclass(frozen=True, slots=True)

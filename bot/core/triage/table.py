@@ -1004,22 +1004,104 @@ RULES: tuple[Rule, ...] = (
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:save_generator",
     ),
     Rule(
+        id="weights-refused",
+        fault=Fault.CODE,
+        fact=Silent.WEIGHTS_REFUSED,
+        stage=Stage.EXPORT_WEIGHT_SYNC,
+        cause="the rollout engine did not take every weight and went on",
+        mend="Compare the names and shapes that Bridge exports with those that the engine's model has.",
+        steps=(
+            "The line names a weight: look for it in the export (`AutoBridge.export_hf_weights`) and in the engine's "
+            "model (`named_parameters`); a fused, renamed or padded tensor differs in name or shape.",
+            "The engine starts with random weights, so a weight that it did not take stays random.",
+        ),
+        example="(vLLMHttpServer pid=9) WARNING 11-20 14:34:20 [qwen3_next.py:301] Parameter "
+        "layers.3.mlp.gate.weight not found in params_dict, skip loading\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="vLLM, vllm/model_executor/models/qwen3_next.py:load_weights",
+    ),
+    Rule(
+        id="rollout-from-file",
+        fault=Fault.OUTSIDE,
+        fact=Silent.ROLLOUT_FROM_FILE,
+        stage=Stage.ROLLOUT_ENGINE,
+        cause="the rollouts were read from a file, so the engine and the weights that it got are not tested",
+        mend="Switch actor_rollout_ref.rollout.skip off and run again.",
+        example="[RolloutSkip()] Load generate result at step 1 from /data/dump\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/utils/skip/rollout_skip.py:RolloutSkip",
+    ),
+    Rule(
+        id="no-samples",
+        fault=Fault.OUTSIDE,
+        fact=Silent.NO_SAMPLES,
+        stage=Stage.TRAIN_STEP,
+        cause="no response reached the loss",
+        mend="Look at what the engine generated and at what filters it, then run again.",
+        steps=(
+            "`response_length` and `response/aborted_ratio`: the engine was interrupted, or ended every response at "
+            "once.",
+            "`rollout_corr/rollout_rs_*_masked_fraction` of 1: trainer and rollout differ so much that rejection "
+            "sampling left nothing; compare the weights of both.",
+        ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - response/aborted_ratio:1.0\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
+    ),
+    Rule(
+        id="agreement-unknown",
+        fault=Fault.OUTSIDE,
+        fact=Silent.AGREEMENT_UNKNOWN,
+        stage=Stage.EXPORT_WEIGHT_SYNC,
+        cause="the correlation of trainer and rollout is no correlation, so nothing shows that both hold the same "
+        "weights",
+        mend="Check that the rollout returns log-probabilities and that responses have tokens that count.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
+        "training/rollout_actor_probs_pearson_corr:nan\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
+    ),
+    Rule(
         id="metrics-not-finite",
         fault=Fault.CODE,
         fact=Silent.METRICS_NOT_FINITE,
         stage=Stage.LEARNING_SIGNAL,
-        cause="a loss or a gradient norm is not finite",
+        cause="a metric that must be a number is not finite",
         mend="Find the first tensor that is not finite; lower the rate or run in fp32.",
         example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
     Rule(
+        id="actor-not-updated",
+        fault=Fault.OUTSIDE,
+        fact=Silent.ACTOR_NOT_UPDATED,
+        stage=Stage.TRAIN_STEP,
+        cause="no step updated the actor",
+        mend="Set trainer.critic_warmup to 0, or train more steps than it has.",
+        example="step:1 - critic/score/mean:0.5 - critic/grad_norm:0.25 - critic/vf_loss:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/trainer/ppo/v1/trainer_base.py:fit",
+    ),
+    Rule(
+        id="advantage-zero",
+        fault=Fault.OUTSIDE,
+        fact=Silent.ADVANTAGE_ZERO,
+        stage=Stage.LEARNING_SIGNAL,
+        cause="every advantage is exactly zero, so the policy had nothing to learn from",
+        mend="Choose data and a reward under which the responses to one prompt earn different rewards.",
+        example="step:1 - actor/grad_norm:0.0 - critic/advantages/max:0.0 - critic/advantages/min:0.0\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/trainer/ppo/core_algos.py:compute_grpo_outcome_advantage",
+    ),
+    Rule(
         id="gradient-zero",
         fault=Fault.CODE,
         fact=Silent.GRADIENT_ZERO,
         stage=Stage.LEARNING_SIGNAL,
-        cause="the actor's gradient norm is exactly zero at every step",
+        cause="a gradient norm is exactly zero at every step",
         mend="Check that what should train has requires_grad and is in the optimizer; then that rewards differ.",
         steps=(
             "Adapter frozen: compare `Adapter parameters` above with the optimizer's parameter groups.",
@@ -1046,6 +1128,36 @@ RULES: tuple[Rule, ...] = (
         "training/rollout_actor_probs_pearson_corr:0.44\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
+    ),
+    Rule(
+        id="rate-zero",
+        fault=Fault.OUTSIDE,
+        fact=Silent.RATE_ZERO,
+        stage=Stage.LEARNING_SIGNAL,
+        cause="the learning rate is zero at every step, so no update moved anything",
+        mend="Give actor_rollout_ref.actor.optim.lr a rate above zero, and a warm-up shorter than the run.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
+        "step:2 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
+        "Training Progress: 100%|###| 2/2 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/workers/engine_workers.py:train_mini_batch",
+    ),
+    Rule(
+        id="reward-constant",
+        fault=Fault.OUTSIDE,
+        fact=Silent.REWARD_CONSTANT,
+        stage=Stage.LEARNING_SIGNAL,
+        cause="the reward is exactly the same at every step",
+        mend="Check that the reward depends on the response; then choose data on which the model earns some of it.",
+        steps=(
+            "A constant above zero is a reward function that ignores the response, or one answer given every time.",
+            "Zero at every step is what a model with random weights earns from a strict rule: use a rule that grades, "
+            "or fewer than 3 steps where no learning is to be shown.",
+        ),
+        example="step:1 - actor/grad_norm:0.25 - critic/score/mean:1.0 - actor/loss:0.5\n"
+        "step:2 - actor/grad_norm:0.35 - critic/score/mean:1.0 - actor/loss:0.4\n"
+        "step:3 - actor/grad_norm:0.45 - critic/score/mean:1.0 - actor/loss:0.3\n"
+        "Training Progress: 100%|###| 3/3 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
     ),
 )
 

@@ -17,7 +17,11 @@ from bot.core.triage.table import RULES
 MIN_METRICS = 3
 NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
-_OF_RUN = tuple(rule for rule in RULES if rule.fact is not Silent.ROLLOUT_DISAGREES)
+# What criteria of a run folder judge themselves: by the band of the probe, and a level 5 by its learning signal.
+_OF_CRITERIA = frozenset({Silent.ROLLOUT_DISAGREES, Silent.AGREEMENT_UNKNOWN, Silent.REWARD_CONSTANT})
+_OF_SIGNAL = frozenset({Silent.RATE_ZERO, Silent.ADVANTAGE_ZERO})
+_OF_RUN = tuple(rule for rule in RULES if rule.fact not in _OF_CRITERIA)
+_OF_SIGNAL_RUN = tuple(rule for rule in _OF_RUN if rule.fact not in _OF_SIGNAL)
 
 TRUNCATED = "the compressed log is truncated, so only what could be unpacked was judged"
 _MENDS = {
@@ -36,12 +40,13 @@ def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
     return _of_truncated(judge_runs(facts, lambda run: _triage_run(run, rules)), facts)
 
 
-def triage_of_run(facts: LogFacts) -> Triage:
+def triage_of_run(facts: LogFacts, *, learning_signal: bool = False) -> Triage:
     """Triage of a log in a run folder: all its runs are phases of one job, so an error of any of them counts.
 
-    Agreement of trainer and rollout is judged there by the probe's own band.
+    What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
+    stood still to the `learning_signal` where the run is one for it.
     """
-    return _of_truncated(_triage_run(facts, _OF_RUN), facts)
+    return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
 
 
 def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
@@ -131,7 +136,8 @@ def _comes_first(silent: SilentFault, root: Candidate) -> bool:
 
 def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
     rule, at, mend = silent.rule, silent.at, mend_of(silent.rule.id, silent.rule)
-    return Triage(TriageVerdict.FAIL, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
+    verdict = TriageVerdict.FAIL if rule.fault is Fault.CODE else TriageVerdict.BLOCKED
+    return Triage(verdict, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
 
 
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
@@ -215,9 +221,15 @@ def _missing_metrics(facts: LogFacts) -> str:
     last, bar = facts.last_step, facts.progress
     if last is None or len(last.values) < MIN_METRICS:
         final = facts.final_metrics
-        return "" if final is not None and "pid=" in final.text else "completed without the metrics of any step"
-    if bar is not None and last.step < bar.total:
+        # A log that is cut to its end has the validation after the last step only; one with a bar is not cut.
+        whole = bar is not None or final is None or "pid=" not in final.text
+        return "completed without the metrics of any step" if whole else ""
+    if bar is not None and last.step != bar.total:
         return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
+    said = last.values.get("training/global_step", float(last.step))
+    if said != last.step:
+        requested = f", {bar.total} requested" if bar is not None else ""
+        return f"completed, but the last step, {last.step}, says global step {said:g}{requested}"
     return ""
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from bot.adapters.logs import open_log
 from bot.core.facts import StepMetrics
+from bot.core.metrics import not_finite
 from bot.core.scan.scan import scan
 from bot.core.signal import Run, SignalOptions, SignalOutcome, SignalReport, signal_report
 from bot.core.signal.compare import Standing
-from bot.core.signal.curves import watched
 from bot.core.signal.sparkline import sparkline
 from tests.core.logs import FOLDER
 from tests.core.signal.series import SEEDS, noisy, run_of, with_value, without
@@ -101,7 +101,7 @@ def test_a_nan_outranks_too_few_steps_and_counts_in_the_first_validation() -> No
 
 @pytest.mark.parametrize("name", ["critic/vf_explained_var", "rollout_corr/training_ppl", "perf/mfu/actor"])
 def test_a_number_that_may_be_none_disturbs_nothing(name: str) -> None:
-    assert not watched(name)
+    assert not not_finite({name: -math.inf})
     assert report(with_value(RISING, 7, **{name: -math.inf})).outcome is PASSED
 
 
@@ -189,6 +189,14 @@ def test_more_responses_at_the_cap_than_stated_void_the_evidence(share: float, s
     assert bool(found.weak) is weak
     assert found.sentence.startswith("weak evidence: " if weak else "learning-signal passed: ")
     assert not found.failed
+
+
+def test_a_share_that_is_no_number_is_not_below_the_cap() -> None:
+    steps = [StepMetrics(one.step, one.line, {**one.values, "response_length/clip_ratio": math.nan}) for one in RISING]
+    found = report(steps)
+    assert found.weak == ("no number tells how many responses end at the length cap",)
+    assert found.headline == "weak evidence"
+    assert report(steps, max_cap_share=1.0).weak == ()
 
 
 def test_a_run_that_ends_at_the_cap_is_weak_however_it_began() -> None:
