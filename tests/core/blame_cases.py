@@ -279,7 +279,7 @@ def _fault(number: int, row: dict[str, object]) -> Fault:
         tail=_texts(row["tail"]),
         cause=(_texts(cause)[0], _texts(cause)[1]) if cause else None,
         stage=str(row.get("stage", "")),
-        seen=number % 2 == 0,
+        seen=number % 2 == 0 and row.get("batch") is None,
     )
 
 

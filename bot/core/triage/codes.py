@@ -28,7 +28,7 @@ class Origin(Enum):
     TOOLCHAIN = auto()
 
 
-# Number, text of strerror, origin. Numbers that a wrong call raises (EINVAL, EBADF, EEXIST, ENOTDIR) are left out.
+# Number, text of strerror, origin.
 _ERRNO: tuple[tuple[int, str, Origin], ...] = (
     (1, "Operation not permitted", Origin.STORAGE),
     (5, "Input/output error", Origin.STORAGE),
@@ -72,14 +72,48 @@ _ERRNO: tuple[tuple[int, str, Origin], ...] = (
     (126, "Required key not available", Origin.STORAGE),
     (127, "Key has expired", Origin.STORAGE),
 )
+# What a wrong call raises: ENOENT, EBADF, EEXIST, ENOTDIR, EISDIR, EINVAL, ENAMETOOLONG, ENOTEMPTY, those of sockets.
+_WRONG_CALL = frozenset(
+    {
+        2,
+        3,
+        4,
+        7,
+        8,
+        9,
+        10,
+        14,
+        15,
+        17,
+        18,
+        20,
+        21,
+        22,
+        25,
+        29,
+        31,
+        33,
+        34,
+        36,
+        38,
+        39,
+        40,
+        75,
+        84,
+        *range(88, 98),
+        106,
+        114,
+        115,
+    }
+)
 _BY_NUMBER: Mapping[int, Origin] = {number: origin for number, _, origin in _ERRNO}
 _BY_TEXT: Mapping[str, Origin] = {text.lower(): origin for _, text, origin in _ERRNO}
 # As programs print it: at the start or after a colon, and with nothing behind it but a path or a number.
 _STRERROR = re.compile(
     rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(\s]\s*(?:$|\W))", re.IGNORECASE
 )
-# CPython, Rust's `io::Error` in its two forms, and C++ programs that print `strerror (number)`.
-_NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),|[a-z] \((\d{1,3})\)\s*$")
+# CPython, and Rust's `io::Error` in its two forms; C++ programs print the text.
+_NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),")
 
 _ACCELERATOR = re.compile(
     r"(?i)\b(?:CUDA|HIP)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]|\bcuda(?:Error|failure)"
@@ -197,7 +231,8 @@ _NCCL_ORIGIN = {"network": Origin.NETWORK, "program": Origin.PROGRAM}
 
 _HTTP = re.compile(
     r"\b([45]\d\d) (?:Client|Server) Error|(?:Client|Server) error '([45]\d\d)\b|\bHTTP Error ([45]\d\d)\b"
-    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b|\bstatus(?: code)?[ :=]+([45]\d\d)\b"
+    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b"
+    r"|\b(?:status|[Ee]rror)(?: code)?[ :=]+([45]\d\d)\b"
 )
 # A request that was wrong, in contrast to one that the server refused or could not answer.
 _BAD_REQUEST = frozenset({400, 405, 406, 411, 412, 413, 415, 422})
@@ -210,7 +245,8 @@ def of_errno(text: str) -> Origin | None:
     if any(number < 0 for number in numbers):
         return Origin.NETWORK  # getaddrinfo counts its own errors below zero
     if numbers:
-        return next((_BY_NUMBER[number] for number in numbers if number in _BY_NUMBER), None)
+        number = numbers[0]
+        return None if number in _WRONG_CALL else _BY_NUMBER.get(number, Origin.STORAGE)
     found = _STRERROR.search(text)
     return None if found is None else _BY_TEXT[found[1].lower()]
 

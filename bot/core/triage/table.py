@@ -156,21 +156,6 @@ RULES: tuple[Rule, ...] = (
         source="verl, verl/single_controller/base/worker.py:_setup_env_cuda_visible_devices",
     ),
     Rule(
-        id="device",
-        fault=Fault.OUTSIDE,
-        stage=Stage.ENVIRONMENT,
-        origin=Origin.DEVICE_SETUP,
-        message=r"driver/library version mismatch|No CUDA GPUs are available|no GPUs found|Found no NVIDIA driver"
-        r"|Torch not compiled with CUDA|CUDA initialization|NVML|nvidia-smi|Invalid device id"
-        r"|out of range for visible devices",
-        cause="the host's GPU, driver or device variables are not usable",
-        mend="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
-        example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
-        "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
-        source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
-        "megatron/training/models/dist_utils.py:_ddp_wrap",
-    ),
-    Rule(
         id="device-broke",
         fault=Fault.OUTSIDE,
         origin=Origin.DEVICE,
@@ -186,6 +171,21 @@ RULES: tuple[Rule, ...] = (
         '  File "megatron/core/pipeline_parallel/schedules.py", line 451, in backward_step\n'
         "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         source="CUDA, driver_types.h:cudaErrorECCUncorrectable, printed by PyTorch c10/cuda/CUDAException.cpp",
+    ),
+    Rule(
+        id="device",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ENVIRONMENT,
+        origin=Origin.DEVICE_SETUP,
+        message=r"driver/library version mismatch|No CUDA GPUs are available|no GPUs found|Found no NVIDIA driver"
+        r"|Torch not compiled with CUDA|CUDA initialization|NVML|nvidia-smi|Invalid device id"
+        r"|out of range for visible devices",
+        cause="the host's GPU, driver or device variables are not usable",
+        mend="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
+        example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
+        "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+        source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
+        "megatron/training/models/dist_utils.py:_ddp_wrap",
     ),
     Rule(
         id="hub-unreachable",
@@ -259,7 +259,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         message=r"requires? (?:the )?[^.]{0,80}(?:but (?:it )?(?:is )?not (?:found|installed|available)"
         r"|extensions? \()|custom CUDA extension \w+ module is not found|undefined symbol"
-        r"|cannot open shared object file|GLIBC\w*_[\d.]+' not found|(?:is|are) not installed"
+        r"|cannot open shared object file|failed to open lib\w|GLIBC\w*_[\d.]+' not found|(?:is|are) not installed"
         r"|[Pp]lease (?:\w+ )?(?:pip3? )?install|must install|pip3? install|wheel is not built"
         r"|compiled without|No module named '?(?:apex|transformer_engine|flash_attn)"
         r"|No package metadata was found|DistributionNotFound|Failed to find C compiler"
