@@ -6,6 +6,7 @@ read them. Every fact carries the 1-based line that it was read from, counting `
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from bot.core.stages import Stage
@@ -82,6 +83,20 @@ class Worker:
     built_model: bool
 
 
+class Record(StrEnum):
+    """Who printed a traceback: nobody but Python itself (`RAISED`), or a program that had caught the exception."""
+
+    RAISED = "raised"
+    PREFIXED = "prefixed"
+    """Every line of it stands behind a log's mark, at level error or above: the last word of a program, or caught."""
+    ERROR = "error"
+    """A log record of level error or above stands right above it."""
+    SIDE = "side"
+    """A side thread or a background task ended with it; the process went on."""
+    WARNING = "warning"
+    """A log record below error stands right above it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedError:
     """A root exception or a fatal message, after nested and repeated tracebacks were folded into one.
@@ -109,6 +124,8 @@ class LoggedError:
     soft: bool = False
     count: int = 1
     repeated: bool = False
+    record: Record = Record.RAISED
+    """How the traceback was printed."""
 
 
 @dataclass(frozen=True, slots=True)

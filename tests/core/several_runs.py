@@ -43,18 +43,19 @@ class Case:
 
 
 @cache
-def _rows(name: str) -> tuple[str, ...]:
+def rows_of(name: str) -> tuple[str, ...]:
+    """The lines of a recorded run."""
     log = recorded(name) if name in NAMES else b"".join(open_log(RUNS / name / "log.txt.zst"))
     # Not splitlines: a carriage return ends no line of a log.
     return tuple(log.decode("utf-8", "replace").removesuffix("\n").split("\n"))
 
 
 def _run(name: str, verdict: str, stage: str, line: int) -> Run:
-    return Run(name, _rows(name), verdict, stage, line)
+    return Run(name, rows_of(name), verdict, stage, line)
 
 
 def _cut(name: str, keep: int, stage: str) -> Run:
-    return Run(f"{name}@{keep}", _rows(name)[:keep], "blocked", stage, keep, cut=True)
+    return Run(f"{name}@{keep}", rows_of(name)[:keep], "blocked", stage, keep, cut=True)
 
 
 PASSED = (

@@ -17,6 +17,7 @@ FIGURE = 0.95
 CASES = several_runs()
 STEP = "step:{} - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
+COMMAND = "+ python3 -m verl.trainer.main_ppo a=b"
 FATAL = ("Error executing job with overrides: []", "Traceback (most recent call last):", '  File "a.py", line 1, in f')
 PREFILTER = fastest_prefilter(literal_bytes())
 
@@ -104,6 +105,11 @@ def test_a_growing_log_forgets_the_error_of_the_run_before() -> None:
         ("ray init kwargs: {}", *FATAL, "ValueError: no", "(T pid=5) {'actor_rollout_ref': 1}"),
         ("(T pid=5) {'actor_rollout_ref': 1}", *FATAL, "ValueError: no", "(T pid=5) " + BAR.format(0, 0, 2)),
         (BAR.format(50, 1, 2), STEP.format(1), STEP.format(1), BAR.format(50, 1, 2)),
+        ("(Trainer pid=5) " + STEP.format(3), "(Rollouter pid=6) " + STEP.format(1)),
+        # What a shell or a program without prefixes prints may be survived: its run goes on.
+        ("x.sh: line 3: nvidia-smi: command not found", "ray init kwargs: {}", BAR.format(0, 0, 2)),
+        ("ray init kwargs: {}", "CUDA out of memory", STEP.format(1)),
+        ("ray init kwargs: {}", "WARNING:root:x", *FATAL[1:], "OSError: x", "over", STEP.format(1)),
     ],
 )
 def test_one_run_stays_one(texts: tuple[str, ...]) -> None:
@@ -117,9 +123,9 @@ def test_one_run_stays_one(texts: tuple[str, ...]) -> None:
         ((STEP.format(1), STEP.format(2), STEP.format(1)), 3),
         (("ray init kwargs: {}", "Started a local Ray instance", "ray init kwargs: {}"), 3),
         (("(T pid=5) {'actor_rollout_ref': 1}", "(T pid=9) {'actor_rollout_ref': 1}"), 2),
-        (("ray init kwargs: {}", "+ python3 -m verl.trainer.main_ppo a=b"), 2),
+        (("ray init kwargs: {}", COMMAND), 2),
         ((*FATAL, "ValueError: no", "Started a local Ray instance"), 5),
-        (("x.sh: line 3: python3: command not found", "ray init kwargs: {}"), 2),
+        ((COMMAND, "x.sh: line 3: python3: command not found", COMMAND), 3),
         ((*FATAL, "ValueError: no", BAR.format(0, 0, 2)), 5),
     ],
 )  # fmt: skip

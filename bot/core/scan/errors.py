@@ -3,9 +3,10 @@
 import re
 from dataclasses import replace
 
-from bot.core.facts import LoggedError
+from bot.core.facts import LoggedError, Record
 from bot.core.log import FOLDED, Line
 from bot.core.scan.literals import Literal
+from bot.core.scan.records import record_of
 from bot.core.scan.traceback import MAX_FRAMES, Chain
 from bot.core.stages import Stage
 
@@ -50,16 +51,10 @@ class ErrorBook:
         """Every error kept, by line."""
         return tuple(sorted(self._errors, key=lambda error: error.at.line))
 
-    def add_chain(self, chain: Chain, line: Line, stood: Stage, *, completed: bool, driver: bool) -> None:
-        """A finished traceback, read from the source of `line`."""
-        error = error_of(chain, line, stood, completed=completed, driver=driver)
-        if error is not None:
-            self._add(error)
-
     def add_lone(self, literal: Literal, line: Line, stood: Stage, *, completed: bool) -> None:
         """An error line without a traceback."""
         excerpt = line.excerpt()
-        self._add(
+        self.add(
             LoggedError(
                 at=excerpt,
                 kind=literal.name,
@@ -71,10 +66,12 @@ class ErrorBook:
                 after_completion=completed,
                 secondary=_is_secondary(literal.name, line.text),
                 soft=literal.soft,
+                record=_of_lone(line.text),
             )
         )
 
-    def _add(self, error: LoggedError) -> None:
+    def add(self, error: LoggedError) -> None:
+        """An error that was read whole; one that is known already is counted."""
         key = folding_key(error)
         known = self._index.get(key)
         if known is not None:
@@ -85,6 +82,11 @@ class ErrorBook:
             self._errors.append(error)
         if error.driver:
             self.driver = error
+
+
+def _of_lone(text: str) -> Record:
+    """A line that says of itself that it only warns."""
+    return Record.WARNING if record_of(text) is Record.WARNING else Record.RAISED
 
 
 def folding_key(error: LoggedError) -> tuple[str, str, str]:
@@ -134,6 +136,7 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
         calls=longer.calls,
         frames=longer.frames,
         chain=longer.chain or known.chain,
+        record=min(known.record, again.record, key=list(Record).index),
     )
 
 

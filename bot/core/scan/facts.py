@@ -1,8 +1,8 @@
 """What the scan has learned so far: one place that turns marked lines into facts, all of it bounded."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from bot.core.facts import (
@@ -12,15 +12,17 @@ from bot.core.facts import (
     LogFacts,
     LoggedError,
     Noise,
+    Record,
     ResolvedConfig,
     Worker,
 )
 from bot.core.log import FOLDED, Line
 from bot.core.resolved_config import ConfigCollector, lora_rank
 from bot.core.scan.builds import BuildBook
-from bot.core.scan.errors import ErrorBook
+from bot.core.scan.errors import ErrorBook, error_of
 from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
 from bot.core.scan.progress import RunBook, StepReader
+from bot.core.scan.records import record_above
 from bot.core.scan.refusals import refuses
 from bot.core.scan.traceback import TracebackReader, starts
 from bot.core.stages import Stage
@@ -35,6 +37,7 @@ EXPIRE_EVERY = 32
 DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
 
 Another = Callable[[Line, Sequence[Literal]], None]
+Before = Callable[[], Iterable[Line]]
 
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
 
@@ -47,18 +50,20 @@ class _Opened:
     first: Line
     stood: Stage
     completed: bool
+    record: Record
 
 
 class FactBook:
     """Facts in the making. `take` is called with every line that the scan decodes, in order.
 
     The facts are those of one run. `another` is called with the first line of the next run and with the literals
-    that are left of it; nothing else is given to this book then. Without `configs` printed configurations are passed
-    over.
+    that are left of it; nothing else is given to this book then. `before` gives the lines above the present one, the
+    nearest first. Without `configs` printed configurations are passed over.
     """
 
-    def __init__(self, another: Another, reader: StepReader, *, configs: bool = True) -> None:
+    def __init__(self, another: Another, reader: StepReader, before: Before, *, configs: bool = True) -> None:
         self.run = RunBook(reader)
+        self._before = before
         self._another = another
         self._max_configs = MAX_CONFIGS if configs else 0
         self._builds = BuildBook()
@@ -231,7 +236,12 @@ class FactBook:
         self._builds.chunk(line)
 
     def _bridge(self, literal: Literal, line: Line) -> None:
-        self._stage(literal, line)
+        # A save exports weights too.
+        if self.run.stood is Stage.CHECKPOINT_SAVE:
+            self.run.marker = line.number
+            self._worker(line, builds=literal.builds)
+        else:
+            self._stage(literal, line)
         self._builds.bridge(line)
 
     def _sign(self, literal: Literal, line: Line) -> None:
@@ -305,7 +315,7 @@ class FactBook:
 
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and not line.source:
-            self.run.openings.ended = True
+            self.run.openings.failed = True
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
         if literal.name in DEADLY and self._dead is None and self.run.completed is None:
             self._dead = self._errors.all()[-1]
@@ -332,7 +342,8 @@ class FactBook:
             return False
         reader = TracebackReader()
         reader.take(line)
-        self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None)
+        record = record_above(line, self._before())
+        self._open[line.source] = _Opened(reader, line, self._where(), self.run.completed is not None, record)
         return True
 
     def _torn(self, line: Line) -> bool:
@@ -367,12 +378,14 @@ class FactBook:
         if not source:
             self._driver_next = False
         if self._errors.driver is not before:
-            self.run.openings.ended = True
+            self.run.openings.ended |= opened.record is Record.RAISED
 
     def _record(self, errors: ErrorBook, source: str, opened: "_Opened") -> None:
         chain = opened.reader.snapshot()
         driver = self._driver_next and not source
-        errors.add_chain(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
+        error = error_of(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
+        if error is not None:
+            errors.add(replace(error, record=Record.RAISED if error.driver else opened.record))
 
     def _errors_so_far(self) -> ErrorBook:
         """The errors read, with those whose traceback may still go on: a run that hangs prints no more lines."""

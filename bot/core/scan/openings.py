@@ -14,7 +14,9 @@ class Openings:
 
     def __init__(self) -> None:
         self.ended = False
-        """Whether the driver of this run has ended: completed, or with an error."""
+        """Whether the driver of this run has ended: completed, or with an exception of its own."""
+        self.failed = False
+        """Whether the driver or its shell printed an error, which either may survive."""
         self._seen: dict[str, int | None] = {}
         self._latest = ""
 
@@ -23,7 +25,7 @@ class Openings:
         if not _counts(literal, line):
             return False
         if literal.text in self._seen:
-            return self.ended or self._latest != literal.text or self._seen[literal.text] != line.pid
+            return self.ended or self.failed or self._latest != literal.text or self._seen[literal.text] != line.pid
         if self.ended:
             return self.is_of_another(line)
         # The shell echoes the command before the command prints anything.

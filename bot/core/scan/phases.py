@@ -30,7 +30,7 @@ def move(stood: Stage | None, to: Stage, *, driver: bool) -> Move:
     """What a milestone of stage `to` does to a run that stands in `stood`; `driver` when no worker printed it."""
     if stood is Stage.SHUTDOWN:
         return Move.NEW_RUN if to in FIRST else Move.STAY
-    if to in SET_UP and (stood in STEPPING or stood is Stage.EXPORT_WEIGHT_SYNC):
+    if to in SET_UP and (stood in STEPPING or stood in (Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_LOAD)):
         return Move.NEW_RUN if driver and to in FIRST else Move.STAY
     # A weight sync inside a step is part of the step.
     return Move.STAY if stood is Stage.TRAIN_STEP and to is Stage.EXPORT_WEIGHT_SYNC else Move.ON

@@ -58,6 +58,7 @@ class RunBook:
         self.progress: Progress | None = None
         self.steps: dict[int, StepMetrics] = {}
         self._reader = reader
+        self._trainer: dict[Mark, str] = {}
 
     @property
     def stood(self) -> Stage | None:
@@ -74,6 +75,9 @@ class RunBook:
         return stage in FIRST and move(self.stood, stage, driver=not line.source) is Move.NEW_RUN
 
     def _goes_back(self, literal: Literal, line: Line) -> bool:
+        # Trainer and rollouter of one run may count apart.
+        if line.actor != self._trainer.get(literal.mark):
+            return False
         if literal.mark is Mark.STEP:
             return self.last_step is not None and _step_of(line) < self.last_step.step
         bar, before = _bar_of(line), self.progress
@@ -95,6 +99,7 @@ class RunBook:
             step = self.steps.setdefault(hash(line.text), step)
         self.enter(Stage.TRAIN_STEP, line)
         self.last_step = step
+        self._trainer[Mark.STEP] = line.actor
 
     def bar(self, line: Line) -> None:
         """Take a progress bar; of several on one line the last counts."""
@@ -104,6 +109,7 @@ class RunBook:
         percent, done, total = bar
         self.enter(Stage.TRAIN_STEP, line)
         self.progress = Progress(percent, done, total, line.excerpt())
+        self._trainer[Mark.PROGRESS] = line.actor
         if done >= total > 0:
             self._complete(line)
 

@@ -10,7 +10,7 @@ from bot.core.facts import Excerpt, LogFacts, LoggedError, RunFacts
 from bot.core.log import Line
 from bot.core.scan.builds import MAX_BUILDS
 from bot.core.scan.errors import MAX_ERRORS, fold, folding_key
-from bot.core.scan.facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, FactBook
+from bot.core.scan.facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Before, FactBook
 from bot.core.scan.literals import Literal
 from bot.core.scan.progress import MAX_STEPS, RunBook, StepReader
 
@@ -25,9 +25,10 @@ MAX_CONFIG_RUNS = 16
 class LogBook:
     """Facts in the making, with the interface of `FactBook`: the whole log's, and those of its last `MAX_RUNS` runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Before) -> None:
         self._reader = StepReader()
-        self._latest = FactBook(self._another, self._reader)
+        self._before_line = before
+        self._latest = FactBook(self._another, self._reader, before)
         self._begins: Line | None = None
         self._seen: Line | None = None
         self._count = 1
@@ -77,7 +78,7 @@ class LogBook:
             part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
         self._ended.append(part)
         self._count += 1
-        self._latest = FactBook(self._another, self._reader, configs=self._count <= MAX_CONFIG_RUNS)
+        self._latest = FactBook(self._another, self._reader, self._before_line, configs=self._count <= MAX_CONFIG_RUNS)
         self._begins = line
         self._latest.take(line, literals)
 

@@ -6,13 +6,14 @@ the first `MAX_STEPS` metric lines (and always the last), `MAX_CONFIGS` configur
 numbers of everything else; what is repeated only moves counters.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError
-from bot.core.log import LINE_CAP, parse_line
+from bot.core.log import LINE_CAP, Line, parse_line
 from bot.core.scan.literals import LITERALS
 from bot.core.scan.prefilter import FindPrefilter, Prefilter
+from bot.core.scan.records import LINES_BACK, WINDOW
 from bot.core.scan.runs import LogBook
 from bot.core.stages import Stage
 
@@ -44,7 +45,9 @@ class Scanner:
         self._lines = 0
         self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
-        self._book = LogBook()
+        self._book = LogBook(self._lines_before)
+        self._above = b""
+        self._at = (b"", 0)
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
@@ -120,10 +123,22 @@ class Scanner:
         self._remember_ends(block)
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
+        self._at = (block, start)
         line = parse_line(number, ends_of(block[start:end]))
         self._book.take(line, [LITERALS[index] for index in sorted(set(marks))] if marks else ())
 
+    def _lines_before(self) -> Iterator[Line]:
+        """The lines above the one that is being read, the nearest first: those that a small window holds whole."""
+        block, start = self._at
+        window = block[max(0, start - WINDOW) : start]
+        window = self._above[len(self._above) - max(0, WINDOW - len(window)) :] + window
+        # The first line of a full window may lack its head.
+        rows = window.split(b"\n")[len(window) >= WINDOW : -1]
+        for raw in reversed(rows[-LINES_BACK:]):
+            yield parse_line(0, raw)
+
     def _remember_ends(self, block: bytes) -> None:
+        self._above = (self._above + block)[-WINDOW:]
         if self._first is None:
             self._first = parse_line(1, ends_of(block[: block.index(b"\n")])).excerpt()
         tail = block[-LINE_CAP:]

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bot.core.facts import LogFacts, LoggedError
+from bot.core.facts import LogFacts, LoggedError, Record
 from bot.core.triage.origin import origin_of
+from bot.core.triage.survived import went_on
 
 _TIMEOUT = "CollectiveTimeout"
 _ABORT = re.compile(r"SIGABRT|Fatal Python error: Aborted|DistBackendError")
@@ -22,9 +23,10 @@ class Standing(StrEnum):
     DRIVER = "ends the driver"
     PRIMARY = "raised where it happened"
     REPEAT = "folded by Ray: printed before by another worker"
+    LOGGED = "caught and logged"
     CUT = "cut before its exception"
     ECHO = "only reports that another process died or stopped answering"
-    SURVIVED = "survived: later steps were trained"
+    SURVIVED = "survived: the run went on"
     WARNING = "a warning that a run may survive"
 
 
@@ -69,6 +71,10 @@ def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int) -> Standi
     # Two steps, for the line of one may arrive late from another process.
     if not error.driver and len(facts.steps) > 1 and facts.steps[-2].line > error.at.line:
         return Standing.SURVIVED
+    if error.record not in (Record.RAISED, Record.PREFIXED) and not error.secondary:
+        if went_on(error, facts):
+            return Standing.SURVIVED
+        return Standing.LOGGED if error.record is Record.ERROR else Standing.WARNING
     # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
     if waited_out and error.kind == _TIMEOUT:
         return Standing.PRIMARY
@@ -85,6 +91,7 @@ _ORDER = (
     Standing.DRIVER,
     Standing.PRIMARY,
     Standing.REPEAT,
+    Standing.LOGGED,
     Standing.CUT,
     Standing.ECHO,
     Standing.SURVIVED,

@@ -3,6 +3,7 @@
 import re
 
 from bot.core.facts import LogFacts, LoggedError, Noise
+from bot.core.triage.survived import CAUGHT, survived_errors
 from bot.core.triage.table import NOISE
 
 
@@ -13,6 +14,8 @@ def explain(facts: LogFacts) -> tuple[frozenset[LoggedError], tuple[Noise, ...]]
         name = noise_name(error)
         if name:
             explained[error] = name
+    for error in survived_errors(facts):
+        explained.setdefault(error, CAUGHT)
     noise = {note.name: note for note in facts.noise}
     for error, name in explained.items():
         known = noise.get(name)

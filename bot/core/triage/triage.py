@@ -7,6 +7,8 @@ from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
 from bot.core.stages import Stage
 from bot.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
 from bot.core.triage.candidates import Candidate, Standing, candidates
+from bot.core.triage.completion import missing_metrics
+from bot.core.triage.nested import outer_stage
 from bot.core.triage.noise import explain
 from bot.core.triage.origin import origin_of
 from bot.core.triage.rules import Fault, Rule, Silent
@@ -14,7 +16,6 @@ from bot.core.triage.several import judge_runs
 from bot.core.triage.silent import SilentFault, silent_fault
 from bot.core.triage.table import RULES
 
-MIN_METRICS = 3
 NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
 # What criteria of a run folder judge themselves: by the band of the probe, and a level 5 by its learning signal.
@@ -143,6 +144,7 @@ def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
     rule = rule_of(error, rules)
     stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
+    stage = outer_stage(stage, error)
     if error.after_completion and rule is None:
         stage = Stage.SHUTDOWN
     fails = rule is not None and rule.fault is Fault.CODE and _under_construction(stage)
@@ -185,7 +187,7 @@ def _construction_reached(facts: LogFacts, stage: Stage) -> str:
 
 def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
     assert facts.completed_at is not None
-    missing = _missing_metrics(facts)
+    missing = missing_metrics(facts)
     if missing:
         return _blocked(facts, noise, missing, facts.completed_at)
     bar = facts.progress is not None and facts.progress.done >= facts.progress.total
@@ -214,23 +216,6 @@ def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
             cut = _blocked(facts, answer.residual_noise, cause, facts.last)
             answer = replace(cut, run=answer.run, others=answer.others)
     return replace(answer, cause=f"{answer.cause}; {TRUNCATED}")
-
-
-def _missing_metrics(facts: LogFacts) -> str:
-    """Why the completion proves nothing, or empty."""
-    last, bar = facts.last_step, facts.progress
-    if last is None or len(last.values) < MIN_METRICS:
-        final = facts.final_metrics
-        # A log that is cut to its end has the validation after the last step only; one with a bar is not cut.
-        whole = bar is not None or final is None or "pid=" not in final.text
-        return "completed without the metrics of any step" if whole else ""
-    if bar is not None and last.step != bar.total:
-        return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
-    said = last.values.get("training/global_step", float(last.step))
-    if said != last.step:
-        requested = f", {bar.total} requested" if bar is not None else ""
-        return f"completed, but the last step, {last.step}, says global step {said:g}{requested}"
-    return ""
 
 
 def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
