@@ -110,7 +110,8 @@ _BY_NUMBER: Mapping[int, Origin] = {number: origin for number, _, origin in _ERR
 _BY_TEXT: Mapping[str, Origin] = {text.lower(): origin for _, text, origin in _ERRNO}
 # As programs print it: at the start or after a colon, and with nothing behind it but a path or a number.
 _STRERROR = re.compile(
-    rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(\s]\s*(?:$|\W))", re.IGNORECASE
+    rf"(?:^|[:\"'] ?)({'|'.join(sorted(_BY_TEXT, key=len, reverse=True))})(?=$|[:;,.'\"(]|\s+(?:$|\W|(?-i:[A-Z])))",
+    re.IGNORECASE,
 )
 # CPython, and Rust's `io::Error` in its two forms; C++ programs print the text.
 _NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code: (\d{1,5}),")
@@ -118,6 +119,8 @@ _NUMBER = re.compile(r"\[Errno (-?\d{1,5})\]|\(os error (\d{1,5})\)|\bOs \{ code
 _ACCELERATOR = re.compile(
     r"(?i)\b(?:CUDA|HIP)(?: runtime| driver)? (?:error|failure)\b|Triton Error \[\w+\]|\bcuda(?:Error|failure)"
 )
+# The driver's names, CUresult, and those of HIP differ from the runtime's in their form.
+_DRIVER_NAME = re.compile(r"\b(?:CUDA_ERROR_|hipError)(\w+)")
 # Text of cudaGetErrorString or name in cudaError_t; what a kernel or a call did wrong, and what driver and device did.
 _DEVICE: Mapping[str, Origin] = {
     **dict.fromkeys(
@@ -138,6 +141,8 @@ _DEVICE: Mapping[str, Origin] = {
             "cudaErrorHardwareStackError",
             "unspecified launch failure",
             "cudaErrorLaunchFailure",
+            "cudaErrorLaunchFailed",
+            "cudaErrorInvalidHandle",
             "invalid argument",
             "cudaErrorInvalidValue",
             "invalid configuration argument",
@@ -160,6 +165,7 @@ _DEVICE: Mapping[str, Origin] = {
         (
             "uncorrectable ECC error encountered",
             "cudaErrorECCUncorrectable",
+            "cudaErrorECCNotCorrectable",
             "uncorrectable NVLink error detected during the execution",
             "cudaErrorNvlinkUncorrectable",
             "the launch timed out and was terminated",
@@ -193,6 +199,8 @@ _DEVICE: Mapping[str, Origin] = {
             "cudaErrorCompatNotSupportedOnDevice",
             "no kernel image is available for execution on the device",
             "cudaErrorNoKernelImageForDevice",
+            "cudaErrorNoBinaryForGpu",
+            "cudaErrorNotInitialized",
             "invalid device function",
             "the provided PTX was compiled with an unsupported toolchain",
             "cudaErrorUnsupportedPtxVersion",
@@ -231,23 +239,24 @@ _NCCL_ORIGIN = {"network": Origin.NETWORK, "program": Origin.PROGRAM}
 
 _HTTP = re.compile(
     r"\b([45]\d\d) (?:Client|Server) Error|(?:Client|Server) error '([45]\d\d)\b|\bHTTP Error ([45]\d\d)\b"
-    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b"
+    r"|^([45]\d\d), message=|HTTP status (?:client|server) error \(([45]\d\d)\b|^\(([45]\d\d)\)\s"
     r"|\b(?:status|[Ee]rror)(?: code)?[ :=]+([45]\d\d)\b"
 )
 # A request that was wrong, in contrast to one that the server refused or could not answer.
 _BAD_REQUEST = frozenset({400, 405, 406, 411, 412, 413, 415, 422})
-_NOT_FOR_US = frozenset({401, 403, 404, 410, 416})
+# The server answered that the thing is not there, or not for this user.
+REFUSED = frozenset({401, 403, 404, 410, 416})
 
 
-def of_errno(text: str) -> Origin | None:
-    """What an operating system's error says, by its number, else by its text; None for a wrong call."""
+def of_errno(text: str, *, by_text: bool) -> Origin | None:
+    """What an operating system's error says, by its number, else by its text where asked; None for a wrong call."""
     numbers = [int(number) for found in _NUMBER.finditer(text) for number in found.groups() if number]
     if any(number < 0 for number in numbers):
         return Origin.NETWORK  # getaddrinfo counts its own errors below zero
     if numbers:
         number = numbers[0]
         return None if number in _WRONG_CALL else _BY_NUMBER.get(number, Origin.STORAGE)
-    found = _STRERROR.search(text)
+    found = _STRERROR.search(text) if by_text else None
     return None if found is None else _BY_TEXT[found[1].lower()]
 
 
@@ -256,6 +265,7 @@ def of_device(text: str) -> Origin | None:
     status = _STATUS.search(text)
     if status is not None and not _STATUS_MEMORY.search(status[1]):
         return Origin.DEVICE_SETUP if _STATUS_SETUP.search(status[1]) else Origin.PROGRAM
+    text = _DRIVER_NAME.sub(lambda name: f"cudaError{name[1].replace('_', '')}", text)
     at = _ACCELERATOR.search(text)
     code = _DEVICE_CODE.search(text, at.start()) if at is not None else None
     if code is not None:
@@ -272,6 +282,4 @@ def http_status(text: str) -> int | None:
 
 def of_http(status: int) -> Origin | None:
     """Whose fault an HTTP status is: None for a request that was wrong by itself."""
-    if status in _BAD_REQUEST:
-        return None
-    return Origin.MODEL_FILES if status in _NOT_FOR_US else Origin.NETWORK
+    return None if status in _BAD_REQUEST else Origin.NETWORK

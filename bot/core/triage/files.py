@@ -11,7 +11,7 @@ from bot.core.triage.codes import Origin
 
 # What readers say of a file that is cut, empty, or something else than its name says.
 _READER = re.compile(
-    r"PytorchStreamReader failed|Error while deserializing header|SafetensorsParsingError|cannot mmap an empty file"
+    r"PytorchStreamReader failed|Error while deserializing|SafetensorsParsingError|cannot mmap an empty file"
     r"|The file might be corrupted|unexpected EOF, expected \d+ more bytes|storage has wrong byte size"
     r"|(?i:checksum|sha-?256|md5|\bCRC(?:32)?\b).{0,60}(?:mismatch|does not match|do not match|failed|incorrect)"
 )
@@ -23,7 +23,9 @@ _UNPICKLING = re.compile(r"(?:^|\.)(?:_pickle|pickle)\.(?:UnpicklingError|Pickle
 _REFUSED = re.compile(r"Unsupported (?:global|class)|not an allowed global|persistent_load|persistent id")
 _ENDED = re.compile(r"^EOFError$|JSONDecodeError$|^UnicodeDecodeError$|^struct\.error$")
 _READING = re.compile(
-    r"torch/serialization\.py:|json/__init__\.py:load$|safetensors/|numpy/lib/\S*:load|pickle\.py:load$", re.MULTILINE
+    r"torch/serialization\.py:|json/__init__\.py:load$|safetensors/|numpy/lib/\S*:load|pickle\.py:load$"
+    r"|(?:^|/)(?:gzip|bz2|lzma|tarfile|_compression)\.py:",
+    re.MULTILINE,
 )
 _WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
 _CLOSING = re.compile(r"torch/serialization\.py:__exit__$")

@@ -29,6 +29,8 @@ _CODE = frozenset(
         "ZeroDivisionError",
     }
 )
+# With these code complains of what it was given: a text of the operating system is no code there.
+_COMPLAINTS = frozenset({"AssertionError", "LookupError", "NotImplementedError", "ValueError"})
 # Classes of exceptions, by the name that a traceback prints. The first match decides.
 _CLASSES: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
     (re.compile(pattern), origin)
@@ -52,6 +54,9 @@ _BUILDER = re.compile(
     r"torch/utils/cpp_extension\.py:|triton/runtime/build\.py:|torch/_inductor/(?:cpp_builder|codecache)\.py:"
 )
 _LAZY_CUDA = re.compile(r"torch/cuda/__init__\.py:(?:_lazy_init|_check_\w+|set_device)$")
+_TOKENIZERS = re.compile(r"(?:^|/)(?:transformers|tokenizers|sentencepiece)/")
+# What the readers of tokenizers and models raise for a file that they cannot read.
+_READING = frozenset({"Exception", "OSError", "RuntimeError"})
 _HANDLES = re.compile(r"multiprocessing/(?:reduction|resource_sharer)\.py:\w+$")
 _FORKED = re.compile(r"re-initialize CUDA in forked")
 # Programs without codes, by the text that their source holds.
@@ -114,25 +119,25 @@ def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -
     known = services.of_class(kind, message) or _of_class(kind)
     if known is not None:
         return known
-    device = of_device(message)
+    device = of_device(f"{kind}: {message}")
     if device is not None:
         return device
     if kind.endswith("CalledProcessError"):
         command = _COMMAND.match(message)
         return None if command is None else _COMMANDS.get(command[1])
     of_a_file = of_file(kind, message, calls, below)
-    return of_a_file if of_a_file is not None or kind.endswith("FileNotFoundError") else _of_host(message)
+    return of_a_file if of_a_file is not None or kind.endswith("FileNotFoundError") else _of_host(kind, message)
 
 
 def _of_class(kind: str) -> Origin | None:
     return next((origin for pattern, origin in _CLASSES if pattern.search(kind)), None)
 
 
-def _of_host(message: str) -> Origin | None:
+def _of_host(kind: str, message: str) -> Origin | None:
     text = next((origin for pattern, origin in _TEXTS if pattern.search(message)), None)
     if text is not None:
         return text
-    found = of_errno(message)
+    found = of_errno(message, by_text=kind not in _COMPLAINTS)
     return Origin.HOST_LIMITS if found is Origin.SPACE and _SHARED.search(message) else found
 
 
@@ -143,4 +148,6 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
     innermost = error.calls[-1] if error.calls else ""
     if _LAZY_CUDA.search(innermost):
         return None if _FORKED.search(error.message) else Origin.DEVICE_SETUP
+    if error.kind in _READING and _TOKENIZERS.search(innermost):
+        return Origin.MODEL_FILES if error.kind != "RuntimeError" or "sentencepiece/" in innermost else None
     return Origin.HOST_LIMITS if _HANDLES.search(innermost) else services.of_frames(error.message, below)

@@ -6,7 +6,7 @@ rather than the service, or the server was one of the run's own.
 
 import re
 
-from bot.core.triage.codes import Origin, http_status, of_http
+from bot.core.triage.codes import REFUSED, Origin, http_status, of_http
 
 _TRACKERS = r"wandb|mlflow|swanlab|trackio|clearml|comet_ml|neptune|tensorboardX?"
 _HUBS = r"huggingface_hub|hf_xet|hf_transfer|modelscope"
@@ -19,12 +19,15 @@ _NOT_FOR_US = re.compile(
     r"(?:(?:Repository|Revision|RemoteEntry|Bucket)NotFound|GatedRepo|DisabledRepo|HFValidation|NotExist)Error$"
 )
 _BARE_HUB = re.compile(r"^(?:OfflineModeIsEnabled|HubUnreachable)$")
-# A class of any other package whose name is that of a service's failure. The packages of the run itself use such
-# names for other things.
-_SERVICE_CLASS = re.compile(
-    r"^(?!(?:torch|ray|megatron|verl|vllm|sglang|triton|concurrent|asyncio|multiprocessing|queue|subprocess)\.)"
-    r"(?:\w+\.)+\w*(?:Connect|Connection|Timeout|TimedOut|RateLimit|Unavailable|Unreachable|Disconnected|Throttling"
-    r"|TooManyRequests|InternalServer|BadGateway|Network|Proxy|SSL|TLS|Authentication)(?:s?Error|Exception)?$"
+# A class of any other package whose name is that of a service's failure, or that reports an HTTP status. The packages
+# of the run itself use such names for other things.
+_FOREIGN_CLASS = re.compile(
+    r"^(?!(?:torch|ray|megatron|verl|vllm|sglang|triton|concurrent|asyncio|multiprocessing|queue|subprocess|pydantic\w*"
+    r"|transformers|safetensors\w*|tensordict|omegaconf|hydra)\.)(?:\w+\.)+\w+$"
+)
+_SERVICE_NAME = re.compile(
+    r"\.\w*(?:Connect|Timeout|TimedOut|RateLimit|Unavailable|Unreachable|Disconnected|Throttl|TooManyRequests"
+    r"|InternalServer|BadGateway|Network|Proxy|SSL|TLS|Authentication)\w*$"
 )
 _WRONG_CALL = re.compile(
     r"(?:Invalid(?:URL|Schema|Header|JSON)\w*|MissingSchema|UnsupportedProtocol|LocationParse\w*|LocationValue\w*"
@@ -65,7 +68,7 @@ def of_class(kind: str, message: str) -> Origin | None:
     if _NOT_FOR_US.search(kind):
         return Origin.MODEL_FILES
     hub = _HUB_CLASS.match(kind) is not None or _BARE_HUB.match(kind) is not None
-    if not hub and not _NET_CLASS.match(kind) and not _SERVICE_CLASS.match(kind):
+    if not hub and not _NET_CLASS.match(kind) and not _of_a_service(kind, message):
         return None
     if _WRONG_CALL.search(kind) or _WRONG_REQUEST.search(message):
         return Origin.PROGRAM
@@ -73,6 +76,11 @@ def of_class(kind: str, message: str) -> Origin | None:
     if status is None:
         return Origin.HUB if hub else Origin.NETWORK
     return Origin.PROGRAM if _OWN_SERVER.search(message) else of_http(status) or Origin.PROGRAM
+
+
+def _of_a_service(kind: str, message: str) -> bool:
+    named = _SERVICE_NAME.search(kind) is not None or http_status(message) is not None
+    return named and _FOREIGN_CLASS.match(kind) is not None
 
 
 def of_frames(message: str, below: str) -> Origin | None:
@@ -84,10 +92,9 @@ def of_frames(message: str, below: str) -> Origin | None:
 
 def service(found: Origin | None, message: str, frames: str) -> Origin | None:
     """Which service did not answer, the hub or any other; every other origin as it is."""
-    if found not in (Origin.NETWORK, Origin.MODEL_FILES, Origin.HUB):
+    if found not in (Origin.NETWORK, Origin.HUB):
         return found
-    if _OTHER_USE.search(frames):
+    hub = found is Origin.HUB or _HUB_FRAME.search(frames) or _HUB_HOST.search(message)
+    if not hub or _OTHER_USE.search(frames):
         return Origin.NETWORK
-    if found is Origin.HUB or _HUB_FRAME.search(frames) or _HUB_HOST.search(message):
-        return found if found is Origin.MODEL_FILES else Origin.HUB
-    return Origin.NETWORK
+    return Origin.MODEL_FILES if http_status(message) in REFUSED else Origin.HUB

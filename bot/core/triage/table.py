@@ -279,6 +279,16 @@ RULES: tuple[Rule, ...] = (
         kind=r"^(?:ModuleNotFoundError|ImportError)$",
         cause="a module could not be imported",
         mend="Check PYTHONPATH (checkout first, nothing in site-packages) and the versions of the package named.",
+        steps=(
+            "Name the module and the process that failed: driver, worker and rollout engine may see another "
+            "PYTHONPATH.",
+            '`python -c "import megatron.bridge; print(megatron.bridge.__file__)"` in the job\'s image: the path '
+            "must be the checkout's.",
+            "`cannot import name` is a version that does not fit: compare the package with the pins of Bridge and "
+            "verl.",
+            "A module that the change itself moved or removed is found at Level 0's contract check, before any "
+            "GPU is used.",
+        ),
         example='  File "verl/workers/fsdp_workers.py", line 207, in _build_model_optimizer\n'
         "ImportError: cannot import name 'LlamaFroCausalLM' from "
         "'transformers.models.llama.modeling_llama'",
@@ -588,6 +598,15 @@ RULES: tuple[Rule, ...] = (
         cause="loading the checkpoint failed",
         mend="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate "
         "construction.",
+        steps=(
+            "Look at what the save wrote: every rank's files under global_step_N, `metadata.json` or `.metadata`, "
+            "`common.pt`, and the tracker file.",
+            "A key or shape that differs: compare the sharded state dict of save and load (parallel sizes, LoRA "
+            "on or off, optimizer layout).",
+            "A file that is cut or missing: look for an error of the save above, and for a disk that was full.",
+            "Rerun with RESUME_MODE=disable: passes there, and only loading is at fault; load the merge base's "
+            "checkpoint to tell save from load.",
+        ),
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
         '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
         "StopIteration",
@@ -617,6 +636,11 @@ RULES: tuple[Rule, ...] = (
         calls=r":<import>$",
         cause="a module raised while it was imported",
         mend="Install the version of the package that the checkout was written for.",
+        steps=(
+            "The last frame that says `<module>` is the module that raised; the package of that frame has the "
+            "wrong version or is broken.",
+            "Import it alone in the image; then compare its version with the one that the checkout pins.",
+        ),
         example='  File "<string>", line 1, in <module>\n'
         '  File "megatron/bridge/__init__.py", line 21, in <module>\n'
         '  File "megatron/core/dist_checkpointing/strategies/nvrx.py", line 85, in is_nvrx_min_version\n'
@@ -673,6 +697,16 @@ RULES: tuple[Rule, ...] = (
         r"|offload)_\w+_to_(?:gpu|cpu)$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
         mend="Rerun the merge base with the same job; then read the innermost frame of Bridge or Megatron.",
+        steps=(
+            "Find the innermost frame of Bridge, Megatron-LM or verl above the error: the change is at fault only "
+            "if its own code, or a value that it set, is there.",
+            "A shape or dtype error: compare the provider's sizes (heads, groups, vocabulary, sequence parallel) "
+            "with the model's config.json.",
+            "A device-side assert or an illegal address: rerun with CUDA_LAUNCH_BLOCKING=1, for the frame of an "
+            "asynchronous error is not the one that failed.",
+            "Rerun the merge base with the same job: the same error there is not the change's. Then Level 0 with "
+            "LoRA off, to tell adapter and base model apart.",
+        ),
         example='  File "verl/workers/megatron_workers.py", line 450, in compute_log_prob\n'
         "KeyError: 'key \"old_log_probs\" not found in TensorDict'",
         source="tensordict, tensordict/base.py; github.com/ETOgaosion/verl run_deepseek_grpo_megatron.res",
@@ -832,6 +866,16 @@ RULES: tuple[Rule, ...] = (
         cause="importing the Hugging Face weights failed",
         mend="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the "
         "checkpoint.",
+        steps=(
+            "Take the parameter that the message names, and look it up in the family's mapping_registry and in "
+            "model.safetensors.index.json.",
+            "A key that is not found: the checkpoint has another layout (tied embeddings, fused experts, a new "
+            "release of the model), or the mapping has another name.",
+            "A shape that differs: compare the layer's shard under TP, PP and EP with the mapping (column, row, "
+            "QKV, gated), then rerun with all sizes 1.",
+            "`Keys not found` with a file that is too short or not there is a fault of the snapshot: compare the "
+            "sizes with those on the hub.",
+        ),
         example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
         '  File "megatron/bridge/models/hf_pretrained/state.py", line 643, in load_tensors\n'
         "KeyError: \"Keys not found in safetensors: {'model.norm.weight'}\"",
@@ -862,6 +906,15 @@ RULES: tuple[Rule, ...] = (
         r"|:initialize_layer$|verl/models/mcore/|:to_megatron_provider$|:_build_model$|megatron/core/models/",
         cause="Bridge could not build the model",
         mend="Read the innermost frame of Bridge or Megatron; rerun the merge base with the same job.",
+        steps=(
+            "Name the setting that the error complains of, and where it comes from: config.json through Bridge's "
+            "provider_bridge, a default of the provider, or an override of the job.",
+            "Compare the provider's parallel sizes and number of layers with the job's TP, PP, VPP, CP and EP.",
+            "Build the model alone: AutoBridge.from_hf_pretrained(path).to_megatron_provider(), finalize() and "
+            "provide(), with the job's sizes.",
+            "Rerun the merge base: the same error there is not the change's, and a Megatron-LM that moved under "
+            "it shows in both.",
+        ),
         example='  File "megatron/bridge/models/model_provider.py", line 747, in _create_model\n'
         '  File "megatron/core/transformer/transformer_block.py", line 156, in get_num_layers_to_build\n'
         "AssertionError: num_layers=4 should be divisible by config.pipeline_model_parallel_size=3",
@@ -879,8 +932,8 @@ RULES: tuple[Rule, ...] = (
         example="Using dataset class: RLHFDataset\n"
         '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
         '  File "transformers/tokenization_utils_base.py", line 2100, in _from_pretrained\n'
-        "Exception: data did not match any variant of untagged enum ModelWrapper at line 757371 column 3",
-        source="tokenizers, bindings/python/src/tokenizer.rs, below verl "
+        "ValueError: Non-consecutive added token found in the saved vocabulary",
+        source="transformers, tokenization_utils.py:_from_pretrained, below verl "
         "verl/utils/tokenizer/tokenizer.py:hf_tokenizer",
     ),
     Rule(
@@ -921,6 +974,12 @@ RULES: tuple[Rule, ...] = (
         calls=r"(?:trainer\w*|trainer/\S+)\.py:(?:fit|step|_step_once|_validate)$",
         cause="the training loop failed",
         mend="Read the innermost frame; rerun the merge base with the same job.",
+        steps=(
+            "The frames end in the trainer itself: read the metrics of the last step and the first error of a "
+            "worker above.",
+            "Rerun the merge base with the same job and the same verl commit; the same error there belongs to "
+            "verl or to the job.",
+        ),
         example="ray_trainer without a milestone\n"
         '  File "verl/trainer/ppo/ray_trainer.py", line 1150, in fit\n'
         "IndexError: list index out of range",
@@ -934,6 +993,12 @@ RULES: tuple[Rule, ...] = (
         calls=r":_build_\w*model\w*$|:init_model$|^ray::.*(?:init_model|_reset)$",
         cause="the model could not be built",
         mend="Read the innermost frame; rerun the merge base with the same job.",
+        steps=(
+            "No frame of Bridge or Megatron-LM is left in the traceback: look for the first error of another "
+            "worker, and for lines that Ray folded.",
+            "Rerun the merge base with the same job; build the model with Bridge alone to tell verl's engine from "
+            "the provider.",
+        ),
         example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
