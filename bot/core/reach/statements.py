@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _LONGEST_TEXT = 200
@@ -17,6 +17,8 @@ class Statement:
     node: ast.AST
     # The kinds of the blocks around it within its symbol, outermost first.
     path: tuple[str, ...] = ()
+    # The identifiers of the conditions around it within its symbol.
+    guards: frozenset[str] = frozenset()
 
 
 _Path = tuple[str, ...]
@@ -47,10 +49,11 @@ def flat(node: ast.stmt, path: _Path = ()) -> Iterator[Statement]:
         case ast.If(test=test) | ast.While(test=test):
             kind = type(node).__name__
             yield Statement(f"{kind} {ast.dump(test)}", test, path)
-            yield from _all(node.body, (*path, kind))
+            words = frozenset(_words_of(test))
+            yield from _guarded(_all(node.body, (*path, kind)), words)
             if node.orelse:
                 yield Statement("else", ast.Pass(), path)
-                yield from _all(node.orelse, (*path, "else"))
+                yield from _guarded(_all(node.orelse, (*path, "else")), words)
         case ast.For():
             yield Statement(
                 f"for {ast.dump(node.target)} in {ast.dump(node.iter)}", ast.Tuple([node.target, node.iter]), path
@@ -75,6 +78,11 @@ def flat(node: ast.stmt, path: _Path = ()) -> Iterator[Statement]:
             yield from _all(node.body, (*path, "class"))
         case _:
             yield from _pieces(node, path)
+
+
+def _guarded(statements: Iterable[Statement], words: frozenset[str]) -> Iterator[Statement]:
+    """The statements with the identifiers of a condition around them."""
+    return (replace(statement, guards=statement.guards | words) for statement in statements)
 
 
 def _pieces(node: ast.AST, path: _Path) -> Iterator[Statement]:
@@ -119,7 +127,7 @@ def _all(statements: list[ast.stmt], path: _Path) -> Iterator[Statement]:
 
 def words_of(statements: Iterable[Statement]) -> tuple[frozenset[str], ...]:
     """The identifiers of each statement, those with none left out."""
-    found = (frozenset(_words_of(one.node)) for one in statements)
+    found = (own | one.guards for one in statements if (own := frozenset(_words_of(one.node))))
     return tuple(dict.fromkeys(words for words in found if words))
 
 

@@ -1,0 +1,165 @@
+"""The packaged policy on changes of provider finalization, gradient flow and optimizer settings.
+
+The sources are a small Bridge of our own making, under the paths that the policy names.
+"""
+
+from collections.abc import Mapping
+
+import pytest
+
+from bot.config.policy import packaged_policy
+from bot.handlers.planning import Planner, uses_at
+from tests.fakes.trees import FakeSummaries, FakeTrees
+
+POLICY = packaged_policy()
+MODELS, TRAINING = "src/megatron/bridge/models/", "src/megatron/bridge/training/"
+CALLER = {
+    "verl/engine.py": """
+from megatron.bridge import Provider
+from megatron.bridge.models.common.heads import ValueHead
+from megatron.bridge.training.utils.config_utils import create_ddp_config
+from megatron.bridge.training.utils.train_utils import prepare
+
+provider = Provider()
+provider.finalize()
+provider.build()
+head = ValueHead()
+settings = create_ddp_config(True)
+prepare(provider)
+"""
+}
+BRIDGE = {
+    "src/megatron/bridge/__init__.py": "from megatron.bridge.models.provider import Provider\n",
+    MODELS + "__init__.py": "",
+    MODELS + "provider.py": """
+from megatron.bridge.models.fields import settle
+from megatron.bridge.utils.grads import sync_between_ranks
+
+
+class Provider:
+    def __init__(self):
+        self.depth = 1
+
+    def finalize(self):
+        settle(self)
+        self.width = self.depth * 4
+
+    def build(self):
+        sync_between_ranks(self)
+        return self._ddp_wrap(self.depth)
+
+    def _ddp_wrap(self, model):
+        if self.use_megatron_fsdp:
+            model = [model]
+        return wrap(model, bucket=1)
+
+
+def wrap(model, bucket):
+    return model
+""",
+    MODELS + "fields.py": "def settle(provider):\n    provider.name = str(provider.depth)\n",
+    MODELS + "common/__init__.py": "",
+    MODELS + "common/heads.py": """
+import torch
+
+
+class ValueHead(torch.nn.Module):
+    def forward(self, x):
+        return self.project(x)
+
+    def project(self, x):
+        return x
+""",
+    "src/megatron/bridge/utils/__init__.py": "",
+    "src/megatron/bridge/utils/grads.py": """
+def sync_between_ranks(module):
+    mark(module)
+
+
+def mark(module):
+    module.ready = 1
+""",
+    TRAINING + "__init__.py": "",
+    TRAINING + "utils/__init__.py": "",
+    TRAINING + "utils/config_utils.py": """
+def create_ddp_config(shard, use_megatron_fsdp=False):
+    settings = {"shard": shard}
+    if use_megatron_fsdp:
+        settings["strategy"] = "all"
+    return checked(settings)
+
+
+def checked(settings):
+    return dict(settings)
+""",
+    TRAINING + "utils/train_utils.py": """
+def prepare(model):
+    out = model.run()
+    if model.tensor_model_parallel_size > 1:
+        out = out + 1
+    return out
+""",
+}
+PROVIDER, HEADS = MODELS + "provider.py", MODELS + "common/heads.py"
+DDP, TRAIN = TRAINING + "utils/config_utils.py", TRAINING + "utils/train_utils.py"
+FINALIZATION = (
+    (PROVIDER, "        settle(self)\n", ""),
+    (PROVIDER, "self.depth * 4", "self.depth * 2"),
+    (MODELS + "fields.py", "str(provider.depth)", "repr(provider.depth)"),
+)
+SETTINGS = (
+    (DDP, '{"shard": shard}', '{"shard": False}'),
+    (DDP, "    return checked(settings)", '    settings["average"] = True\n    return checked(settings)'),
+    (DDP, "dict(settings)", "dict(settings, check=1)"),
+    (PROVIDER, "bucket=1", "bucket=2"),
+    (PROVIDER, "    return model\n", "    return [model]\n"),
+    (TRAIN, "model.run()", "model.run(model.optimizer)"),
+)
+GRADIENTS = (
+    (HEADS, "self.project(x)", "self.project(x.detach())"),
+    (HEADS, "        return x\n", "        return x.half()\n"),
+    (TRAIN, "    out = model.run()", "    with torch.no_grad():\n        out = model.run()"),
+    (TRAIN, "    out = model.run()", "    with torch.inference_mode():\n        out = model.run()"),
+    (TRAIN, "    out = model.run()", "    torch.set_grad_enabled(False)\n    out = model.run()"),
+    (TRAIN, "    out = model.run()", "    out = model.run()\n    out.register_hook(model.clip)"),
+    (TRAIN, "model.run()", "model.run() * model.loss_scale"),
+    (TRAIN, "model.run()", "model.run().requires_grad_(False)"),
+    (TRAIN, "    return out", "    model.weight.main_grad.zero_()\n    return out"),
+    ("src/megatron/bridge/utils/grads.py", "mark(module)\n\n", "mark(module).average_gradients = 1\n\n"),
+)
+
+
+def levels(path: str, old: str, new: str) -> set[int]:
+    """The levels of one edit."""
+    assert old in BRIDGE[path]
+    head: Mapping[str, str] = {**BRIDGE, path: BRIDGE[path].replace(old, new, 1)}
+    repository = FakeTrees({"base": BRIDGE, "head": head, "verl": CALLER})
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl")
+    return {int(level) for level in Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY).plan.levels}
+
+
+@pytest.mark.parametrize(("path", "old", "new"), FINALIZATION)
+def test_provider_finalization_and_what_it_calls_ask_for_parallelism(path: str, old: str, new: str) -> None:
+    assert levels(path, old, new) == {0, 2}
+
+
+@pytest.mark.parametrize(("path", "old", "new"), SETTINGS)
+def test_optimizer_and_gradient_reduction_settings_ask_for_resume_and_signal(path: str, old: str, new: str) -> None:
+    assert levels(path, old, new) == {0, 1, 5}
+
+
+@pytest.mark.parametrize(("path", "old", "new"), GRADIENTS)
+def test_gradient_flow_asks_for_the_learning_signal(path: str, old: str, new: str) -> None:
+    assert levels(path, old, new) == {0, 5}
+
+
+def test_a_statement_is_also_about_the_conditions_around_it() -> None:
+    assert levels(DDP, '"all"', '"most"') == {0, 3}
+    assert levels(PROVIDER, "model = [model]", "model = (model,)") == {0, 3}
+    assert levels(TRAIN, "out + 1", "out + 2") == {0, 2}
+
+
+def test_what_is_none_of_these_asks_for_the_smoke_alone() -> None:
+    assert levels(TRAIN, "    out = model.run()", "    out = model.run(1)") == {0}
+    assert levels(PROVIDER, "self.depth = 1", "self.depth = 2") == {0}
