@@ -15,11 +15,13 @@ from bot.config.yaml_text import load_yaml
 from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Document, Isolation, Patch, Sha, Variable
 from bot.core.levels import VARIANTS, Level
 from bot.core.rules import (
+    UNDECLARED,
     ChoiceOfTests,
     Exemption,
     Family,
     Feature,
     Image,
+    ModelFacts,
     PathPatterns,
     Policy,
     ReachPolicy,
@@ -76,6 +78,18 @@ class _Image(Document):
     digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
 
 
+class _Model(Checkpoint):
+    """A checkpoint with what the policy declares of it."""
+
+    features: tuple[Text, ...] | None = None
+    weights_gib: Annotated[float, Field(gt=0)] | None = None
+    gpus: Literal[1, 2, 4, 8] | None = None
+
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint alone, as jobs have it."""
+        return Checkpoint(**{name: getattr(self, name) for name in Checkpoint.model_fields})
+
+
 class _Rule(Document):
     name: Text
     paths: Patterns
@@ -124,7 +138,7 @@ class _Family(Document):
     family: Text
     paths: Patterns
     features: tuple[Text, ...] = ()
-    checkpoint: Checkpoint | None = None
+    checkpoint: _Model | None = None
 
 
 class _Feature(Document):
@@ -133,7 +147,7 @@ class _Feature(Document):
     script: Annotated[Text, AfterValidator(_inside)] | None = WRAPPER_SCRIPT
     wrapper: dict[Variable, str] = Field(default_factory=dict)
     overrides: tuple[Text, ...] = ()
-    checkpoint: Checkpoint | None = None
+    checkpoint: _Model | None = None
     active_when: dict[Text, bool | int | float | str | None] = Field(default_factory=dict)
     shown_by: tuple[Annotated[Text, AfterValidator(_inside)], ...] = ()
     limitation: str = ""
@@ -163,7 +177,7 @@ class PolicyFile(Document):
     schema_: Annotated[Literal[1], Field(alias="schema")]
     verl: _Verl
     image: _Image
-    checkpoint: Checkpoint
+    checkpoint: _Model
     exempt: tuple[_Exempt, ...] = ()
     rules: tuple[_Rule, ...]
     reach: _Reach | None = None
@@ -218,7 +232,8 @@ def _compiled(file: PolicyFile, source: str) -> Policy:
         verl_commit=file.verl.commit,
         verl_repository=file.verl.repository,
         image=Image(file.image.name, file.image.tag, file.image.digest),
-        checkpoint=file.checkpoint,
+        checkpoint=file.checkpoint.checkpoint(),
+        models=_models(file),
         rules=tuple(_rule(entry) for entry in file.rules),
         exemptions=tuple(_exemption(entry) for entry in file.exempt),
         families=tuple(_family(entry) for entry in file.families),
@@ -290,7 +305,20 @@ def _rule(entry: _Rule) -> Rule:
 
 
 def _family(entry: _Family) -> Family:
-    return Family(entry.family, _compile(entry.paths), entry.features, entry.checkpoint)
+    checkpoint = entry.checkpoint.checkpoint() if entry.checkpoint else None
+    return Family(entry.family, _compile(entry.paths), entry.features, checkpoint)
+
+
+def _models(file: PolicyFile) -> dict[Checkpoint, ModelFacts]:
+    """What is declared of each checkpoint; one that is named twice may be declared once."""
+    found: dict[Checkpoint, ModelFacts] = {}
+    of_families = (entry.checkpoint for entry in file.families)
+    for model in (file.checkpoint, *of_families, *(entry.checkpoint for entry in file.features)):
+        if model is not None:
+            known = found.get(model.checkpoint(), UNDECLARED)
+            facts = ModelFacts(model.features, model.weights_gib, model.gpus)
+            found[model.checkpoint()] = facts if known == UNDECLARED else known
+    return found
 
 
 def _feature(entry: _Feature) -> Feature:
@@ -300,7 +328,7 @@ def _feature(entry: _Feature) -> Feature:
         script=entry.script,
         wrapper=entry.wrapper,
         overrides=entry.overrides,
-        checkpoint=entry.checkpoint,
+        checkpoint=entry.checkpoint.checkpoint() if entry.checkpoint else None,
         active_when=entry.active_when,
         shown_by=entry.shown_by,
         limitation=entry.limitation,

@@ -18,6 +18,10 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 WRAPPER_SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
 
 
+# What a GPU is taken to have where a plan knows no host: that of an H100.
+DEFAULT_GPU_MEMORY_GIB = 80.0
+
+
 class Document(BaseModel):
     """A strict, frozen document: an unknown key is an error."""
 
@@ -177,6 +181,8 @@ class SiteProfile(Document):
     deselected_tests: tuple[DeselectedTest, ...] = ()
     bridge_python: str = ""
     bridge_python_path: tuple[str, ...] = ()
+    # Memory of one GPU of the host, in GiB; with the model's size it says how many GPUs a job needs.
+    gpu_memory_gib: Annotated[float, Field(gt=0)] = DEFAULT_GPU_MEMORY_GIB
     # How code under test is kept apart on this host.
     isolation: SiteIsolation = Field(default_factory=SiteIsolation)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
+from bot.core.costs import COSTS, Cost
+
 
 class Level(IntEnum):
     """Ordered depth of testing; level 0 runs first and alone."""
@@ -99,9 +101,8 @@ PARITY_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run a level: its wrapper overrides, Hydra overrides, GPUs and typical cost.
+    """One way to run a level: its wrapper overrides, Hydra overrides, and the fewest GPUs.
 
-    `gpu_minutes` is an estimate for planning (GPUs times minutes), not a measurement of the job at hand.
     `steps` is the training step that the run ends at. A variant with a `feature` joins its level's default one
     when the change touches that feature, and needs a checkpoint that has it; other variants join by name.
     """
@@ -109,7 +110,6 @@ class Variant:
     level: Level
     name: str
     gpu_count: int
-    gpu_minutes: int
     wrapper: Mapping[str, str] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     steps: int = 1
@@ -120,19 +120,28 @@ class Variant:
         """`<level>-<name>`, the name of the run's folder under `jobs/`."""
         return f"{int(self.level)}-{self.name}"
 
+    @property
+    def cost(self) -> Cost:
+        """What it takes on its own GPUs with a small model; a cost of no known variant is that of the smoke."""
+        return COSTS.get(self.job_id, Cost(COSTS["0-lora-ddp"].run_s))
+
+    @property
+    def gpu_minutes(self) -> int:
+        """GPUs times minutes of all runs of the job, on its own GPUs with a small model."""
+        return self.cost.gpu_minutes(self.gpu_count)
+
 
 # Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
-DATA_PARALLEL = Variant(Level.PARALLELISM, "dp", 4, 24)
+DATA_PARALLEL = Variant(Level.PARALLELISM, "dp", 4)
 
 VARIANTS: tuple[Variant, ...] = (
-    Variant(Level.SMOKE, "lora-ddp", 1, 5),
-    Variant(Level.SMOKE, "amplified-lora", 1, 5, overrides=AMPLIFIED_LORA),
-    Variant(Level.SMOKE, "recompute", 1, 5, overrides=FULL_RECOMPUTE),
+    Variant(Level.SMOKE, "lora-ddp", 1),
+    Variant(Level.SMOKE, "amplified-lora", 1, overrides=AMPLIFIED_LORA),
+    Variant(Level.SMOKE, "recompute", 1, overrides=FULL_RECOMPUTE),
     Variant(
         Level.SAVE_RESUME,
         "resume",
         1,
-        10,
         {"SAVE_FREQ": "1"},
         (*DETERMINISTIC, *TELLING_LEARNING_RATE),
         steps=2,
@@ -141,16 +150,14 @@ VARIANTS: tuple[Variant, ...] = (
         Level.PARALLELISM,
         "dense",
         4,
-        28,
         {"COMMON_TP": "2", "COMMON_PP": "2", "COMMON_VPP": "null", "COMMON_CP": "1", "INFER_TP": "2"},
     ),
-    Variant(Level.PARALLELISM, "vpp", 2, 14, {"COMMON_PP": "2", "COMMON_VPP": "2"}),
-    Variant(Level.PARALLELISM, "cp", 2, 14, {"COMMON_CP": "2"}),
+    Variant(Level.PARALLELISM, "vpp", 2, {"COMMON_PP": "2", "COMMON_VPP": "2"}),
+    Variant(Level.PARALLELISM, "cp", 2, {"COMMON_CP": "2"}),
     Variant(
         Level.PARALLELISM,
         "expert",
         2,
-        14,
         # With tensor size 1 as well, expert and dense tensor sizes would be equal and could be swapped unseen.
         {
             "COMMON_TP": "2",
@@ -166,16 +173,14 @@ VARIANTS: tuple[Variant, ...] = (
         Level.MEGATRON_FSDP,
         "fsdp",
         1,
-        6,
         {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"},
         NO_GRADIENT_FUSION,
     ),
-    Variant(Level.FEATURE, "feature", 1, 10),
+    Variant(Level.FEATURE, "feature", 1),
     Variant(
         Level.LEARNING_SIGNAL,
         "signal",
         1,
-        10,
         {"TOTAL_TRAIN_STEPS": "20", "SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
         PROBE_LEARNING_RATE,
         steps=20,

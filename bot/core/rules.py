@@ -98,6 +98,25 @@ class Exemption:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the policy declares of a checkpoint; nothing of it is read from the model itself."""
+
+    # The features of level 4 that a run of it activates; None where nothing is declared.
+    features: tuple[str, ...] | None = None
+    # GiB of its weights at two bytes a parameter; None where nothing is declared.
+    weights_gib: float | None = None
+    # The GPUs that its weights are to be spread over whatever their size; None: as many as the size asks for.
+    gpus: int | None = None
+
+    def shows(self, feature: str) -> bool:
+        """Whether a run of the checkpoint may activate a feature: what is not declared may be there."""
+        return self.features is None or feature in self.features
+
+
+UNDECLARED = ModelFacts()
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """A model family: its paths, what it activates, and the smallest checkpoint that exercises it, if known."""
 
@@ -205,8 +224,14 @@ class Policy:
     verl_repository: str = ""
     # Whether jobs may run where the code under test cannot be kept apart from the recorder.
     isolation: Isolation = Isolation.PREFERRED
+    # What is declared of checkpoints.
+    models: Mapping[Checkpoint, ModelFacts] = field(default_factory=dict)
     # SHA-256 of the file's text, empty where it is not known: the same digest, the same policy.
     text_digest: str = ""
+
+    def facts_of(self, checkpoint: Checkpoint | None) -> ModelFacts:
+        """What is declared of a checkpoint."""
+        return self.models.get(checkpoint, UNDECLARED) if checkpoint is not None else UNDECLARED
 
 
 @dataclass(frozen=True, slots=True)

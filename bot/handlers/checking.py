@@ -115,7 +115,9 @@ def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
-    """Why a planned job does not start now; empty when it may."""
+    """Why a planned job does not start now; empty when it may. What can never pass is said whatever passed before."""
+    if outline.blocked:
+        return f"it cannot pass as planned: {outline.blocked}"
     passed = {verdict.job_id for verdict in verdicts if verdict.result is Result.PASS}
     waiting = [required for required in outline.requires if required not in passed]
     if waiting:
@@ -129,7 +131,7 @@ def in_order(planned: Plan) -> tuple[JobOutline, ...]:
 
 
 def _cost(job: JobOutline) -> tuple[bool, int, str]:
-    return bool(job.requires), job.variant.gpu_minutes, job.id
+    return bool(job.requires), job.gpu_minutes, job.id
 
 
 def _planned_sentence(planned: Plan) -> str:

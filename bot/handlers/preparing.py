@@ -9,6 +9,7 @@ from bot.core.judging.outcome import Result
 from bot.core.levels import Level, Variant, variant_named
 from bot.core.planning.build import BuildError, build_job, select_patches
 from bot.core.planning.contract import Kind
+from bot.core.planning.obstacles import with_obstacles
 from bot.core.planning.plan import JobOutline, Plan, plan, with_tests
 from bot.core.pulls.ledger import Run, RunState
 from bot.core.pulls.pull import Pull, Target, repository_of
@@ -123,7 +124,7 @@ def _wished(
     for outline in plain:
         yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
     for outline in chosen:
-        changed = _with_options(outline, wish)
+        changed = _with_options(outline, wish, policy)
         ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
         made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
         options = " ".join(f"{name}={value}" for name, value in sorted(wish.options.items()))
@@ -140,13 +141,13 @@ def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
     return [replace(one, variant=variant) if one is same else one for one in left]
 
 
-def _with_options(outline: JobOutline, wish: Wish) -> JobOutline:
+def _with_options(outline: JobOutline, wish: Wish, policy: Policy) -> JobOutline:
     variant: Variant = outline.variant
     if "steps" in wish.options:
         variant = replace(variant, steps=int(wish.options["steps"]))
     model = wish.options.get("model")
     checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
-    return replace(outline, variant=variant, checkpoint=checkpoint)
+    return with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
 
 
 def _baselines(
@@ -184,7 +185,7 @@ class _Builder:
             requires=outline.requires,
             required=required,
             asked_by=asked_by,
-            gpu_minutes=outline.variant.gpu_minutes,
+            gpu_minutes=outline.gpu_minutes,
         )
         try:
             return replace(made, job=self._job(order).model_copy(update={"id": made.id}))

@@ -38,7 +38,7 @@ def test_the_four_measures_and_the_cost() -> None:
     measured = figures(OUTCOMES)
     assert (measured.recall, measured.precision) == (round(2 / 3, 4), round(2 / 3, 4))
     assert (measured.safe, measured.exact) == (0.75, 0.5)
-    assert measured.gpu_minutes == round(15 / 4, 1)
+    assert measured.gpu_minutes == round(21 / 4, 1)
 
 
 def test_a_share_of_nothing_is_whole() -> None:
@@ -72,5 +72,5 @@ def test_tags_are_measured_where_labels_name_them() -> None:
 
 def test_usage_counts_levels_and_what_else_would_cost() -> None:
     counted = usage([*(one.plan for one in OUTCOMES), None])
-    assert (counted.commits, counted.unplanned, counted.runs[Level.SMOKE], counted.gpu_minutes) == (5, 1, 3, 15)
-    assert "level 0 always 25" in render_usage(counted)
+    assert (counted.commits, counted.unplanned, counted.runs[Level.SMOKE], counted.gpu_minutes) == (5, 1, 3, 21)
+    assert "level 0 always 35" in render_usage(counted)

@@ -12,7 +12,7 @@ from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Reposito
 from bot.core.judging.config_proof import requested
 from bot.core.levels import VARIANTS, Level, Variant, variant_named
 from bot.core.planning.build import BuildError, Sources, build_job, select_patches
-from bot.core.planning.outline import JobOutline
+from bot.core.planning.outline import JobOutline, Lack, Obstacle
 from bot.core.rules import Feature
 
 POLICY = packaged_policy()
@@ -195,10 +195,10 @@ def test_only_plain_overrides_are_expected_back() -> None:
     assert not {"c", "d", "f", "g", "h"} & plain.keys()
 
 
-def feature_job(*features: Feature, site: SiteProfile = HOPPER, blocked: str = "") -> Job:
+def feature_job(*features: Feature, site: SiteProfile = HOPPER, obstacles: tuple[Obstacle, ...] = ()) -> Job:
     variant = variant_named("4-feature")
     assert variant is not None
-    outline = JobOutline(variant, (), POLICY.checkpoint, features=features, blocked=blocked)
+    outline = JobOutline(variant, (), POLICY.checkpoint, features=features, obstacles=obstacles)
     return build_job(outline, policy=POLICY, site=site, sources=SOURCES)
 
 
@@ -240,8 +240,9 @@ def test_the_card_is_told_what_the_features_leave_open() -> None:
 
 
 def test_a_blocked_outline_is_no_job() -> None:
-    with pytest.raises(BuildError, match="job 4-feature cannot run: no script of verl shows it"):
-        feature_job(blocked="no script of verl shows it")
+    lost = Obstacle(Lack.SCRIPT, "no script of verl shows it", "write one")
+    with pytest.raises(BuildError, match=r"job 4-feature is not run.*no script of verl shows it; write one"):
+        feature_job(obstacles=(lost,))
 
 
 def patch(before: str, after: str) -> Patch:

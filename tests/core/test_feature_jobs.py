@@ -9,7 +9,7 @@ from bot.config.problems import ConfigError
 from bot.core.change import Change, ChangedPath, PathStatus
 from bot.core.jobs import WRAPPER_SCRIPT
 from bot.core.levels import Level
-from bot.core.planning.outline import JobOutline
+from bot.core.planning.outline import JobOutline, Lack
 from bot.core.planning.plan import plan
 from bot.core.planning.plan_text import render_plan_text
 from bot.core.planning.policy_lint import lint_features, lint_jobs
@@ -36,8 +36,12 @@ features:
   - {feature: moe, because: as CI does, wrapper: {LORA_MERGE: "True", ADV_ESTIMATOR: grpo}, shown_by: [ci/moe.yml]}
   - {feature: mtp, because: as shown, overrides: [model.mtp.enable=True], active_when: {model.mtp.enable: true}}
   - {feature: fp8, because: as CI does, wrapper: {ROLLOUT_QUANTIZATION: fp8}, checkpoint: {model_id: tiny/fp8}}
-  - {feature: packed, because: its own script, script: tests/packed.sh, wrapper: {PACK: "1"}}
-  - {feature: other, because: its own script, script: tests/other.sh}
+  - feature: packed
+    because: its own script
+    script: tests/packed.sh
+    wrapper: {PACK: "1"}
+    active_when: {model.packed: true}
+  - {feature: other, because: its own script, script: tests/other.sh, active_when: {model.other: true}}
   - {feature: quant, because: kept elsewhere, script: null}
   - {feature: sound, because: nobody plays sound, script: null}
 """
@@ -88,7 +92,10 @@ def test_a_setting_runs_on_its_own_checkpoint_else_on_the_policys() -> None:
     ),
 )
 def test_a_feature_without_a_script_blocks_its_job_with_the_reason(path: str, name: str, because: str) -> None:
-    assert {job.id: job.blocked for job in jobs(path).values()} == {name: because}
+    (job,) = jobs(path).values()
+    (obstacle,) = job.obstacles
+    assert (job.id, obstacle.lack, obstacle.reason) == (name, Lack.SCRIPT, because)
+    assert obstacle.fix.startswith("set `script:` of the feature")
 
 
 def test_a_family_still_runs_for_what_can_be_shown_and_says_what_cannot() -> None:
@@ -104,22 +111,28 @@ def test_text_and_document_tell_another_script_and_a_blocked_job() -> None:
     assert "by tests/packed.sh, shows packed" in render_plan_text(packed)
     assert json_jobs(packed.to_json())["4-feature-packed"]["script"] == "tests/packed.sh"
     quant = plan(Change("a" * 40, "b" * 40, None, (ChangedPath("quant/a.py", PathStatus.MODIFIED),)), loaded())
-    assert "cannot run, no script of verl shows quant: kept elsewhere" in render_plan_text(quant)
-    assert "kept elsewhere" in json_jobs(quant.to_json())["4-feature-quant"]["blocked"]
+    text = render_plan_text(quant)
+    assert "1 job cannot pass as planned and will not be run" in text
+    assert "cannot pass as planned, so it is not run: no script of verl shows quant: kept elsewhere; set" in text
+    entry = json_jobs(quant.to_json())["4-feature-quant"]
+    assert ("kept elsewhere" in entry["blocked"], entry["obstacles"][0]["lack"]) == (True, "script")
+    assert (entry["gpu_minutes"], quant.gpu_minutes) == (0, 7)
 
 
 def test_two_scripts_in_one_job_block_it() -> None:
     text = POLICY.replace("features: [packed]", "features: [packed, other]")
-    assert [job.blocked for job in jobs("packed/a.py", policy=text).values()] == [
-        "its features ask for different scripts (packed: tests/packed.sh, other: tests/other.sh)"
-    ]
+    ((obstacle,),) = (job.obstacles for job in jobs("packed/a.py", policy=text).values())
+    assert (obstacle.lack, obstacle.reason) == (
+        Lack.SCRIPTS_DIFFER,
+        "its features ask for different scripts (packed: tests/packed.sh, other: tests/other.sh)",
+    )
 
 
 def test_a_policy_without_the_table_keeps_its_jobs() -> None:
     old = POLICY.partition("features:\n  - {feature")[0]
     assert {name: names(job) for name, job in jobs("moe/a.py", policy=old).items()} == {"4-feature-both": []}
     lost = jobs("fp8/a.py", policy=old)["4-feature"]
-    assert (lost.checkpoint, lost.blocked) == (None, "")
+    assert (lost.checkpoint, [one.lack for one in lost.obstacles]) == (None, [Lack.CHECKPOINT, Lack.EVIDENCE])
 
 
 def test_verls_files_that_the_table_names_and_verl_lacks_are_told() -> None:

@@ -289,8 +289,9 @@ def test_trivial_sizes_are_one_gpu() -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)
 def test_the_cost_is_that_of_the_variant_and_grows_with_the_gpus(variant: Any) -> None:
     job = make_job(variant.level, variant.name, gpu_count=variant.gpu_count)
-    assert gpu_minutes(job) == variant.gpu_minutes
-    assert gpu_minutes(job.model_copy(update={"gpu_count": 2 * variant.gpu_count})) == 2 * variant.gpu_minutes
+    one_run = variant.cost.run_s * variant.gpu_count / 60
+    assert 0 <= gpu_minutes(job) - one_run < 1
+    assert 0 <= gpu_minutes(job.model_copy(update={"gpu_count": 2 * variant.gpu_count})) - 2 * one_run < 1
     other = job.model_copy(update={"variant": "mine", "id": f"{int(variant.level)}-mine"})
     assert gpu_minutes(other) > 0
 
@@ -298,13 +299,13 @@ def test_the_cost_is_that_of_the_variant_and_grows_with_the_gpus(variant: Any) -
 def test_what_may_follow_is_said_with_its_cost() -> None:
     assert may_follow(SMOKE, NOTHING) == ()
     assert may_follow(SMOKE, ALLOWED) == (
-        "0-lora-ddp: may be followed by the same job on the merge base when it fails, about 5 GPU minutes",
+        "0-lora-ddp: may be followed by the same job on the merge base when it fails, about 7 GPU minutes",
         "0-lora-ddp: may be followed by the retry on the head when it fails and the merge base does not, "
-        "about 5 GPU minutes",
+        "about 7 GPU minutes",
     )
     said = "\n".join(may_follow(RESUME, EVERY))
-    assert "uninterrupted twin when both phases are fine, about 5 GPU minutes" in said
-    assert "without saving when it fails in export, save or load, about 5 GPU minutes" in said
+    assert "uninterrupted twin when both phases are fine, about 7 GPU minutes" in said
+    assert "without saving when it fails in export, save or load, about 7 GPU minutes" in said
     assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
     assert "trivial sizes" in "\n".join(may_follow(DENSE, EVERY))
     assert "trivial sizes" not in "\n".join(may_follow(DENSE, ALLOWED))

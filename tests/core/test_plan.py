@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bot.config import load_policy, packaged_policy
 from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from bot.core.levels import VARIANTS, Level
+from bot.core.planning.outline import Lack
 from bot.core.planning.plan import Plan, plan
 from bot.core.planning.plan_text import render_plan_text
 
@@ -176,7 +177,8 @@ def test_a_family_without_a_checkpoint_keeps_its_job_and_says_what_is_missing() 
     made = plan(change(f"{MODELS}/glm_vl/modeling_glm_45v.py"), POLICY)
     feature = next(job for job in made.jobs if job.id == "4-feature-glm-45v")
     assert feature.checkpoint is None
-    assert "no checkpoint known" in render_plan_text(made)
+    assert [one.lack for one in feature.obstacles] == [Lack.CHECKPOINT, Lack.EVIDENCE]
+    assert "no checkpoint known that exercises glm_45v; name one as `checkpoint:`" in render_plan_text(made)
 
 
 def test_an_expert_change_adds_the_expert_variant_with_an_expert_checkpoint() -> None:
@@ -243,7 +245,7 @@ def test_three_thousand_odd_names_are_planned_and_fold_into_a_short_text() -> No
 def test_text_counts_jobs_gpus_and_minutes() -> None:
     made = plan(change(f"{MODELS}/model_provider.py"), POLICY)
     text = render_plan_text(made)
-    assert f"{len(made.jobs)} jobs, about {made.gpu_minutes} GPU minutes (estimate), 4 GPUs at most" in text
+    assert f"{len(made.jobs)} jobs, about {made.gpu_minutes} GPU minutes (measured), 4 GPUs at most" in text
 
 
 paths = st.lists(st.sampled_from(KINDS) | st.text(max_size=40).map(lambda tail: f"src/{tail}"), max_size=8)

@@ -209,9 +209,9 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     assert ordered[0].id == "0-lora-ddp"
     levels = [job.variant.level is Level.SMOKE for job in ordered]
     assert levels == sorted(levels, reverse=True)
-    costs = [job.variant.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
+    costs = [job.gpu_minutes for job in ordered if job.variant.level is not Level.SMOKE]
     assert costs == sorted(costs)
-    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 1, 500), requires=("0-lora-ddp",))
+    slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",))
     planned = replace(plan(change, packaged_policy(), EVERY_LEVEL), jobs=(*ordered, slow))
     assert [job.id for job in in_order(planned)].index("0-slow") == sum(levels)
 
@@ -219,7 +219,8 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
 def test_no_level_starts_before_level_0_has_passed(tmp_path: Path) -> None:
     card, here, _ = _check_here(tmp_path, broken=True, asked=EVERY_LEVEL)
     assert {job.level for job in here.jobs} == {Level.SMOKE}
-    assert {job.reason for job in card.not_run} == {"it needs 0-lora-ddp, which did not pass"}
+    waiting = {job.reason for job in card.not_run if not job.reason.startswith("it cannot pass as planned: ")}
+    assert waiting == {"it needs 0-lora-ddp, which did not pass"}
 
 
 def test_a_job_that_needs_more_gpus_than_there_are_says_so_and_stops_no_other(tmp_path: Path) -> None:

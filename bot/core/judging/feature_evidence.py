@@ -81,6 +81,13 @@ def leaves_trace(name: str) -> bool:
     return trace is not None and bool(trace.bridges or trace.signs or trace.metrics)
 
 
+def can_be_shown(name: str, active_when: Mapping[str, Value]) -> bool:
+    """Whether any run can show the feature, as `judge_feature` asks for it."""
+    return (
+        leaves_trace(name) if name in TRACES else any(not _is_dense(key, value) for key, value in active_when.items())
+    )
+
+
 def judge_feature(case: Case, feature: JobFeature) -> Evidence:
     """One feature: all that its configuration must show, and a trace in the log where the feature leaves one."""
     name, trace = feature.name, TRACES.get(feature.name)
@@ -99,14 +106,18 @@ def judge_feature(case: Case, feature: JobFeature) -> Evidence:
 
 def _judge_family(case: Case, family: str) -> Evidence:
     """The weights of the family's checkpoint were converted by Bridge's class for it."""
-    wanted = _plain(family)
-    found = next((use for use in case.facts.bridges if wanted in _plain(use.bridge)), None)
+    found = next((use for use in case.facts.bridges if bears_name(use.bridge, family)), None)
     if found:
         fact = _Fact(f"weights converted by {found.bridge}", found.at.line, found.at.text)
         return _evidence(case, State.MET, f"{family}: {fact.summary}", fact)
     classes = ", ".join(dict.fromkeys(use.bridge for use in case.facts.bridges)) or "none"
     summary = f"the classes of Bridge that converted weights ({classes}) do not name the family {family}"
     return _evidence(case, State.MISSING, summary)
+
+
+def bears_name(bridge: str, family: str) -> bool:
+    """Whether a class of Bridge has a family's name in its own, which is how a run shows the family."""
+    return _plain(family) in _plain(bridge)
 
 
 def _evidence(case: Case, state: State, summary: str, fact: _Fact | None = None) -> Evidence:

@@ -162,9 +162,9 @@ def without_saving(job: Job, variant: str) -> Job | None:
 
 
 def gpu_minutes(job: Job) -> int:
-    """GPUs times minutes that a run of the job is expected to take, by its variant or its level's default one."""
+    """GPUs times minutes that one run of the job is expected to take, by its variant or its level's default one."""
     variant = variant_named(f"{int(job.level)}-{job.variant}") or variants_of(job.level)[0]
-    return -(-variant.gpu_minutes * job.gpu_count // variant.gpu_count)
+    return variant.cost.run_gpu_minutes(job.gpu_count)
 
 
 def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed) -> Iterator[Followup]:

@@ -1,7 +1,7 @@
 """From an outlined job and a site to a complete one, and the declared patches that fit a commit."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bot.core.expected import Value, expected_config, expected_of_overrides
 from bot.core.jobs import (
@@ -17,9 +17,10 @@ from bot.core.jobs import (
 )
 from bot.core.levels import BASE_WRAPPER, Level
 from bot.core.planning.bridge_tests import Choice, runnable
-from bot.core.planning.outline import JobOutline
+from bot.core.planning.outline import JobOutline, Lack
 from bot.core.rules import Policy
 
+_OF_CHECKPOINT = frozenset({Lack.CHECKPOINT, Lack.FEATURE, Lack.GPUS})
 _NO_REWARD_MODEL = "reward.reward_model.enable=False"
 
 
@@ -78,8 +79,14 @@ def build_job(
     A script that is not the wrapper gets the variables of its feature alone: those of the wrapper mean nothing to
     it. `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
     """
-    if outline.blocked:
-        raise BuildError(f"job {outline.id} cannot run: {outline.blocked}")
+    # A checkpoint that the caller names takes the place of one that is missing.
+    left = [one for one in outline.obstacles if checkpoint is None or one.lack not in _OF_CHECKPOINT]
+    if left:
+        raise BuildError(f"job {outline.id} is not run, for it cannot pass: {'; '.join(map(str, left))}")
+    fitted = outline.fitted(site.gpu_memory_gib)
+    if fitted.problem:
+        raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
+    outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
     chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
     site = _site(outline, site, beyond)

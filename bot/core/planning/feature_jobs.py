@@ -1,8 +1,5 @@
 """The jobs of level 4: which family's checkpoint and which features a change asks for, and what switches them on."""
 
-from collections.abc import Iterable
-
-from bot.core.jobs import WRAPPER_SCRIPT
 from bot.core.levels import Level, variants_of
 from bot.core.planning.outline import JobOutline
 from bot.core.rules import Classified, Family, Feature, Policy, Rule, SymbolRule
@@ -12,17 +9,18 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
     """One job for each family touched, then as many as show the features asked for that none of these shows.
 
     `asking` are the paths that ask for level 4. A feature that families list comes with their checkpoint; any other
-    is a setting, which every job takes on. Never empty.
+    is a setting, which every job takes on. A family promises only what its checkpoint has. Never empty.
     """
     tags = frozenset(tag for path in asking for rule in rules_of(path) if _asks(rule) for tag in rule.features)
     settings = tags - {tag for family in policy.families for tag in family.features}
     touched = [family for family in policy.families if any(family in path.families for path in asking)]
     jobs = [_of_family(family, (tags & {*family.features}) | settings, policy) for family in touched]
-    open_tags = tags - settings - {tag for family in touched for tag in family.features}
+    open_tags = tags - settings - {tag for family in touched for tag in _had(family, policy)}
     for family in policy.families:
-        if family.checkpoint and open_tags & {*family.features}:
-            jobs.append(_of_family(family, (open_tags & {*family.features}) | settings, policy))
-            open_tags -= {*family.features}
+        had = open_tags & {*_had(family, policy)}
+        if family.checkpoint and had and family not in touched:
+            jobs.append(_of_family(family, had | settings, policy))
+            open_tags -= had
     return tuple(jobs) or (_of_settings(tags, policy),)
 
 
@@ -35,41 +33,34 @@ def _asks(rule: Rule | SymbolRule) -> bool:
     return Level.FEATURE in rule.levels
 
 
+def _had(family: Family, policy: Policy) -> tuple[str, ...]:
+    """The features of a family that its checkpoint has; all of them where there is none yet."""
+    facts = policy.facts_of(family.checkpoint)
+    return tuple(tag for tag in family.features if facts.shows(tag))
+
+
 def _of_family(family: Family, tags: frozenset[str], policy: Policy) -> JobOutline:
     """A family's job: of its own features those asked for, all of them where the change does not tell."""
     own = frozenset(family.features)
-    shown, absent = _split(tags if tags & own else tags | own, policy)
-    lost = [one for one in absent if one.name in own]
-    blocked = _why(lost) if lost and not any(one.name in own for one in shown) else ""
-    return _outline(JobOutline(_VARIANT, (_SMOKE,), family.checkpoint, family.name, shown, absent, blocked))
+    wanted = tags if tags & own else tags | own
+    absent = wanted & (own - {*_had(family, policy)})
+    shown, unscripted = _split(wanted - absent, policy)
+    lost = tuple(tag for tag in family.features if tag in absent)
+    return JobOutline(_VARIANT, (_SMOKE,), family.checkpoint, family.name, shown, unscripted, absent=lost)
 
 
 def _of_settings(tags: frozenset[str], policy: Policy) -> JobOutline:
     """The job of features that come with no family: by settings of the run, on the policy's own checkpoint."""
-    shown, absent = _split(tags, policy)
+    shown, unscripted = _split(tags, policy)
     if not shown:
-        return JobOutline(_VARIANT, (_SMOKE,), None, not_shown=absent, blocked=_why(absent))
+        return JobOutline(_VARIANT, (_SMOKE,), None, not_shown=unscripted)
     checkpoint = next((one.checkpoint for one in shown if one.checkpoint), policy.checkpoint)
-    return _outline(JobOutline(_VARIANT, (_SMOKE,), checkpoint, features=shown, not_shown=absent))
-
-
-def _outline(job: JobOutline) -> JobOutline:
-    """The job; blocked where its features ask for two scripts, of which one run can be only one."""
-    scripts = {one.script for one in job.features} - {WRAPPER_SCRIPT}
-    if job.blocked or len(scripts) < 2:
-        return job
-    names = ", ".join(f"{one.name}: {one.script}" for one in job.features)
-    blocked = f"its features ask for different scripts ({names})"
-    return JobOutline(job.variant, job.requires, job.checkpoint, job.family, job.features, job.not_shown, blocked)
+    return JobOutline(_VARIANT, (_SMOKE,), checkpoint, features=shown, not_shown=unscripted)
 
 
 def _split(tags: frozenset[str], policy: Policy) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
     named = [one for one in policy.features if one.name in tags]
     return tuple(one for one in named if one.script), tuple(one for one in named if not one.script)
-
-
-def _why(absent: Iterable[Feature]) -> str:
-    return "; ".join(f"no script of verl shows {one.name}: {one.because}" for one in absent)
 
 
 _VARIANT = variants_of(Level.FEATURE)[0]

@@ -8,6 +8,7 @@ from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint
 from bot.core.levels import VARIANTS, Level, Variant, variants_of
 from bot.core.planning.bridge_tests import NO_CHOICE, Choice
 from bot.core.planning.feature_jobs import feature_jobs, rules_of
+from bot.core.planning.obstacles import with_obstacles
 from bot.core.planning.outline import JobOutline as JobOutline
 from bot.core.reach.changes import IMPORT_TIME
 from bot.core.reach.effects import Effects, LookedAt
@@ -81,8 +82,13 @@ class Plan:
 
     @property
     def gpu_minutes(self) -> int:
-        """The estimated cost of all jobs together."""
-        return sum(job.variant.gpu_minutes for job in self.jobs)
+        """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
+        return sum(job.gpu_minutes for job in self.jobs)
+
+    @property
+    def blocked_jobs(self) -> tuple[JobOutline, ...]:
+        """The jobs that cannot pass as they are planned; their levels cannot turn green without a person."""
+        return tuple(job for job in self.jobs if job.obstacles)
 
     def to_json(self) -> dict[str, object]:
         """The document of schema 1, ready for `json.dumps`; every text in it can be encoded as UTF-8."""
@@ -237,15 +243,20 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
             if variant is default or variant.job_id in named or variant.feature in features:
                 requires = () if variant is smoke else (smoke.job_id,)
                 found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy)))
-    return tuple(found)
+    return tuple(with_obstacles(job, policy) for job in found)
 
 
 def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:
     """The checkpoint of a variant's feature, else of the only families touched, else the policy's own."""
     touched = [family for family in policy.families if any(family in path.families for path in paths)]
     if variant.feature:
-        able = [one for one in (*touched, *policy.families) if variant.feature in one.features and one.checkpoint]
-        return able[0].checkpoint if able else None
+        able = (
+            family.checkpoint
+            for family in (*touched, *policy.families)
+            if family.checkpoint and variant.feature in family.features
+            if policy.facts_of(family.checkpoint).shows(variant.feature)
+        )
+        return next(able, None)
     if all(path.families for path in paths):
         return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
     return policy.checkpoint
@@ -298,14 +309,17 @@ def _job_json(job: JobOutline) -> dict[str, object]:
         "id": job.id,
         "level": int(job.variant.level),
         "variant": job.variant.name,
-        "gpu_count": job.variant.gpu_count,
-        "gpu_minutes": job.variant.gpu_minutes,
+        "gpu_count": job.gpu_count,
+        "gpu_count_because": job.fitted().because,
+        "gpu_minutes": job.gpu_minutes,
+        "gpu_minutes_from": str(job.cost_basis),
         "requires": list(job.requires),
         "checkpoint": job.checkpoint.model_dump(exclude_defaults=True) if job.checkpoint else None,
         "features": [one.name for one in job.features],
         "not_shown": [one.name for one in job.not_shown],
+        "absent": list(job.absent),
         **script,
-        **({"blocked": job.blocked} if job.blocked else {}),
+        **({"blocked": job.blocked, "obstacles": [asdict(one) for one in job.obstacles]} if job.obstacles else {}),
     }
 
 

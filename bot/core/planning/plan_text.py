@@ -39,9 +39,23 @@ def _head(plan: Plan) -> str:
     if not plan.levels:
         return f"Plan for {span}: no level is required"
     levels = ", ".join(str(int(level)) for level in plan.levels)
-    most = max(job.variant.gpu_count for job in plan.jobs)
-    cost = f"{_count(len(plan.jobs), 'job')}, about {plan.gpu_minutes} GPU minutes (estimate), {most} GPU at most"
-    return f"Plan for {span}: level {levels}\n{cost if most == 1 else cost.replace('GPU at', 'GPUs at')}"
+    most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
+    cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
+    lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    if plan.blocked_jobs:
+        told = sorted({int(job.variant.level) for job in plan.blocked_jobs})
+        lines.append(
+            f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not be run, so the gate stays "
+            f"closed until the policy has what is missing or level {' and '.join(map(str, told))} is overridden: "
+            f"{', '.join(job.id for job in plan.blocked_jobs)}"
+        )
+    return "\n".join(lines)
+
+
+def _basis(plan: Plan) -> str:
+    """Where the expected cost comes from."""
+    found = {job.cost_basis for job in plan.jobs if not job.obstacles}
+    return " and ".join(sorted(map(str, found))) or "nothing is run"
 
 
 def _required(level: Level, plan: Plan) -> str:
@@ -76,20 +90,23 @@ def _places(reason: Reason) -> Iterable[str]:
 
 
 def _job_line(job: JobOutline) -> str:
-    variant = job.variant
-    model = job.checkpoint.model_id if job.checkpoint else "no checkpoint known: name one in the policy's families"
-    model = f"cannot run, {job.blocked}" if job.blocked else model
-    cost = f"{_count(variant.gpu_count, 'GPU')}, about {variant.gpu_minutes} GPU minutes"
     after = f", after {', '.join(job.requires)}" if job.requires else ""
-    return f"job {job.id}: {cost}, {model}{after}{_shown(job)}"
+    if job.obstacles:
+        model = f" on {job.checkpoint.model_id}" if job.checkpoint else ""
+        return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
+    because = job.fitted().because
+    gpus = _count(job.gpu_count, "GPU") + (f" ({because})" if because else "")
+    model = job.checkpoint.model_id if job.checkpoint else ""
+    return f"job {job.id}: {gpus}, about {job.gpu_minutes} GPU minutes ({job.cost_basis}), {model}{after}{_shown(job)}"
 
 
 def _shown(job: JobOutline) -> str:
     """The features that the job switches on, by which script, and those of them that verl has no script for."""
     script = "" if job.script == WRAPPER_SCRIPT else f", by {job.script}"
     shown = f", shows {_names(job.features)}" if job.features else ""
-    absent = f", no script of verl shows {_names(job.not_shown)}" if job.not_shown and not job.blocked else ""
-    return script + shown + absent
+    unscripted = f", no script of verl shows {_names(job.not_shown)}" if job.not_shown else ""
+    absent = f", its checkpoint has no {' and no '.join(job.absent)}" if job.absent else ""
+    return script + shown + unscripted + absent
 
 
 def _names(features: Iterable[Feature]) -> str:

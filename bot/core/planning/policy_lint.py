@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bot.core.jobs import Checkpoint
+from bot.core.judging.feature_evidence import bears_name
 from bot.core.planning.outline import JobOutline
 from bot.core.rules import Feature, PathPatterns, Policy, SymbolRule
 
@@ -21,13 +22,49 @@ def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words:
         *lint_alone(policy),
         *_idle_paths(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
+        *_nameless_families(policy, symbols),
         *_unjudged(policy, paths, symbols),
     )
 
 
 def lint_alone(policy: Policy) -> tuple[str, ...]:
     """One sentence for each finding that the policy shows by itself."""
-    return tuple(f"{finding.what}; {finding.fix}" for finding in lint_image(policy))
+    image = (f"{finding.what}; {finding.fix}" for finding in lint_image(policy))
+    return (*image, *_promises(policy), *_undeclared(policy))
+
+
+def _promises(policy: Policy) -> Iterator[str]:
+    """Features of families that their checkpoints do not have, and the other way round."""
+    for family in policy.families:
+        facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
+        where = f"{policy.source}: family {family.name}"
+        for name in family.features:
+            if not facts.shows(name):
+                yield f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
+        for name in facts.features or ():
+            if name not in family.features:
+                yield f"{where}: {model} declares {name}, which the family does not list under `features:`"
+
+
+def _undeclared(policy: Policy) -> Iterator[str]:
+    """Checkpoints of which nothing says how many GPUs they need, or what a run of them shows."""
+    for checkpoint, facts in policy.models.items():
+        where = f"{policy.source}: checkpoint {checkpoint.model_id}"
+        if facts.weights_gib is None and facts.gpus is None:
+            yield f"{where}: neither `weights_gib:` nor `gpus:` is declared, so its jobs get the GPUs of a small model"
+        if facts.features is None:
+            yield f"{where}: no `features:` are declared, so whatever its family lists is taken to be there"
+
+
+def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
+    """Families with a checkpoint whose runs show no class that bears the family's name, so level 4 cannot pass."""
+    for family in policy.families:
+        inside = [name for path, names in symbols.items() if family.patterns.match(path) for name in names]
+        classes = [name for name in inside if name.endswith("Bridge") and "." not in name]
+        if family.checkpoint and classes and not any(bears_name(name, family.name) for name in classes):
+            shown = ", ".join(sorted(classes)[:3])
+            what = f"none of its classes ({shown}) bears its name, so no run shows it"
+            yield f"{policy.source}: family {family.name}: {what}"
 
 
 @dataclass(frozen=True, slots=True)
