@@ -12,7 +12,7 @@ from bot.core.levels import Level
 from bot.core.planning.outline import JobOutline, Lack
 from bot.core.planning.plan import plan
 from bot.core.planning.plan_text import render_plan_text
-from bot.core.planning.policy_lint import lint_features, lint_jobs
+from bot.core.planning.policy_lint import lint_alone, lint_features, lint_jobs, lint_policy
 
 PACKAGED = packaged_policy()
 POLICY = """
@@ -174,3 +174,107 @@ def loaded() -> Any:
 
 def json_jobs(document: dict[str, Any]) -> dict[str, Any]:
     return {job["id"]: job for job in document["jobs"]}
+
+
+DECLARED = """
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image:
+  name: verlai/verl
+  tag: latest
+  digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+checkpoint: {model_id: tiny/dense, weights_gib: 1, features: []}
+rules:
+  - {name: moe, paths: ["*moe*"], levels: [2, 4], because: idle, features: [moe]}
+  - {name: models, paths: [models/], levels: [4], because: idle}
+families:
+  - family: hybrid
+    paths: [models/hybrid*]
+    features: [moe, ssm]
+    checkpoint: {model_id: mid/hybrid, weights_gib: 15.2, features: [ssm]}
+  - family: sparse
+    paths: [models/sparse*]
+    features: [moe]
+    checkpoint: {model_id: big/sparse, weights_gib: 29.8, features: [moe]}
+  - family: seeing
+    paths: [models/seeing*]
+    features: [vlm]
+    checkpoint: {model_id: tiny/seeing, features: [vlm, fp8]}
+  - {family: unheard, paths: [models/unheard*], features: [moe]}
+features:
+  - {feature: moe, because: as CI does, wrapper: {ADV_ESTIMATOR: grpo}}
+  - {feature: ssm, because: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
+  - {feature: vlm, because: the checkpoint brings it, wrapper: {ADV_ESTIMATOR: grpo}}
+  - {feature: fp8, because: as CI does}
+"""
+
+
+def declared(*paths: str) -> dict[str, JobOutline]:
+    change = Change("a" * 40, "b" * 40, None, tuple(ChangedPath(path, PathStatus.MODIFIED) for path in paths))
+    return {job.id: job for job in plan(change, load_policy(DECLARED, "policy.yml")).jobs}
+
+
+def test_a_family_promises_only_what_its_checkpoint_has() -> None:
+    job = declared("models/hybrid.py")["4-feature-hybrid"]
+    assert (names(job), job.absent, job.obstacles) == (["ssm"], ("moe",), ())
+    assert "moe is not exercised: mid/hybrid does not have it" in job.limitations
+    found = declared("models/hybrid_moe.py")
+    expert = found["2-expert"].checkpoint
+    assert expert is not None
+    assert expert.model_id == "big/sparse"
+
+
+def test_what_only_another_family_has_is_shown_there_and_blocks_the_family_itself() -> None:
+    found = declared("models/hybrid_moe.py")
+    (obstacle,) = found["4-feature-hybrid"].obstacles
+    assert (obstacle.lack, obstacle.reason) == (Lack.FEATURE, "mid/hybrid has no moe")
+    assert names(found["4-feature-sparse"]) == ["moe"]
+
+
+def test_every_lack_is_told_with_the_plan_and_costs_nothing() -> None:
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath("models/seeing.py", PathStatus.MODIFIED),))
+    made = plan(change, load_policy(DECLARED, "policy.yml"))
+    job = next(job for job in made.jobs if job.variant.level is Level.FEATURE)
+    assert [one.lack for one in job.obstacles] == [Lack.EVIDENCE]
+    assert "override the level" in job.obstacles[0].fix
+    assert made.blocked_jobs == (job,)
+    assert made.gpu_minutes == sum(one.gpu_minutes for one in made.jobs if one is not job)
+    text = render_plan_text(made)
+    assert "level 4 is overridden: 4-feature-seeing" in text
+    unheard = declared("models/unheard.py")["4-feature-unheard"]
+    assert [one.lack for one in unheard.obstacles] == [Lack.CHECKPOINT]
+
+
+def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:
+    found = declared("models/sparse.py")
+    assert {name: job.gpu_count for name, job in found.items()} == {"0-lora-ddp": 4, "4-feature-sparse": 2}
+    entry = json_jobs(planned_json("models/sparse.py"))["4-feature-sparse"]
+    assert (entry["gpu_count"], "29.8 GiB of weights" in entry["gpu_count_because"]) == (2, True)
+    assert (entry["gpu_minutes"], entry["gpu_minutes_from"]) == (14, "estimate")
+    unsized = declared("models/seeing.py")["0-lora-ddp"]
+    assert (unsized.gpu_count, unsized.fitted().because) == (1, "the policy declares no size of this model")
+
+
+def planned_json(path: str) -> dict[str, object]:
+    change = Change("a" * 40, "b" * 40, None, (ChangedPath(path, PathStatus.MODIFIED),))
+    return plan(change, load_policy(DECLARED, "policy.yml")).to_json()
+
+
+def test_the_policy_check_tells_promises_that_no_checkpoint_keeps() -> None:
+    policy = load_policy(DECLARED, "policy.yml")
+    assert lint_alone(policy) == (
+        "policy.yml: family hybrid: mid/hybrid has no moe, so a change of the family's moe cannot be shown",
+        "policy.yml: family seeing: tiny/seeing declares fp8, which the family does not list under `features:`",
+        "policy.yml: checkpoint tiny/seeing: neither `weights_gib:` nor `gpus:` is declared, so its jobs get the GPUs "
+        "of a small model",
+    )
+    old = load_policy(DECLARED.replace(", weights_gib: 1, features: []", ""), "policy.yml")
+    assert any("tiny/dense: no `features:` are declared" in finding for finding in lint_alone(old))
+
+
+def test_the_policy_check_tells_families_whose_name_no_class_bears() -> None:
+    symbols = {"models/hybrid.py": ("HybridBridge",), "models/sparse.py": ("OtherBridge", "OtherBridge.sparse")}
+    found = [line for line in lint_policy(load_policy(DECLARED, "policy.yml"), symbols, symbols, ()) if "bears" in line]
+    assert found == [
+        "policy.yml: family sparse: none of its classes (OtherBridge) bears its name, so no run shows it",
+    ]
