@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bot.core.jobs import Job
-from bot.core.record import Check, Finding, Gpu, ImportLine
+from bot.core.record import Check, Container, Finding, Gpu, ImportLine
 from bot.core.resolved_config import lookup
 from runners.bytecode import ByteCode, compile_trees
 from runners.compose import Config
+from runners.container import read_container
 from runners.findings import Emit, remark, stops
 from runners.harness.verl import Launch, launches
 from runners.hub import cached_snapshot, hub_cache
@@ -39,7 +40,7 @@ class Preflight:
     interpreter: Interpreter = field(default_factory=Interpreter)
     gpus: tuple[Gpu, ...] = ()
     driver: str = ""
-    image: str = ""
+    container: Container | None = None
     byte_code: ByteCode | None = None
 
     @property
@@ -93,7 +94,7 @@ def preflight(
 def _cheap(
     job: Job, trees: Trees, session: Session, devices: Devices, *, base: Mapping[str, str], work: Path
 ) -> tuple[WrapperCheck, Preflight]:
-    image, image_finding = check_image(job, base)
+    container = read_container(base).model_copy(update={"asked": job.site.image})
     wrapper = check_wrapper(job, trees, session, base=base, model=_snapshot(job, base), work=work)
     variables = wrapper.launches[0].environment
     interpreter, packages = _interpreter(job, trees, wrapper)
@@ -104,11 +105,11 @@ def _cheap(
         *check_gpus(job, devices, variables),
         *_inputs(job, trees, variables, wrapper),
         *check_disk(_folders(job, trees, variables, work), job.site.min_free_gib),
-        image_finding,
+        check_image(job, container),
     )
     shown = visible(devices.devices, variables.get("CUDA_VISIBLE_DEVICES"))
     gpus = tuple(device.gpu for device in shown)
-    found = Preflight(findings, wrapper.launches, wrapper.configs, (), interpreter, gpus, devices.driver, image)
+    found = Preflight(findings, wrapper.launches, wrapper.configs, (), interpreter, gpus, devices.driver, container)
     return wrapper, found
 
 

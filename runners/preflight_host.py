@@ -9,7 +9,8 @@ from pathlib import Path
 import pynvml
 
 from bot.core.jobs import Job
-from bot.core.record import Check, Finding, Gpu
+from bot.core.record import Check, Container, Finding, Gpu
+from runners.container import INSPECT_VARIABLE
 from runners.findings import blocked, good, remark
 
 _MIB = 1 << 20
@@ -78,16 +79,33 @@ def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Findin
     return tuple(_room(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
 
 
-def check_image(job: Job, base: Mapping[str, str]) -> tuple[str, Finding]:
-    """The image's name as far as anybody says it, and a remark when nobody does or it is no vLLM image."""
-    image = job.site.image or base.get("VERL_IMAGE", "")
-    if not image:
-        mend = "set VERL_IMAGE in the runner's environment or `image` in the site profile"
-        return "", remark(Check.IMAGE, "the image is not recorded: neither VERL_IMAGE nor site.image is set", mend)
-    if "vllm" not in image.lower():
+def check_image(job: Job, container: Container) -> Finding:
+    """Blocked where the container is known to be of another image than the pinned one; a remark where nothing is known.
+
+    What the job or a variable names is what was asked for, and no evidence of what runs.
+    """
+    _, _, pin = job.site.image.partition("@")
+    known = container.image or ", ".join(container.digests)
+    if pin and container.digests and pin not in container.digests:
+        told = f"the container is of {_named(container)}, and the job is for {job.site.image}"
+        return blocked(Check.IMAGE, f"{told} (by {container.image_from})", f"start the job in {job.site.image}")
+    if not known:
+        asked = f"; {job.site.image} was asked for" if job.site.image else ""
+        mend = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
+        return remark(Check.IMAGE, f"the container's image is not recorded, for nothing here tells it{asked}", mend)
+    if pin and not container.digests:
+        summary = f"the container is of {known} (by {container.image_from}), and its digest is not recorded"
+        return remark(Check.IMAGE, f"{summary}; {job.site.image} was asked for")
+    if container.image and "vllm" not in container.image.lower() and not pin:
         mend = "use verl's vLLM image for the Megatron wrapper"
-        return image, remark(Check.IMAGE, f"image {image} does not look like a vLLM image", mend)
-    return image, good(Check.IMAGE, f"image {image}")
+        return remark(Check.IMAGE, f"image {container.image} does not look like a vLLM image", mend)
+    return good(Check.IMAGE, f"image {_named(container)} (by {container.image_from})")
+
+
+def _named(container: Container) -> str:
+    """The image by the name that its engine gives, with its first digest."""
+    digest = container.digests[0] if container.digests else ""
+    return container.image if digest in container.image else f"{container.image}@{digest}".lstrip("@")
 
 
 def existing(path: Path) -> Path:

@@ -36,6 +36,7 @@ from runners.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_test
 from runners.checkpoints import CheckpointLister
 from runners.clock import SystemClock, utc_now
 from runners.collect import collect, record_end
+from runners.container import read_container
 from runners.deadline import MARGIN_S, deadline
 from runners.gpu import open_sampler
 from runners.harness.verl import Launch
@@ -332,7 +333,7 @@ def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTe
         gpus=seen.gpus,
         driver=seen.driver,
         cpu_count=os.cpu_count() or 0,
-        image=seen.image,
+        container=seen.container or read_container(run.environ).model_copy(update={"asked": run.job.site.image}),
         command=launch.argv if launch else (),
         process=dict(sorted(launch.set_here.items())) if launch else {},
         site=run.job.site.name,

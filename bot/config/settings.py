@@ -226,7 +226,7 @@ VARIABLES: Mapping[str, Variable] = {
     ),
     "image": Variable(
         "VERL_E2E_IMAGE",
-        "The image of jobs, for `github-actions`; empty: the one of the site, or of a command's `image=`.",
+        "The image of jobs, for `github-actions`, where the policy pins none by its digest; empty: that of the site.",
         str,
         "",
     ),

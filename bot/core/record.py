@@ -113,6 +113,25 @@ class Gpu(Document):
     memory_used_mib: int
 
 
+class Container(Document):
+    """The container that the recorder ran in, as far as it can be known from inside; what is not known is empty."""
+
+    # What runs it: docker, podman, kubernetes, enroot ...
+    engine: str = ""
+    # Its id, as its engine gives it.
+    id: str = ""
+    # Where the id was read.
+    id_from: str = ""
+    # The image that the engine itself names for it.
+    image: str = ""
+    # The digests by which that image can be named, `sha256:` and 64 digits.
+    digests: tuple[str, ...] = ()
+    # Where the image was read.
+    image_from: str = ""
+    # The image that the job was ordered in, which proves nothing.
+    asked: str = ""
+
+
 class IsolationState(Document):
     """How code under test was kept apart from the recorder in this run."""
 
@@ -145,7 +164,10 @@ class Environment(Document):
     gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
     driver: str = ""
     cpu_count: int = 0
+    # What a folder of an earlier version was told the image is; nobody measured it.
     image: str = ""
+    # None in folders of an earlier version.
+    container: Container | None = None
     command: tuple[str, ...] = ()
     process: dict[str, str] = Field(default_factory=dict)
     site: str = ""

@@ -14,6 +14,7 @@ from bot.core.levels import Level
 from bot.core.parity.jobs import for_parity, with_data_parallel
 from bot.core.planning.build import BuildError, Sources, build_job, select_patches
 from bot.core.planning.contract import Kind
+from bot.core.planning.images import site_in_image
 from bot.core.planning.plan import JobOutline, Plan, plan
 from bot.core.planning.plan_text import render_plan_text
 from bot.core.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
@@ -161,7 +162,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
         job = build_job(
             outline,
             policy=request.policy,
-            site=request.site,
+            site=site_in_image(request.site, request.policy.image),
             sources=sources,
             checkpoint=request.checkpoint,
             data=request.data,

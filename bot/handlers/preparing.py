@@ -9,6 +9,7 @@ from bot.core.judging.outcome import Result
 from bot.core.levels import Level, Variant, variant_named
 from bot.core.planning.build import BuildError, build_job, select_patches
 from bot.core.planning.contract import Kind
+from bot.core.planning.images import site_in_image
 from bot.core.planning.obstacles import with_obstacles
 from bot.core.planning.plan import JobOutline, Plan, plan, with_tests
 from bot.core.pulls.ledger import Run, RunState
@@ -211,12 +212,10 @@ class _Builder:
         return ref if ref == self._policy.verl_commit else self._rooms.verl(ref).resolve(ref)
 
     def _site(self, image: str) -> SiteProfile:
-        site, own = self._rooms.site, self._policy.image
-        if not image:
-            return site if site.image else site.model_copy(update={"image": str(own)})
-        if refused := refused_image(image, self._policy):
+        refused = refused_image(image, self._policy) if image else ""
+        if refused:
             raise BuildError(refused)
-        return site.model_copy(update={"image": image})
+        return site_in_image(self._rooms.site, self._policy.image, image)
 
     def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:
         """The declared patches that fit both commits."""

@@ -18,6 +18,7 @@ from bot.adapters.github.session import GitHub, with_token
 from bot.adapters.github.workflows import GithubWorkflows
 from bot.adapters.mirror import Mirrors
 from bot.config.profiles import load_profile
+from bot.core.planning.images import with_image
 from bot.core.pulls.attestation import Attestation
 from bot.handlers.app_rooms import AppRooms
 from bot.ports import Clock, Revisions
@@ -90,7 +91,7 @@ def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppR
         clock=clock,
         changes=mirrors.changes,
         verl=_verl(settings.verl),
-        site=load_profile(settings.site, settings.site_values, {"home": settings.home}),
+        site=with_image(load_profile(settings.site, settings.site_values, {"home": settings.home}), settings.image),
         artifacts=settings.work / "artifacts",
         read_commands=analysis.commands,
         app_id=settings.app_id,
@@ -103,7 +104,6 @@ def _dispatching(settings: ActionSettings) -> ActionsSettings:
         branch=settings.branch,
         tool_repository=settings.tool[0],
         tool_sha=settings.tool[1],
-        image=settings.image,
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         fork_runners=settings.fork_runners,

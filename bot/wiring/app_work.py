@@ -24,8 +24,9 @@ from bot.adapters.logs import open_log
 from bot.adapters.mirror import Mirrors
 from bot.config.profiles import load_profile
 from bot.config.settings import Settings
-from bot.core.jobs import Repository
+from bot.core.jobs import Repository, SiteProfile
 from bot.core.planning.build import Sources
+from bot.core.planning.images import with_image
 from bot.core.pulls.deliveries import Received
 from bot.core.pulls.messages import hearing_lane
 from bot.core.pulls.pull import OpenPull, PullRef
@@ -133,7 +134,7 @@ def app_rooms(
         clock=clock,
         changes=mirrors.changes,
         verl=_verl(settings),
-        site=load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")}),
+        site=_site(settings, environ),
         artifacts=settings.data / "runs",
         outbox=outbox,
         read_commands=analysis.commands,
@@ -232,7 +233,6 @@ def _backend(
         branch=settings.workflow_ref,
         tool_repository=repository,
         tool_sha=sha,
-        image=settings.image,
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         fork_runners=settings.fork_runners,
@@ -241,6 +241,12 @@ def _backend(
         verify=verify_attestations(settings.trusted_root),
     )
     return GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), actions, clock)
+
+
+def _site(settings: Settings, environ: Mapping[str, str]) -> SiteProfile:
+    """The site of the jobs; the image that a setting names is that of the workflow's containers."""
+    site = load_profile(settings.site_profile, settings.site_values, {"home": environ.get("HOME", "/root")})
+    return site if settings.backend == "local" else with_image(site, settings.image)
 
 
 def _verl(settings: Settings) -> Callable[[str], Revisions]:

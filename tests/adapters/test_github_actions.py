@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
-from bot.core.jobs import Job, Repository
+from bot.core.jobs import Job, Repository, SiteProfile
 from bot.core.pulls.forge import WorkflowJob
 from bot.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from bot.core.pulls.ledger import Run, RunState, run_key
@@ -22,11 +22,13 @@ from tests.core.builders import make_job
 from tests.fakes.workflow_runs import FakeWorkflows
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40, image="verlai/verl:pinned")
+SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40)
 
 
 def order(job: Job | None = None, **changes: Any) -> Run:
     job = job or make_job()
+    if not job.site.image:
+        job = job.model_copy(update={"site": job.site.model_copy(update={"image": "verlai/verl:pinned"})})
     head = job.bridge.commit
     return Run(
         key=run_key("o/r", head, job.digest(), 1),
@@ -85,7 +87,8 @@ def test_a_workflow_that_is_not_there_is_for_people_to_mend(
 
 
 def test_the_inputs_carry_the_whole_job_and_no_path_of_ours() -> None:
-    job = make_job(megatron_lm=Repository(path="/srv/mirror/mlm", commit="d" * 40))
+    site = SiteProfile(name="hopper", image="verlai/verl:pinned")
+    job = make_job(megatron_lm=Repository(path="/srv/mirror/mlm", commit="d" * 40), site=site)
     inputs = order_inputs(order(job), SETTINGS)
     sent = unpack(inputs["job"])
     assert sent == portable(job)

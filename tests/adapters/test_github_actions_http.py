@@ -10,7 +10,7 @@ import pytest
 from bot.adapters.attestation import verifier
 from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
 from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.jobs import Repository
+from bot.core.jobs import Repository, SiteProfile
 from bot.core.pulls.attestation import Attestation
 from bot.core.pulls.job_order import portable, unpack
 from bot.core.pulls.ledger import Run, RunState, run_key
@@ -22,7 +22,7 @@ from tests.fakes.sigstore_instance import SigstoreInstance
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (Path(__file__).resolve().parents[2] / WORKFLOW).read_bytes()
-SETTINGS = ActionsSettings("main", "octo/verl-e2e", "c" * 40, image="verlai/verl:pinned")
+SETTINGS = ActionsSettings("main", "octo/verl-e2e", "c" * 40)
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def backend(at: Room, clock: Hand) -> GitHubActionsBackend:
 
 def order(at: Room) -> Run:
     head = at.world.head(1)
-    job = make_job(bridge=Repository(path="/mirror/bridge", commit=head))
+    site = SiteProfile(name="hopper", image="verlai/verl:pinned")
+    job = make_job(bridge=Repository(path="/mirror/bridge", commit=head), site=site)
     now = at.world.state.now()
     key = run_key(REPOSITORY, head, job.digest(), 1)
     digest = job.digest()

@@ -24,6 +24,7 @@ from bot.core.judging.verdict import Verdict, judge
 from bot.core.levels import BASE_WRAPPER, Level
 from bot.core.record import (
     Check,
+    Container,
     EndReason,
     Environment,
     Event,
@@ -91,7 +92,10 @@ def make_environment(**given: Any) -> Environment:
         "gpus": (Gpu(index=0, name="NVIDIA H200", memory_total_mib=143771, memory_used_mib=4),),
         "command": ("bash", "$VERL/tests/special_e2e/run_ppo_trainer_megatron.sh", "trainer.logger=console"),
         "site": "hopper",
-        "image": "verlai/verl:vllm024.dev2",
+        "container": Container(
+            engine="docker", id="5c" * 32, id_from="/proc/self/mountinfo", asked="verlai/verl:vllm024.dev2"
+        ),
+        "packages": {"torch": "2.9.0", "vllm": "0.11.0"},
     }
     return Environment(**(fields | given))
 

@@ -14,7 +14,7 @@ from bot.core.judging import wording
 from bot.core.judging.outcome import Outcome, Result, Verdict
 from bot.core.judging.verdict import judge
 from bot.core.levels import VARIANTS, Level, Variant
-from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
+from bot.core.record import Check, Container, EndReason, Event, Finding, Record, TestCase
 from bot.core.stages import Stage
 from tests.core.builders import (
     PREFLIGHT,
@@ -479,12 +479,16 @@ def test_the_command_of_a_run(record: Record, command: str) -> None:
 
 def test_an_unrecorded_tree_is_said_to_be_unrecorded() -> None:
     verdict = judge(
-        make_record(environment=make_environment(repositories=(), gpus=(), image="", site="")), make_facts()
+        make_record(
+            environment=make_environment(repositories=(), gpus=(), container=Container(), packages={}, site="")
+        ),
+        make_facts(),
     )
-    assert verdict.repositories == tuple(
+    trees = tuple(
         f"{name}: {commit * 40} asked for, the tree and its dirty files are not recorded"
         for name, commit in (("Bridge repo", "a"), ("verl repo", "b"))
     )
+    assert verdict.repositories == (*trees, "Host: container not recorded, image not recorded")
 
 
 # Each takes one piece of evidence away from the healthy run, or spoils it.

@@ -3,6 +3,7 @@
 from bot.core.judging import wording
 from bot.core.judging.card import Card, render_text
 from bot.core.judging.verdict import judge
+from bot.core.record import Container
 from tests.core.builders import make_environment, make_facts, make_record
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})
@@ -18,3 +19,34 @@ def test_what_was_installed_by_hand_is_evidence_of_the_environment() -> None:
 
 def test_without_it_nothing_is_said() -> None:
     assert not any("by hand" in row for row in wording.host(make_record()))
+
+
+def host_of(**given: object) -> str:
+    return wording.host(make_record(environment=make_environment(**given)))[0]
+
+
+def test_the_host_is_what_was_measured_and_nothing_else() -> None:
+    digest = f"sha256:{'a' * 64}"
+    known = Container(engine="docker", id="0f" * 32, image="verlai/verl:t", image_from="docker inspect")
+    whole = known.model_copy(update={"digests": (digest,)})
+    said = f"container 0f0f0f0f0f0f (docker), image verlai/verl:t@{digest} (by docker inspect)"
+    assert said in host_of(container=whole)
+    assert "image verlai/verl:t, its digest not recorded (by docker inspect)" in host_of(container=known)
+    by_digest = whole.model_copy(update={"image": f"verlai/verl@{digest}"})
+    assert f"image verlai/verl@{digest} (by docker inspect)" in host_of(container=by_digest)
+
+
+def test_what_is_not_known_is_not_recorded_whatever_was_asked_for() -> None:
+    asked = Container(asked="verlai/verl:t")
+    assert "container not recorded, image not recorded, verlai/verl:t was asked for" in host_of(container=asked)
+    assert "container not recorded, image not recorded, site" in host_of(container=Container())
+    old = host_of(container=None, image="verlai/verl:t")
+    assert "image not recorded, verlai/verl:t as the runner was told" in old
+
+
+def test_the_packages_of_the_image_are_named() -> None:
+    rows = wording.host(
+        make_record(environment=make_environment(packages={"torch": "2.9.0", "zlib": "1", "vllm": "0.11"}))
+    )
+    assert rows[1] == "Packages: torch 2.9.0, vllm 0.11"
+    assert len(wording.host(make_record(environment=make_environment(packages={})))) == 1

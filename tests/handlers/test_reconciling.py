@@ -479,6 +479,20 @@ def test_a_foreign_image_is_refused_with_the_reason(app: App) -> None:
     assert "only images of verlai/verl" in app.hub.cards(7)[0].body
 
 
+def test_the_image_that_the_policy_pins_is_ordered_whatever_the_site_names(app: App) -> None:
+    pinned = f"verlai/verl@sha256:{'a' * 64}"
+    policy = app.hub.files[(BASE, POLICY_PATH)].decode()
+    told = policy.replace("tag: t}", f"tag: u, digest: 'sha256:{'a' * 64}'}}")
+    assert told != policy
+    app.hub.files[(BASE, POLICY_PATH)] = told.encode()
+    app.open(path="src/lora/a.py")
+    look(app)
+    (run,) = (run for run in app.ledger.runs(REPOSITORY, number=7) if run.job_id == SMOKE)
+    assert run.job is not None
+    assert run.job.site.image == pinned
+    assert any("the site names verlai/verl:t" in row for row in run.job.site.limitations)
+
+
 def test_an_override_needs_nothing_to_run_and_is_shown(app: App) -> None:
     app.open(path="src/lora/a.py")
     to_the_end(app, fails)

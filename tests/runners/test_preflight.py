@@ -8,7 +8,7 @@ import pytest
 
 from bot.core.jobs import Checkpoint, Data, Job, Repository
 from bot.core.levels import BASE_WRAPPER
-from bot.core.record import Check, Finding, Gpu
+from bot.core.record import Check, Container, Finding, Gpu
 from bot.core.stages import Stage
 from runners.patches import apply_patches
 from runners.preflight import Preflight, preflight
@@ -77,15 +77,36 @@ def test_disk_is_judged_once_for_each_disk_with_figures(tmp_path: Path) -> None:
     assert str(tmp_path / "a/b/c") in short.summary
 
 
+PIN, OTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
+PINNED = f"verlai/verl@{PIN}"
+
+
+def of_image(name: str, *digests: str) -> Container:
+    return Container(engine="docker", id="c" * 64, image=name, digests=digests, image_from="docker inspect")
+
+
 @pytest.mark.parametrize(
-    ("image", "named", "ok"),
-    [("", {"VERL_IMAGE": "verlai/verl:vllm020"}, True), ("x/sglang", {}, False), ("", {}, False)],
+    ("asked", "container", "ok", "blocking", "words"),
+    [
+        (PINNED, of_image(PINNED, PIN), True, True, "image verlai/verl@sha256:aaaa"),
+        (PINNED, of_image("verlai/verl:tag", OTHER, PIN), True, True, "image verlai/verl:tag@sha256:"),
+        (PINNED, of_image(f"verlai/verl@{OTHER}", OTHER), False, True, f"and the job is for {PINNED}"),
+        (PINNED, of_image("other/verl:vllm", OTHER), False, True, f"of other/verl:vllm@{OTHER}, and the job is for"),
+        (PINNED, Container(), False, False, f"is not recorded, for nothing here tells it; {PINNED} was asked for"),
+        (PINNED, of_image("verlai/verl:vllm1"), False, False, "its digest is not recorded"),
+        ("verlai/verl:vllm", Container(engine="docker", id="c" * 64), False, False, "verlai/verl:vllm was asked for"),
+        ("", Container(), False, False, "is not recorded, for nothing here tells it"),
+        ("verlai/verl:vllm1", of_image("x/sglang", OTHER), False, False, "does not look like a vLLM image"),
+        ("verlai/verl:vllm1", of_image("verlai/verl:vllm1"), True, True, "image verlai/verl:vllm1 (by docker inspect)"),
+    ],
 )
-def test_the_image_never_blocks(image: str, named: dict[str, str], ok: bool, world: World) -> None:
-    name, finding = check_image(world.job(site=world.site(image=image)), named)
-    assert finding.ok is ok
-    assert ok or not finding.blocking
-    assert name == (image or named.get("VERL_IMAGE", ""))
+def test_what_runs_is_held_against_what_is_pinned(
+    asked: str, container: Container, ok: bool, blocking: bool, words: str, world: World
+) -> None:
+    finding = check_image(world.job(site=world.site(image=asked)), container)
+    assert (finding.ok, finding.blocking) == (ok, blocking)
+    assert words in finding.summary
+    assert ok or not blocking or finding.mend
 
 
 @pytest.mark.parametrize(

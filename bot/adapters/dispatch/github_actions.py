@@ -41,7 +41,7 @@ class ActionsSettings:
     """What the workflow is given and how long we wait.
 
     `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
-    verl-e2e that runs the job. `image` wins over the one of the job's site. A run that no runner takes within
+    verl-e2e that runs the job. A run that no runner takes within
     `queue_minutes` is given up; one that does not end within `force_after_s` of being asked to is forced.
     `followed` says that other jobs of the workflow run follow the order's, as a report does. `attestation` says
     whether a folder counts that nothing proves to be handed over by the workflow's second job, and `verify` gives what
@@ -51,7 +51,6 @@ class ActionsSettings:
     branch: str
     tool_repository: str
     tool_sha: str
-    image: str = ""
     workflow: str = WORKFLOW
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
     # Runners for the jobs of forks; empty where they share the others.
@@ -342,7 +341,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     job = run.job
     if job is None:
         raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
-    image = settings.image or job.site.image
+    image = job.site.image
     if not image:
         mend = "set `image` in the policy or in the site profile"
         raise BackendError(f"no container image is named for {job.id}; {mend}", final=True)

@@ -52,7 +52,9 @@ def _same_host(one: Environment | None, other: Environment | None) -> bool:
 
 
 def _marks(host: Environment) -> tuple[object, ...]:
-    return host.packages, host.python, host.image, host.driver, sorted(gpu.name for gpu in host.gpus)
+    container = host.container
+    image = (container.image, container.digests, container.asked) if container else host.image
+    return host.packages, host.python, image, host.driver, sorted(gpu.name for gpu in host.gpus)
 
 
 def _excerpt(verdict: Verdict) -> str:

@@ -8,11 +8,14 @@ from bot.core.evidence import Criterion, Evidence, State
 from bot.core.jobs import Job
 from bot.core.judging.outcome import Decision
 from bot.core.levels import Level
-from bot.core.record import LOG_FILE, Record, RepositoryState
+from bot.core.record import LOG_FILE, Environment, Record, RepositoryState
 from bot.core.stages import Stage
 from bot.core.triage.answer import Triage, TriageVerdict
 
 _SHOWN_CHOSEN = 3
+_SHOWN_ID = 12
+# The packages of the image on which a result depends most.
+_SHOWN_PACKAGES = ("torch", "vllm", "sglang", "ray", "transformers", "transformer-engine", "nvidia-modelopt", "triton")
 BRIDGE_CHECKS = "Bridge-side checks"
 LOCAL_IMPORT = "Local Bridge import in verl"
 BACKEND_RUN = "verl Megatron backend run"
@@ -225,13 +228,32 @@ def host(record: Record) -> tuple[str, ...]:
         return ()
     names = Counter(gpu.name for gpu in environment.gpus)
     parts = [f"{count} x {name}" for name, count in sorted(names.items())]
-    named = (("image", environment.image), ("site", environment.site))
-    parts += [f"{title} {value}" for title, value in named if value]
+    parts += [*_container(environment), *([f"site {environment.site}"] if environment.site else [])]
     rows = [f"Host: {', '.join(parts)}"] if parts else []
+    versions = [f"{name} {environment.packages[name]}" for name in _SHOWN_PACKAGES if name in environment.packages]
+    if versions:
+        rows.append(f"Packages: {', '.join(versions)}")
     if environment.hand_installed:
         by_hand = (f"{name} {environment.packages.get(name, '')}".strip() for name in environment.hand_installed)
         rows.append(f"Installed by hand: {', '.join(by_hand)}")
     return tuple(rows)
+
+
+def _container(environment: Environment) -> tuple[str, ...]:
+    """What is known of the container and its image; what is not is said to be not recorded."""
+    found = environment.container
+    if found is None:
+        told = f", {environment.image} as the runner was told" if environment.image else ""
+        return (f"image not recorded{told}",)
+    engine = f" ({found.engine})" if found.engine else ""
+    container = f"container {found.id[:_SHOWN_ID]}{engine}" if found.id else f"container not recorded{engine}"
+    digest = found.digests[0] if found.digests else ""
+    if not found.image and not digest:
+        asked = f", {found.asked} was asked for" if found.asked else ""
+        return container, f"image not recorded{asked}"
+    named = found.image if not digest or digest in found.image else f"{found.image}@{digest}".lstrip("@")
+    missing = "" if digest else ", its digest not recorded"
+    return container, f"image {named}{missing} (by {found.image_from})"
 
 
 def command(record: Record, *, started: bool) -> str:

@@ -1,0 +1,39 @@
+"""In which image a job is ordered: the policy's pin wins, and a disagreement is named."""
+
+import pytest
+
+from bot.core.jobs import SiteProfile
+from bot.core.planning.images import site_in_image, with_image
+from bot.core.rules import Image
+
+PIN = f"sha256:{'a' * 64}"
+TAG, PINNED = Image("verlai/verl", "t"), Image("verlai/verl", "t", PIN)
+
+
+@pytest.mark.parametrize(
+    ("image", "site", "asked", "ordered", "said"),
+    [
+        (PINNED, "", "", f"verlai/verl@{PIN}", ""),
+        (PINNED, "verlai/verl:t", "", f"verlai/verl@{PIN}", ""),
+        (PINNED, f"verlai/verl@{PIN}", "", f"verlai/verl@{PIN}", ""),
+        (PINNED, "verlai/verl:u", "", f"verlai/verl@{PIN}", "which was ordered; the site names verlai/verl:u."),
+        (PINNED, "own/verl:t", "", f"verlai/verl@{PIN}", "which was ordered; the site names own/verl:t."),
+        (PINNED, "own/verl:t", "verlai/verl:new", "verlai/verl:new", ""),
+        (TAG, "", "", "verlai/verl:t", ""),
+        (TAG, "verlai/verl:t", "", "verlai/verl:t", ""),
+        (TAG, "own/verl:t", "", "own/verl:t", "own/verl:t, which was ordered; the policy names verlai/verl:t"),
+        (TAG, "own/verl:t", "verlai/verl:new", "verlai/verl:new", ""),
+    ],
+)
+def test_the_image_of_a_job(image: Image, site: str, asked: str, ordered: str, said: str) -> None:
+    made = site_in_image(SiteProfile(name="s", image=site, limitations=("Cold.",)), image, asked)
+    assert made.image == ordered
+    assert made.limitations[0] == "Cold."
+    assert [row for row in made.limitations[1:] if said in row] == list(made.limitations[1:])
+    assert bool(made.limitations[1:]) is bool(said)
+
+
+def test_a_setting_of_the_service_is_the_sites() -> None:
+    site = SiteProfile(name="s", image="own/verl:t")
+    assert with_image(site, "").image == "own/verl:t"
+    assert site_in_image(with_image(site, "other/verl:t"), PINNED).image == f"verlai/verl@{PIN}"
