@@ -151,7 +151,7 @@ def test_the_sentence_is_that_of_the_job_that_decides() -> None:
 
 def test_what_two_jobs_say_is_said_once() -> None:
     text = render_text(Card((PASSED, replace(PASSED, job_id="0-recompute"))))
-    assert text.count("- Save and resume are not exercised.") == 1
+    assert text.count("- all jobs: Save and resume are not exercised.") == 1
 
 
 def hostile(text: str, rows: int = 1) -> Verdict:

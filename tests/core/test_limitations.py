@@ -41,7 +41,7 @@ MANY = RepositoryState(name="bridge", root="$BRIDGE", commit="a" * 40, dirty=tup
 
 def said(record: Any = None, facts: LogFacts | None = None) -> tuple[str, ...]:
     case = make_case(record or make_record(), facts or make_facts())
-    return limitations.of(case, judge_criteria(case))
+    return tuple(limitation.text for limitation in limitations.of(case, judge_criteria(case)))
 
 
 def test_the_healthy_run_says_what_it_leaves_open() -> None:

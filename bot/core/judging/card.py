@@ -8,6 +8,7 @@ from bot.core.evidence import Evidence
 from bot.core.inert import markdown, one_line, sentence, summary
 from bot.core.judging import wording
 from bot.core.judging.deliverables import of_job_not_run, of_nothing_required, with_contract
+from bot.core.judging.left_open import OfJob, merged, paired
 from bot.core.judging.outcome import Deliverable, Result, Verdict
 from bot.core.parity.comparison_text import markdown_rows, verdict_of
 
@@ -126,9 +127,13 @@ def _key_line(item: Evidence) -> str:
 
 
 def limitations_of(card: Card) -> tuple[str, ...]:
-    """Remarks on the whole, then the limitations of every job, each once."""
-    rows = [*card.remarks, *(row for verdict in card.verdicts for row in verdict.limitations)]
-    return tuple(dict.fromkeys(rows))
+    """Remarks on the whole, then what the jobs leave open: each once, with its jobs where there are several."""
+    jobs = tuple(
+        OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), frozenset(verdict.shows))
+        for verdict in card.verdicts
+    )
+    named = len(card.verdicts) + len(card.not_run) > 1
+    return tuple(dict.fromkeys((*card.remarks, *merged(jobs, named=named))))
 
 
 def followups_of(card: Card) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
-from bot.core.record import ENVIRONMENT_FILE, IMPORTS_FILE, EndReason, Environment, ImportLine, RepositoryState
+from bot.core.record import ENVIRONMENT_FILE, IMPORTS_FILE, Check, EndReason, Environment, ImportLine, RepositoryState
 
 # Proven before the run in driver and Ray worker; the first two again from inside each training worker.
 MODULES = ("megatron.bridge", "megatron.core", "verl")
 RUN_MODULES = MODULES[:2]
 _REPOSITORY = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
+_PREFLIGHT = frozenset({Check.IMPORT_DRIVER, Check.IMPORT_WORKER})
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -21,13 +22,20 @@ def local_import(case: Case) -> Evidence:
     wrong = _wrong_import(case)
     if wrong is not None:
         return wrong
-    absent = checkout_gap(case) or _run_gap(case)
+    absent = _told_before(case) or checkout_gap(case) or _run_gap(case)
     if absent:
         return Evidence(Criterion.LOCAL_IMPORT, State.MISSING, absent, IMPORTS_FILE)
     proofs = [line for line in case.record.imports if line.role == "run" and line.module == "megatron.bridge"]
     count = len({line.pid for line in proofs})
     summary = f"{proofs[0].file} in the driver, a Ray worker and {count} process(es) of the run, each trainer included"
     return _evidence(State.MET, summary, proofs[0])
+
+
+def _told_before(case: Case) -> str:
+    """What preflight found of the place of a module: the path, and where it should have been."""
+    environment = case.record.environment
+    findings = environment.findings if environment else ()
+    return next((one.summary for one in findings if one.check in _PREFLIGHT and one.blocking and not one.ok), "")
 
 
 def checkout_gap(case: Case) -> str:

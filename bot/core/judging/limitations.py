@@ -6,41 +6,64 @@ from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.judging.config_proof import ACTOR
 from bot.core.judging.health import agreement_remark
+from bot.core.judging.left_open import Aspect, Limitation
 from bot.core.levels import Level
 from bot.core.signal import signal_limitations
 from bot.core.triage.hollow import constant_reward
 
-SIZES = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-)
+SIZES = {
+    "tensor_model_parallel_size": Aspect.TENSOR,
+    "pipeline_model_parallel_size": Aspect.PIPELINE,
+    "context_parallel_size": Aspect.CONTEXT,
+    "expert_model_parallel_size": Aspect.EXPERT,
+}
+_EAGER = "actor_rollout_ref.rollout.enforce_eager"
 _SHOWN_FILES = 20
 
 
-def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
+def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
+    plain = (*_host(case), *_remarks(case), *_end(case), *_noise(case))
     rows = [
         *_waived(case, evidence),
-        *_tests(case),
-        *_trees(case),
+        *(Limitation(text) for text in (*_tests(case), *_trees(case))),
         *_checkpoint(case),
         *_shape(case),
-        *_host(case),
-        *_remarks(case),
-        *_end(case),
-        *_noise(case),
+        *(Limitation(text) for text in plain if text),
     ]
-    return tuple(dict.fromkeys(row for row in rows if row))
+    by_text = {row.text: row for row in reversed(rows)}
+    return tuple(by_text[text] for text in dict.fromkeys(row.text for row in rows))
 
 
-def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[str]:
+def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Aspect, ...]:
+    """What a job that passed shows of what another one may leave open."""
+    met = {item.criterion for item in evidence if item.state is State.MET}
+    sizes = [] if case.job.level is not Level.PARALLELISM else [size for size in SIZES if _size(case, size) > 1]
+    chosen = case.job.checkpoint
+    found = (
+        (Aspect.BRIDGE_TESTS, Criterion.BRIDGE_TESTS in met),
+        (Aspect.PRETRAINED, not (chosen.dummy_config or chosen.random_weights)),
+        (Aspect.REWARD_MODEL, case.job.reward_model),
+        (Aspect.CUDA_GRAPHS, case.config_value(_EAGER) is False),
+        *((SIZES[size], True) for size in sizes),
+        (Aspect.SAVE_RESUME, Criterion.RESUMED in met),
+        (Aspect.LEARNING, Criterion.LEARNING_SIGNAL in met),
+    )
+    return tuple(aspect for aspect, shown in found if shown)
+
+
+def _size(case: Case, name: str) -> int:
+    value = case.config_value(f"{ACTOR}.{name}")
+    return value if isinstance(value, int) else 0
+
+
+def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
     """What was not demanded; metrics are only missed where a step was trained."""
     waived = [item for item in evidence if item.state is State.WAIVED]
     seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
     for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
-        yield _sentence(f"{item.summary[:1].upper()}{item.summary[1:]}")
+        tests = (Aspect.BRIDGE_TESTS,) if item.criterion is Criterion.BRIDGE_TESTS else ()
+        yield Limitation(_sentence(f"{item.summary[:1].upper()}{item.summary[1:]}"), tests)
 
 
 def _tests(case: Case) -> Iterable[str]:
@@ -57,30 +80,34 @@ def _trees(case: Case) -> Iterable[str]:
             yield f"{state.name} was tested with uncommitted changes: {files}{more}."
 
 
-def _checkpoint(case: Case) -> Iterable[str]:
+def _checkpoint(case: Case) -> Iterable[Limitation]:
     chosen = case.job.checkpoint
     if chosen.dummy_config or chosen.random_weights:
-        yield "Random weights: construction and training mechanics only, no compatibility of pretrained weights."
+        text = "Random weights: construction and training mechanics only, no compatibility of pretrained weights."
+        yield Limitation(text, (Aspect.PRETRAINED,))
     if not case.job.reward_model:
-        yield "Reward model disabled: reward-model serving is not exercised."
+        yield Limitation("Reward model disabled: reward-model serving is not exercised.", (Aspect.REWARD_MODEL,))
 
 
-def _shape(case: Case) -> Iterable[str]:
+def _shape(case: Case) -> Iterable[Limitation]:
     if not case.facts.configs:
         return
-    if case.config_value("actor_rollout_ref.rollout.enforce_eager") is True:
-        yield "enforce_eager is on: vLLM's CUDA graph capture is not exercised."
+    if case.config_value(_EAGER) is True:
+        yield Limitation("enforce_eager is on: vLLM's CUDA graph capture is not exercised.", (Aspect.CUDA_GRAPHS,))
     if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in SIZES):
-        yield "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
+        text = "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
+        yield Limitation(text, tuple(SIZES.values()))
     if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
-        yield "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+        yield Limitation(
+            "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+        )
     if case.job.level is Level.MEGATRON_FSDP and case.job.gpu_count == 1:
-        yield "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded."
+        yield Limitation("Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded.")
     if case.job.level is not Level.LEARNING_SIGNAL:
         steps = "One training step" if case.job.steps == 1 else f"{case.job.steps} training steps"
-        yield f"{steps}: no learning signal and no convergence is claimed."
+        yield Limitation(f"{steps}: no learning signal and no convergence is claimed.", (Aspect.LEARNING,))
     if case.job.level is not Level.SAVE_RESUME:
-        yield "Save and resume are not exercised."
+        yield Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
 
 
 def _host(case: Case) -> Iterable[str]:

@@ -85,5 +85,9 @@ class Verdict:
     reports: tuple[Report, ...] = ()
     figure: "SignalFigure | None" = None
     calls: tuple[str, ...] = ()
+    # For each limitation what another job may show of it, see `bot.core.judging.left_open`.
+    left_open: tuple[tuple[str, ...], ...] = ()
+    # What this job shows of what others may leave open, where it passed.
+    shows: tuple[str, ...] = ()
     # The criterion whose evidence decided, before the runs beside it were weighed; None where none did.
     decided_by: Criterion | None = None

@@ -10,6 +10,7 @@ from bot.core.judging.decide import blocking, decide, decide_run
 from bot.core.judging.deliverables import deliverables, of_unknown_job
 from bot.core.judging.health import HEALTH
 from bot.core.judging.level_criteria import OF_LEVEL
+from bot.core.judging.limitations import shown_by
 from bot.core.judging.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from bot.core.judging.same_failure import signature
 from bot.core.levels import Level
@@ -53,6 +54,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     evidence = judge_criteria(case)
     alone = decide(case, evidence)
     decision = weigh(case, alone)
+    open_ends = limitations.of(case, evidence)
     return Verdict(
         job_id=case.job.id,
         result=decision.result,
@@ -66,7 +68,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         repositories=wording.repositories(case.record) + wording.host(case.record),
         command=wording.command(case.record, started=case.started),
         key_lines=_key_lines(case, evidence, decision),
-        limitations=limitations.of(case, evidence),
+        limitations=tuple(limitation.text for limitation in open_ends),
         followups=_followups(case, evidence, decision),
         related=related_rows(case),
         alone=alone.result,
@@ -74,6 +76,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         reports=reports(case),
         figure=case_figure(case),
         calls=_calls(case, alone),
+        left_open=tuple(limitation.aspects for limitation in open_ends),
+        shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
         decided_by=alone.at.criterion if alone.at is not None else None,
     )
 

@@ -195,7 +195,7 @@ def variant_detail(job: Job, shown: str = "") -> str:
 
 def log_detail(name: str, line_count: int) -> str:
     """Where the log is and how long."""
-    return f"{name} ({line_count:,} lines)"
+    return f"$OUT/{name} ({line_count:,} lines)"
 
 
 _REPOSITORY = {"bridge": "Bridge repo", "verl": "verl repo", "megatron_lm": "Megatron-LM"}
@@ -257,10 +257,12 @@ def _container(environment: Environment) -> tuple[str, ...]:
 
 
 def command(record: Record, *, started: bool) -> str:
-    """The exact command as one shell line, or what it would have been."""
+    """The exact command as one shell line, with the variables that were set for it, or what it would have been."""
     if record.environment and record.environment.command:
         never = "" if started else " (never started)"
-        return f"{shlex.join(record.environment.command)}{never}"
+        variables = [f"{name}={value}" for name, value in sorted(record.environment.process.items())]
+        words = [*(["env", *variables] if variables else []), *record.environment.command]
+        return f"{shlex.join(words)}{never}"
     if record.job is None:
         return "unknown"
     return f"bash {record.job.script} ({'exact arguments not recorded' if started else 'never started'})"

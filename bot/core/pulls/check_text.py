@@ -15,6 +15,8 @@ from bot.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
 from bot.core.pulls.ledger import RunState
 from bot.core.pulls.verdict_parts import (
     VerdictDocument,
+    asked,
+    command_rows,
     curves,
     deliverables,
     key_lines,
@@ -113,7 +115,9 @@ def _how_it_ran(standing: Standing) -> str:
 
 
 def _table(verdict: VerdictDocument) -> Iterator[Block]:
-    rows = deliverables(verdict)
+    asked_for, rows = asked(verdict), deliverables(verdict)
+    if asked_for:
+        yield Block("", asked_for, "", 2_000)
     if rows:
         yield Block("", rows, "", 20_000)
 
@@ -139,9 +143,9 @@ def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
     beside = texts(verdict, "related")
     if beside:
         yield folded_text("Runs beside this run", beside, 8_000)
-    command = verdict.get("command")
-    if isinstance(command, str) and command:
-        yield folded_text("Command", (one_line(command, 12_000),), 14_000)
+    command = command_rows(verdict)
+    if command:
+        yield folded_text("Command", command, 14_000)
 
 
 def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:

@@ -12,12 +12,24 @@ from typing import Any
 
 from bot.core.blocks import Block, fit, folded, folded_text
 from bot.core.inert import code, markdown, one_line, sentence, summary
+from bot.core.judging.left_open import merged
 from bot.core.judging.outcome import Result
 from bot.core.planning.plan import Plan
 from bot.core.pulls.ledger import Override, Run, RunState
 from bot.core.pulls.overrides import Uncounted
 from bot.core.pulls.reasons_text import reason_blocks
-from bot.core.pulls.verdict_parts import curves, deliverables, key_lines, links, parsed, texts, verdict_sentence
+from bot.core.pulls.verdict_parts import (
+    asked,
+    command_rows,
+    curves,
+    deliverables,
+    key_lines,
+    left_open,
+    links,
+    parsed,
+    texts,
+    verdict_sentence,
+)
 
 # First in every card; only a comment of our own App that starts with it is taken for ours.
 MARKER = "<!-- verl-e2e:card:v1 -->"
@@ -205,7 +217,7 @@ def _minutes(row: JobRow) -> str:
 def _folds(card: PullCard) -> Iterable[Block]:
     """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
     yield from _of_jobs(card)
-    yield from _bullets("Limitations", _each_once(card, "limitations"), 7_000)
+    yield from _bullets("Limitations", _limitations(card), 7_000)
     yield from _bullets("Follow-ups", _each_once(card, "followups"), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:
@@ -220,20 +232,30 @@ def _folds(card: PullCard) -> Iterable[Block]:
 
 def _of_jobs(card: PullCard) -> Iterable[Block]:
     judged = [row for row in card.jobs if row.verdict]
-    share = max(700, 9_000 // max(1, len(judged)))
+    share = max(700, 7_000 // max(1, len(judged)))
     for row in judged:
         title = summary(row.job_id, 80)
         table = deliverables(row.verdict)
         if table:
-            yield folded(f"Deliverables of {title}", table, share)
+            yield folded(f"Deliverables of {title}", (*asked(row.verdict), "", *table), share)
         drawn = tuple(curves(row.verdict))
         if drawn:
             yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
+        command = command_rows(row.verdict)
+        if command:
+            yield folded_text(f"Command of {title}", command, min(share, 2_500))
 
 
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
     if rows:
         yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(one, 500)}" for one in rows), share)
+
+
+def _limitations(card: PullCard) -> tuple[str, ...]:
+    """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
+    passed = {row.job_id for row in card.jobs if row.standing is Standing.PASS}
+    jobs = [left_open(row.job_id, row.verdict, passed=row.job_id in passed) for row in card.jobs if row.verdict]
+    return merged(jobs, named=len(card.jobs) > 1)
 
 
 def _each_once(card: PullCard, key: str) -> tuple[str, ...]:

@@ -6,14 +6,18 @@ the expected shape is left out.
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bot.core.evidence import Criterion
 from bot.core.inert import markdown, one_line, sentence
+from bot.core.judging.left_open import OfJob, paired
 
 VerdictDocument = Mapping[str, Any]
 _MAX_LINK = 500
+MAX_COMMAND = 12_000
+_COMMAND_WIDTH = 150
 # A page of our documentation, which lies beside none of the code that is tested.
 _OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
 _LINK_SIGNS = frozenset(":/._-?=&%#~")
@@ -37,6 +41,41 @@ def texts(document: VerdictDocument, key: str) -> tuple[str, ...]:
 def verdict_sentence(text: str, limit: int = 1000) -> str:
     """A sentence of a verdict for somebody in another repository: a document of ours is named as one of ours."""
     return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
+
+
+def left_open(job_id: str, document: VerdictDocument, *, passed: bool) -> OfJob:
+    """What the job of a verdict leaves open, and what it shows where it passed."""
+    listed = document.get("left_open")
+    aspects = [texts({"of": one}, "of") for one in listed] if isinstance(listed, list) else []
+    shows = frozenset(texts(document, "shows")) if passed else frozenset()
+    return OfJob(job_id, paired(texts(document, "limitations"), aspects), shows)
+
+
+def asked(document: VerdictDocument) -> tuple[str, ...]:
+    """What was asked for and which model was trained, as rows of Markdown; empty where the verdict does not say."""
+    named = (("Requested coverage", "coverage"), ("Checkpoint/config", "checkpoint"))
+    found = ((title, document.get(key)) for title, key in named)
+    return tuple(f"**{title}:** {markdown(value, 600)}  " for title, value in found if isinstance(value, str) and value)
+
+
+def command_rows(document: VerdictDocument) -> tuple[str, ...]:
+    """The command in lines that a shell takes as one, for a fence; empty where the verdict has none."""
+    command = document.get("command")
+    if not isinstance(command, str) or not command:
+        return ()
+    shown = one_line(command, MAX_COMMAND)
+    try:
+        words = [shlex.quote(word) for word in shlex.split(shown)]
+    except ValueError:
+        return (shown,)
+    if shlex.join(shlex.split(shown)) != shown:
+        return (shown,)
+    lines = [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) >= _COMMAND_WIDTH:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return (*(f"{line} \\" for line in lines[:-1]), lines[-1])
 
 
 def rows_of(document: VerdictDocument, key: str) -> tuple[Mapping[str, Any], ...]:

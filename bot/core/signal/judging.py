@@ -21,6 +21,7 @@ from bot.core.signal.curves import (
 )
 from bot.core.signal.figure import SignalFigure, signal_figure
 from bot.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
+from bot.core.signal.rewards import length_free_reward
 from bot.core.signal.sparkline import sparkline
 
 _SHORT = ((REWARD, "reward"), (POLICY_LOSS, "loss"), (ACTOR_GRADIENT, "grad"), (KL, "KL"), (ENTROPY, "entropy"))
@@ -74,16 +75,16 @@ def case_options(case: Case) -> SignalOptions:
     """What the job asks of its evidence.
 
     Random weights know no end of a response, and a job may switch the end off: then every response is cut by the
-    length limit, by design, and the share says nothing.
+    length limit, by design. That says nothing as long as the reward does not depend on the length.
     """
-    chosen = case.job.checkpoint
-    endless = (
-        chosen.random_weights
-        or chosen.dummy_config is not None
-        or case.config_value("actor_rollout_ref.rollout.ignore_eos") is True
-    )
-    stated = 1.0 if endless else SignalOptions().max_cap_share
-    return SignalOptions(requested_steps=case.job.steps, max_cap_share=stated)
+    chosen, reward = case.job.checkpoint, length_free_reward(case.job)
+    random = chosen.random_weights or chosen.dummy_config is not None
+    endless = random or case.config_value("actor_rollout_ref.rollout.ignore_eos") is True
+    if not endless or not reward:
+        return SignalOptions(requested_steps=case.job.steps)
+    why = "random weights end no response" if random else "the job lets no response end"
+    waived = f"{why}, and the reward {reward} does not depend on the length"
+    return SignalOptions(requested_steps=case.job.steps, max_cap_share=1.0, cap_waived=waived)
 
 
 def sparklines(case: Case) -> str:

@@ -33,6 +33,8 @@ class SignalOptions:
     min_steps: int = 10
     requested_steps: int | None = None
     max_cap_share: float = 0.5
+    # Why the share says nothing where `max_cap_share` is 1; it stands beside the share.
+    cap_waived: str = ""
     rise: Rule = field(default_factory=Rule)
     fall: Rule = field(default_factory=lambda: Rule(bars=(Bar(0.005, 7.0),)))
 
@@ -158,7 +160,7 @@ def signal_report(
         trend=found.trend,
         stuck=found.stuck,
         weak=_weak(trained, options),
-        remarks=_remarks(found, trained, comparisons),
+        remarks=_remarks(found, trained, comparisons, options),
         baselines=tuple(_of_baseline(run, options) for run in baseline),
         comparisons=comparisons,
     )
@@ -267,11 +269,14 @@ def _weak(trained: Sequence[Step], options: SignalOptions) -> tuple[str, ...]:
     return (f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may",)
 
 
-def _remarks(found: _Finding, trained: Sequence[Step], comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+def _remarks(
+    found: _Finding, trained: Sequence[Step], comparisons: Sequence[Comparison], options: SignalOptions
+) -> tuple[str, ...]:
     rows = []
     share = cap_share(trained)
     if found.outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
-        rows.append(f"{share:.0%} of the responses end at the length cap")
+        waived = f": {options.cap_waived}" if options.cap_waived else ""
+        rows.append(f"{share:.0%} of the responses end at the length cap{waived}")
     for one in comparisons:
         if one.standing in (Standing.ABOVE, Standing.BELOW) and one.gap is not None:
             change = one.gap.end - one.gap.start

@@ -141,17 +141,27 @@ def test_an_earlier_fault_of_health_comes_first() -> None:
     assert judged(steps).stage is Stage.TRAIN_STEP
 
 
+REWARD = ("reward.custom_reward_function.path=$VERL_E2E/runners/rewards.py", "reward.custom_reward_function.name=")
+OURS = (REWARD[0], f"{REWARD[1]}digit_share")
+
+
 @pytest.mark.parametrize(
-    ("checkpoint", "config", "result"),
+    ("checkpoint", "config", "overrides", "result"),
     [
-        (None, {}, Result.PASS),
-        (Checkpoint(model_id="x", dummy_config="dummy.json"), {}, Result.PASS),
-        (REAL, {}, Result.BLOCKED),
-        (REAL, {"actor_rollout_ref.rollout.ignore_eos": True}, Result.PASS),
+        (None, {}, OURS, Result.PASS),
+        (Checkpoint(model_id="x", dummy_config="dummy.json"), {}, OURS, Result.PASS),
+        (REAL, {}, OURS, Result.BLOCKED),
+        (REAL, {"actor_rollout_ref.rollout.ignore_eos": True}, OURS, Result.PASS),
+        (None, {}, (), Result.BLOCKED),
+        (REAL, {"actor_rollout_ref.rollout.ignore_eos": True}, (), Result.BLOCKED),
+        (None, {}, (REWARD[0], f"{REWARD[1]}another"), Result.BLOCKED),
+        (None, {}, ("reward.custom_reward_function.path=/x/runners/rewards.py", OURS[1]), Result.BLOCKED),
+        (None, {}, (OURS[1],), Result.BLOCKED),
+        (None, {}, (*OURS, "reward.custom_reward_function.path=/own/length.py"), Result.BLOCKED),
     ],
 )
-def test_responses_at_the_cap_are_weak_where_they_could_end(
-    checkpoint: Checkpoint | None, config: dict[str, object], result: Result
+def test_responses_at_the_cap_are_weak_unless_none_could_end_and_the_reward_knows_no_length(
+    checkpoint: Checkpoint | None, config: dict[str, object], overrides: tuple[str, ...], result: Result
 ) -> None:
     steps = run_of(noisy(0, 0.3), response_length__clip_ratio=0.98)
     given = {"checkpoint": checkpoint} if checkpoint else {}
@@ -161,17 +171,22 @@ def test_responses_at_the_cap_are_weak_where_they_could_end(
             "trainer.val_before_train": True,
             "trainer.test_freq": 10,
             "actor_rollout_ref.actor.optim.lr": 0.0001,
+            **dict(row.split("=") for row in overrides),
             **config,
         }
     )
     found = facts(steps)
-    verdict = judge(make_record(job=job(**given)), make_facts(**{**_fields(found), "configs": (printed,)}))
+    asked = job(**given)
+    asked = asked.model_copy(update={"overrides": (*asked.overrides, *overrides)})
+    verdict = judge(make_record(job=asked), make_facts(**{**_fields(found), "configs": (printed,)}))
     assert verdict.result is result
     if result is Result.BLOCKED:
         assert verdict.cause == "weak evidence: 98% of the responses end at the length cap, at most 50% may"
         assert "learning-signal passed" not in render_text(Card((verdict,))).lower()
     else:
-        assert "98% of the responses end at the length cap." in verdict.limitations
+        why = "the job lets no response end" if checkpoint is REAL else "random weights end no response"
+        said = f"{why}, and the reward digit_share does not depend on the length"
+        assert f"98% of the responses end at the length cap: {said}." in verdict.limitations
 
 
 def _fields(found: Any) -> dict[str, Any]:

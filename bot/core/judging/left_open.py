@@ -1,0 +1,74 @@
+"""What runs leave open: each limitation with its jobs, and without what another job that passed has shown."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Aspect(StrEnum):
+    """Something that one job can leave open and another one show."""
+
+    BRIDGE_TESTS = "focused Bridge tests"
+    PRETRAINED = "pretrained weights"
+    REWARD_MODEL = "a reward model"
+    CUDA_GRAPHS = "CUDA graph capture"
+    TENSOR = "tensor parallelism"
+    PIPELINE = "pipeline parallelism"
+    CONTEXT = "context parallelism"
+    EXPERT = "expert parallelism"
+    SAVE_RESUME = "save and resume"
+    LEARNING = "a learning signal"
+
+
+@dataclass(frozen=True, slots=True)
+class Limitation:
+    """One sentence on what a verdict does not show."""
+
+    text: str
+    # What of it another job may show; empty where none can.
+    aspects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OfJob:
+    """What one judged job leaves open, and what it shows where it passed."""
+
+    job_id: str
+    limitations: tuple[Limitation, ...]
+    # Empty for a job that did not pass.
+    shows: frozenset[str] = frozenset()
+
+
+def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limitation, ...]:
+    """The limitations of a verdict from its two lists; a verdict of an earlier version has no aspects."""
+    known = [*aspects[: len(texts)], *[()] * (len(texts) - len(aspects))]
+    return tuple(Limitation(text, tuple(found)) for text, found in zip(texts, known, strict=True))
+
+
+def merged(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
+    """Each limitation once, with the jobs that it is of where `named`; gone where jobs that passed show all of it.
+
+    Of one that they show in part is said which part they show.
+    """
+    holders: dict[Limitation, list[str]] = {}
+    for job in jobs:
+        for limitation in job.limitations:
+            holders.setdefault(limitation, []).append(job.job_id)
+    return tuple(dict.fromkeys(_row(one, ids, jobs, named) for one, ids in holders.items() if not _is_shown(one, jobs)))
+
+
+def _is_shown(limitation: Limitation, jobs: Iterable[OfJob]) -> bool:
+    shown = {aspect for job in jobs for aspect in job.shows}
+    return bool(limitation.aspects) and shown.issuperset(limitation.aspects)
+
+
+def _row(limitation: Limitation, ids: list[str], jobs: Sequence[OfJob], named: bool) -> str:
+    parts = [f"{job.job_id} shows {', '.join(found)}" for job in jobs if (found := _part(limitation, job))]
+    text = f"{limitation.text.rstrip('.')}; {'; '.join(parts)}." if parts else limitation.text
+    every = len(jobs) > 1 and len(set(ids)) == len({job.job_id for job in jobs})
+    who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
+    return f"{who}: {text}" if named else text
+
+
+def _part(limitation: Limitation, job: OfJob) -> tuple[str, ...]:
+    return tuple(str(aspect) for aspect in limitation.aspects if aspect in job.shows)

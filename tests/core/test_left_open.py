@@ -1,0 +1,97 @@
+"""A limitation keeps its jobs, and is not said of the whole where another job that passed shows it."""
+
+import pytest
+
+from bot.core.judging.card import Card, NotRun, limitations_of, render_text
+from bot.core.judging.left_open import Aspect, Limitation, OfJob, merged, paired
+from bot.core.judging.outcome import Verdict
+from bot.core.pulls.card_of_pull import card_of
+from bot.core.pulls.check_text import job_text
+from bot.core.pulls.conduct import conduct
+from bot.core.pulls.pull_card import render
+from tests.core.builders import judged
+from tests.core.judged import judged as recorded
+from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_situation
+
+RESUME = Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
+SIZES = Limitation("All parallel sizes are 1.", (Aspect.TENSOR, Aspect.PIPELINE, Aspect.CONTEXT))
+SHORT = Limitation("Prompts are short.")
+
+
+def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) -> OfJob:
+    return OfJob(job_id, limitations, frozenset(map(str, shows)))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "told"),
+    [
+        ((of("0-a", RESUME), of("1-b", shows=(Aspect.SAVE_RESUME,))), ()),
+        ((of("0-a", RESUME), of("1-b")), ("0-a: Save and resume are not exercised.",)),
+        ((of("0-a", RESUME), of("2-b", RESUME)), ("all jobs: Save and resume are not exercised.",)),
+        ((of("0-a", RESUME), of("2-b", RESUME), of("3-c")), ("0-a, 2-b: Save and resume are not exercised.",)),
+        (
+            (of("0-a", SIZES), of("2-b", shows=(Aspect.TENSOR, Aspect.PIPELINE))),
+            ("0-a: All parallel sizes are 1; 2-b shows tensor parallelism, pipeline parallelism.",),
+        ),
+        ((of("0-a", SIZES), of("2-b", shows=(Aspect.TENSOR, Aspect.PIPELINE, Aspect.CONTEXT))), ()),
+        ((of("0-a", SHORT), of("1-b", shows=tuple(Aspect))), ("0-a: Prompts are short.",)),
+    ],
+)
+def test_what_several_jobs_leave_open(jobs: tuple[OfJob, ...], told: tuple[str, ...]) -> None:
+    assert merged(jobs) == told
+    assert merged(tuple(reversed(jobs)), named=True) is not None
+
+
+def test_one_job_alone_needs_no_name() -> None:
+    assert merged((of("0-a", RESUME, SHORT),), named=False) == (RESUME.text, SHORT.text)
+
+
+def test_a_verdict_of_an_earlier_version_has_no_aspects() -> None:
+    assert paired(("a", "b"), ()) == (Limitation("a"), Limitation("b"))
+    assert paired(("a", "b"), (("x",),)) == (Limitation("a", ("x",)), Limitation("b"))
+    assert paired(("a",), (("x",), ("y",))) == (Limitation("a", ("x",)),)
+
+
+def test_a_passed_resume_takes_away_what_level_0_leaves_open() -> None:
+    for text in (shown_card(*PASSED), render_text(Card(tuple(map(recorded, PASSED))))):
+        assert "Save and resume are not exercised" not in text
+        assert "0-lora-ddp: One training step" in text
+    assert "0-lora-ddp: Save and resume are not exercised" in shown_card(PASSED[0])
+    # The job's own check still says what that job leaves open.
+    assert "Save and resume are not exercised" in shown_checks(*PASSED)[1].text
+
+
+def test_a_resume_that_did_not_pass_shows_nothing() -> None:
+    verdict = judged(tests=None, imports=())
+    assert verdict.shows == ()
+    assert "Save and resume are not exercised." in verdict.limitations
+
+
+def test_a_card_with_a_job_that_did_not_run_names_the_one_that_did() -> None:
+    verdict: Verdict = judged()
+    told = limitations_of(Card((verdict,), (NotRun("1-resume", "Level 1", "level 0 did not pass"),)))
+    assert all(row.startswith("0-lora-ddp: ") for row in told)
+    assert limitations_of(Card((verdict,))) == verdict.limitations
+
+
+def test_the_comment_says_what_was_asked_for_and_how_to_repeat_it() -> None:
+    text = shown_card(*PASSED)
+    for job_id in ("0-lora-ddp", "1-resume"):
+        fold = text.split(f"<summary>Deliverables of {job_id}</summary>")[1].split("</details>")[0]
+        assert "**Requested coverage:** Level " in fold
+        assert "**Checkpoint/config:** MODEL" in fold
+        command = text.split(f"<summary>Command of {job_id}</summary>")[1].split("</details>")[0]
+        assert "env ALL_OFFLOAD=False" in command
+        assert "run_ppo_trainer_megatron.sh" in command
+    situation = shown_situation(*FAILED)
+    steps = conduct(situation)
+    assert len(render(card_of(situation, steps))) < 60_000
+    words = job_text(steps.standings[0])
+    assert "**Checkpoint/config:**" in words.summary
+
+
+def test_a_run_from_a_wrong_path_names_the_path_and_where_it_should_have_been() -> None:
+    verdict = recorded("level0-other-bridge-on-path")
+    (line,) = (row for row in verdict.deliverables if row.name == "Local Bridge import in verl")
+    assert "/opt/other/src/megatron/bridge/__init__.py" in line.detail
+    assert "expected below $WORK/bridge/src" in line.detail
