@@ -18,7 +18,13 @@ from tests.core.logs import recorded
 FAULTS = Path(__file__).resolve().parents[1] / "fixtures" / "triage-blame.jsonl"
 SHAPES = ("plain", "ray", "chained", "logged")
 H = "Traceback (most recent call last):"
-CAUSE = "\nThe above exception was the direct cause of the following exception:\n"
+CAUSE = ("", "The above exception was the direct cause of the following exception:", "")
+# Where the standard library raises what a library then wraps; anything else comes from a socket.
+INNER = {
+    "json.": "json/decoder.py:raw_decode",
+    "FileNotFoundError": "pathlib.py:open",
+    "subprocess.": "subprocess.py:check_call",
+}
 IP = "(pid=7470, ip=192.0.2.2)"
 
 
@@ -121,9 +127,12 @@ def _frames(calls: tuple[str, ...]) -> list[str]:
 def _raise(fault: Fault, calls: tuple[str, ...]) -> list[str]:
     """The traceback below its header; a library's cause stands before the error that wraps it."""
     if fault.cause is None:
-        return [*_frames((*calls, *fault.tail)), fault.raised]
-    cause = [*_frames((*fault.tail[:1], "socket.py:create_connection")), f"{fault.cause[0]}: {fault.cause[1]}"]
-    return [*cause, CAUSE, H, *_frames((*calls, *fault.tail)), fault.raised]
+        return [*_frames((*calls, *fault.tail)), *fault.raised.split("\n")]
+    inner = next(
+        (call for kind, call in INNER.items() if fault.cause[0].startswith(kind)), "socket.py:create_connection"
+    )
+    cause = [*_frames((*fault.tail[:1], inner)), f"{fault.cause[0]}: {fault.cause[1]}"]
+    return [*cause, *CAUSE, H, *_frames((*calls, *fault.tail)), *fault.raised.split("\n")]
 
 
 def _plain(fault: Fault, place: Place) -> list[str]:
@@ -148,8 +157,8 @@ def _ray(fault: Fault, place: Place) -> list[str]:
 
 def _chained(fault: Fault, place: Place) -> list[str]:
     """What the library raised, and an error of the project around it."""
-    wrapper = f"RuntimeError: rank 0 failed: {fault.message.split('.', 1)[0]}"
-    return [H, *_raise(fault, place.frames), CAUSE, H, *_frames(place.frames[:2]), wrapper]
+    wrapper = f"RuntimeError: rank 0 failed: {fault.message.split('.', 1)[0].split(chr(10), 1)[0]}"
+    return [H, *_raise(fault, place.frames), *CAUSE, H, *_frames(place.frames[:2]), wrapper]
 
 
 def _logged(fault: Fault, place: Place) -> list[str]:

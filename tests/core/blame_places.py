@@ -68,7 +68,7 @@ PLACES = {
     ),
     "from_pretrained": Place(
         "bridge_provider",
-        1176,
+        1177,
         WORKER,
         "WorkerDict.actor_rollout_reset",
         (
