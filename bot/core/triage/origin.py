@@ -58,6 +58,7 @@ _TOKENIZERS = re.compile(r"(?:^|/)(?:transformers|tokenizers|sentencepiece)/")
 # What the readers of tokenizers and models raise for a file that they cannot read.
 _READING = frozenset({"Exception", "OSError", "RuntimeError"})
 _HANDLES = re.compile(r"multiprocessing/(?:reduction|resource_sharer)\.py:\w+$")
+_PIPE = re.compile(r"multiprocessing/connection\.py:\w+$")
 _FORKED = re.compile(r"re-initialize CUDA in forked")
 # Programs without codes, by the text that their source holds.
 _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
@@ -148,6 +149,8 @@ def _raised_in(error: LoggedError, below: str) -> Origin | None:
     innermost = error.calls[-1] if error.calls else ""
     if _LAZY_CUDA.search(innermost):
         return None if _FORKED.search(error.message) else Origin.DEVICE_SETUP
+    if error.kind == "EOFError" and _PIPE.search(innermost):
+        return Origin.PEER
     if error.kind in _READING and _TOKENIZERS.search(innermost):
         return Origin.MODEL_FILES if error.kind != "RuntimeError" or "sentencepiece/" in innermost else None
     return Origin.HOST_LIMITS if _HANDLES.search(innermost) else services.of_frames(error.message, below)

@@ -18,6 +18,7 @@ _TRACKER_CLASS, _HUB_CLASS, _NET_CLASS = (re.compile(rf"^(?:{names})\.") for nam
 _NOT_FOR_US = re.compile(
     r"(?:(?:Repository|Revision|RemoteEntry|Bucket)NotFound|GatedRepo|DisabledRepo|HFValidation|NotExist)Error$"
 )
+_NO_HUB = re.compile(r"\.(?:StrictDataclass\w*|ValidationError|Safetensors\w*|NotASafetensorsRepoError|DDUF\w*)$")
 _BARE_HUB = re.compile(r"^(?:OfflineModeIsEnabled|HubUnreachable)$")
 # A class of any other package whose name is that of a service's failure, or that reports an HTTP status. The packages
 # of the run itself use such names for other things.
@@ -46,10 +47,11 @@ _OWN_SERVER = re.compile(
 _HUB_HOST = re.compile(r"huggingface\.co|\bhf\.co\b|hf-mirror\.|modelscope\.c")
 
 _TRACKER_FRAME = re.compile(rf"verl/utils/tracking\.py:|(?:^|/)(?:{_TRACKERS})/", re.MULTILINE)
-_HUB_FRAME = re.compile(rf"(?:^|/)(?:{_HUBS})/", re.MULTILINE)
+# What checks configurations and writes shards belongs to the hub's library, but asks no hub.
+_HUB_FRAME = re.compile(rf"(?:^|/)(?:{_HUBS})/(?!dataclasses\.py|serialization/)", re.MULTILINE)
 _NET_FRAME = re.compile(
-    r"(?:^|/)(?:requests|urllib3?|http|httpx|httpcore|aiohttp|botocore|s3transfer|s3fs|gcsfs|fsspec|grpc|openai)/"
-    r"|(?:^|/)(?:socket|ssl)\.py:",
+    r"^(?!.*(?:vllm|sglang|torch|ray)/)(?:.*/)?(?:requests|urllib3?|httpx|httpcore|aiohttp|botocore|s3transfer|s3fs|gcsfs"
+    r"|fsspec|grpc|openai)/|(?:^|/)(?:socket|ssl|http/client)\.py:",
     re.MULTILINE,
 )
 # Below these frames the hub gives data or a reward model, no model under test: the frames say the stage.
@@ -67,7 +69,7 @@ def of_class(kind: str, message: str) -> Origin | None:
         return Origin.TRACKER
     if _NOT_FOR_US.search(kind):
         return Origin.MODEL_FILES
-    hub = _HUB_CLASS.match(kind) is not None or _BARE_HUB.match(kind) is not None
+    hub = (_HUB_CLASS.match(kind) or _BARE_HUB.match(kind)) is not None and not _NO_HUB.search(kind)
     if not hub and not _NET_CLASS.match(kind) and not _of_a_service(kind, message):
         return None
     if _WRONG_CALL.search(kind) or _WRONG_REQUEST.search(message):
