@@ -1,5 +1,6 @@
 """The verbs that say what a run or a log shows: judge, triage, card."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,21 +52,28 @@ def _not_run_text(job: "NotRun") -> str:
 @click.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @click.option("--explain", is_flag=True, help="Show the phase timeline, the candidates and the rule that decided.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, also with --explain.")
-def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
-    """Say of each bare log where it ended and why, one JSON line each; `-` reads standard input.
+@click.option(
+    "--json/--text",
+    "as_json",
+    default=None,
+    help="JSON lines, or text for a person. Without either: text on a terminal and with --explain, else JSON lines.",
+)
+def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int:
+    """Say of each bare log where it ended and why; `-` reads standard input.
 
-    Plain, .gz, .xz and .zst are read alike; with --explain a run folder may be given too. `pass` means only that
-    the requested steps completed with no unexplained error: it is never a verdict.
+    On a terminal the answer is text, otherwise one JSON line for each log. Plain, .gz, .xz and .zst are read alike;
+    with --explain a run folder may be given too. `pass` means only that the requested steps completed with no
+    unexplained error: it is never a verdict.
 
     A log that cannot be read is named on standard error; the others are judged all the same, and the exit code is 2.
 
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
     code = 0
+    wants_json = as_json if as_json is not None else not (explain or (sys.stdout is not None and sys.stdout.isatty()))
     for name in logs:
         try:
-            _triage(name, explain=explain, as_json=as_json)
+            _triage(name, explain=explain, as_json=wants_json)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -75,13 +83,15 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool) -> int:
 
 def _triage(name: str, *, explain: bool, as_json: bool) -> None:
     from bot.core.judging.documents import triage_line
+    from bot.core.triage.report import triage_text
     from bot.core.triage.triage import triage as triage_facts
     from bot.wiring import folders as wiring
 
     if explain:
         _explain(name, as_json=as_json)
     else:
-        click.echo(triage_line(name, triage_facts(wiring.log_facts(name))))
+        answer = triage_facts(wiring.log_facts(name))
+        click.echo(triage_line(name, answer) if as_json else triage_text(name, answer) + "\n")
 
 
 def _explain(name: str, *, as_json: bool) -> None:

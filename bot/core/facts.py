@@ -83,6 +83,19 @@ class Worker:
     built_model: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback, as the log prints it."""
+
+    path: str
+    """The file, at most 500 characters."""
+    line: int
+    """The line of that file, from 1."""
+    function: str
+    source: str = ""
+    """The source line, where the log prints it."""
+
+
 class Record(StrEnum):
     """Who printed a traceback: nobody but Python itself (`RAISED`), or a program that had caught the exception."""
 
@@ -126,6 +139,10 @@ class LoggedError:
     repeated: bool = False
     record: Record = Record.RAISED
     """How the traceback was printed."""
+    frame: Frame | None = None
+    """The innermost frame in Megatron-Bridge, Megatron-LM or verl; None when the log shows none."""
+    full_message: str = ""
+    """The whole message with its line feeds, at most 4,000 characters; `message` is the beginning in one line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,6 +318,8 @@ def test_the_json_line_has_exactly_the_promised_keys() -> None:
         "line",
         "excerpt",
         "residual_noise",
+        "frame",
+        "message",
         "run",
         "other_runs",
     ]

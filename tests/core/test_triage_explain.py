@@ -139,5 +139,5 @@ def test_nothing_to_explain_is_said() -> None:
 def test_the_json_begins_with_the_keys_of_triage() -> None:
     told = explain(scan([recorded("level0-pass")]))
     shown = explain_json("a.log", told)
-    assert list(shown)[:9] == list(triage_json("a.log", told.answer))
-    assert list(shown)[9:] == ["rule", "decided", "mend", "runs", "phases", "candidates"]
+    assert list(shown)[:11] == list(triage_json("a.log", told.answer))
+    assert list(shown)[11:] == ["rule", "decided", "mend", "runs", "phases", "candidates"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,25 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> N
     missing, image = done.stderr.splitlines()
     assert missing == f"verl-e2e: {tmp_path}/missing.log: there is no such file. Check the path."
     assert "image.log: this is a PNG image, not a console log." in image
+
+
+def on_a_terminal(*arguments: object) -> str:
+    """What the program prints with a pseudo terminal as its standard output."""
+    leader, follower = pty.openpty()
+    argv = [sys.executable, "-m", "bot", "triage", *map(str, arguments)]
+    done = subprocess.run(argv, stdout=follower, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    os.close(follower)
+    with os.fdopen(leader, "rb") as terminal:
+        shown = os.read(terminal.fileno(), 1 << 16).decode()
+    assert done.returncode == 0
+    return shown.replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_text_and_a_pipe_gets_json_lines() -> None:
+    text = triage("--text", LOG).stdout
+    assert text.startswith(f"{LOG}: blocked in data\n  the data set cannot be used")
+    assert "  log:    line 1211: " in text
+    assert on_a_terminal(LOG) == text
+    (row,) = (json.loads(line) for line in triage(LOG).stdout.splitlines())
+    assert json.loads(on_a_terminal("--json", LOG)) == row
+    assert row["frame"]["function"] == "_read_files_and_tokenize"

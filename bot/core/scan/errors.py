@@ -6,6 +6,7 @@ from dataclasses import replace
 from bot.core.facts import LoggedError, Record
 from bot.core.log import FOLDED, Line
 from bot.core.scan.literals import Literal
+from bot.core.scan.messages import MAX_TEXT
 from bot.core.scan.records import record_of
 from bot.core.scan.traceback import MAX_FRAMES, Chain
 from bot.core.stages import Stage
@@ -67,8 +68,15 @@ class ErrorBook:
                 secondary=_is_secondary(literal.name, line.text),
                 soft=literal.soft,
                 record=_of_lone(line.text),
+                full_message=line.text.strip()[:MAX_TEXT],
             )
         )
+
+    def explain(self, line: int, message: str) -> None:
+        """The error at `line` has a longer message."""
+        for index, error in enumerate(self._errors):
+            if error.at.line == line:
+                self._errors[index] = replace(error, full_message=message)
 
     def add(self, error: LoggedError) -> None:
         """An error that was read whole; one that is known already is counted."""
@@ -117,6 +125,8 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         driver=driver or (not line.source and (remote or any("main_ppo.py" in call for call in calls))),
         secondary=_is_secondary(root.kind, root.message),
         repeated=line.source.endswith(FOLDED),
+        frame=chain.frame(),
+        full_message=str(root.text),
     )
 
 
@@ -137,6 +147,8 @@ def fold(known: LoggedError, again: LoggedError) -> LoggedError:
         frames=longer.frames,
         chain=longer.chain or known.chain,
         record=min(known.record, again.record, key=list(Record).index),
+        frame=longer.frame or known.frame or again.frame,
+        full_message=max(known.full_message, again.full_message, key=len),
     )
 
 

@@ -21,6 +21,7 @@ from bot.core.resolved_config import ConfigCollector, lora_rank
 from bot.core.scan.builds import BuildBook
 from bot.core.scan.errors import ErrorBook, error_of
 from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
+from bot.core.scan.messages import LoneMessage
 from bot.core.scan.progress import RunBook, StepReader
 from bot.core.scan.records import record_above
 from bot.core.scan.refusals import refuses
@@ -32,10 +33,14 @@ MAX_SMALL = 256
 MAX_WORKERS = 2048
 MAX_OPEN = 512
 OPEN_WINDOW = 256
-EXPIRE_EVERY = 32
+# A traceback whose exception was read waits for no more than a link to the next one.
+SETTLED_WINDOW = 40
+EXPIRE_EVERY = 16
 # Lone lines after which a run cannot go on, whatever its driver waits for.
 DEADLY = frozenset({"EngineDeadError", "CollectiveTimeout"})
 
+# Lone lines below which the program says more.
+MULTILINE = frozenset({"ConfigCompositionException", "MissingConfigException", "OverrideParseException"})
 Another = Callable[[Line, Sequence[Literal]], None]
 Before = Callable[[], Iterable[Line]]
 
@@ -82,6 +87,7 @@ class FactBook:
         self._driver_next = False
         self._ignored: set[str] = set()
         self._dead: LoggedError | None = None
+        self._lone_message: LoneMessage | None = None
         self._handlers: dict[Mark, Callable[[Literal, Line], None]] = {
             Mark.STAGE: self._stage,
             Mark.DRIVER: self._driver,
@@ -108,12 +114,14 @@ class FactBook:
     @property
     def is_open(self) -> bool:
         """Whether every next line must be decoded: a traceback or a configuration is not finished."""
-        return bool(self._open) or self._collector is not None
+        return bool(self._open) or self._collector is not None or self._lone_message is not None
 
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
         """Learn from one line and the literals that it holds."""
         if self._collector is not None:
             self._collect(line)
+        if self._lone_message is not None and not self._lone_message.take(line, plain=not literals):
+            self._end_lone_message()
         if (self._open or literals) and self._traceback(line, literals):
             return None
         for index, literal in enumerate(literals):
@@ -134,6 +142,7 @@ class FactBook:
         for source in list(self._open):
             self._close(source)
         self._end_config()
+        self._end_lone_message()
 
     def fatal(self) -> LoggedError | None:
         """The driver's error, the death of an engine or a collective that timed out, unless the run had completed."""
@@ -317,8 +326,16 @@ class FactBook:
         if not literal.soft and not line.source:
             self.run.openings.failed = True
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
+        if literal.name in MULTILINE:
+            self._end_lone_message()
+            self._lone_message = LoneMessage(line)
         if literal.name in DEADLY and self._dead is None and self.run.completed is None:
             self._dead = self._errors.all()[-1]
+
+    def _end_lone_message(self) -> None:
+        if self._lone_message is not None:
+            self._errors.explain(self._lone_message.at, str(self._lone_message.text))
+            self._lone_message = None
 
     def _where(self) -> Stage:
         return self.run.stood or Stage.ENVIRONMENT
@@ -329,7 +346,7 @@ class FactBook:
             self._expire(line)
         opened = self._open.get(line.source)
         if opened is not None:
-            taken = opened.reader.take(line)
+            taken = opened.reader.take(line, plain=not literals)
             if opened.reader.closed:
                 self._close(line.source)
             if taken:
@@ -352,19 +369,24 @@ class FactBook:
         Ray prints a line that several workers have in common once, under the first of them: the lines of one
         traceback stand under several processes then.
         """
-        waiting = [(source, opened) for source, opened in self._open.items() if opened.reader.in_frames]
+        folded = line.source.endswith(FOLDED)
+        waiting = [
+            (source, opened)
+            for source, opened in self._open.items()
+            if opened.reader.in_frames or (folded and opened.reader.in_message)
+        ]
         if not waiting or not line.actor:
             return False
-        folded = line.source.endswith(FOLDED)
-        for source, opened in waiting:
-            akin = opened.first.actor == line.actor and (not folded or source.endswith(FOLDED))
-            if akin and opened.reader.wants(line.text):
+        # What was folded goes on with what was folded, and else with the first traceback that it was folded out of.
+        for _, opened in sorted(waiting, key=lambda one: folded and not one[0].endswith(FOLDED)):
+            if opened.first.actor == line.actor and opened.reader.wants(line.text, folded=folded):
                 return opened.reader.take(line)
         return False
 
     def _expire(self, line: Line) -> None:
         for source, opened in list(self._open.items()):
-            if line.number - opened.reader.touched > OPEN_WINDOW:
+            window = SETTLED_WINDOW if opened.reader.settled else OPEN_WINDOW
+            if line.number - opened.reader.touched > window:
                 self._close(source)
 
     def _close(self, source: str) -> None:

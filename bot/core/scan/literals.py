@@ -257,6 +257,14 @@ _LONES = (
     _lone("The operation was canceled", "Cancelled"),
     _lone("oom-kill", "HostMemory", r"(?i)oom[-_]kill"),
     _lone("running low on memory", "HostMemory"),
+    # Ray, src/ray/raylet/node_manager.cc: the report of its memory monitor, which may count none.
+    _lone(
+        "killed due to memory pressure",
+        "HostMemory",
+        r"(?<!\b0 )Workers?(?: \([^)]{1,40}\))? killed due to memory pressure",
+    ),
+    _lone("exceeds the memory usage threshold", "HostMemory", r"Ray killed|killing"),
+    _lone("System memory low at node", "HostMemory"),
     _lone("Failed to register worker", "RayError"),
     _lone("No space left on device", "NoSpace"),
     _lone("Disk quota exceeded", "NoSpace"),

@@ -12,8 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from bot.core.facts import Excerpt
+from bot.core.facts import Excerpt, Frame
 from bot.core.log import Line
+from bot.core.scan.messages import InnerFrame, Message
 
 MAX_FRAMES = 40
 MAX_SEGMENTS = 16
@@ -27,7 +28,7 @@ _HEADER = re.compile(
 )
 _GROUP = re.compile(r"\s*\+ Exception Group Traceback \(most")
 _GUTTER = re.compile(r"\s*(?:\||\+(?:-\+)?-*(?: (?P<part>\d+|\.\.\.) -+)?(?P<end>(?<=-)$)?) ?")
-_FRAME = re.compile(r'\s*File "([^"]{1,500})", line \d+, in (.{1,200})')
+_FRAME = re.compile(r'\s*File "([^"]{1,500})", line (?P<line>\d{1,9}), in (?P<function>.{1,200})')
 _REMOTE = re.compile(r"\bray::([\w.:]{1,120}?)\(\)")
 _LINK = re.compile(
     r"\s*(?:During handling of the above exception, another exception occurred"
@@ -62,6 +63,8 @@ class Raised:
     message: str
     at: Excerpt
     calls: tuple[str, ...]
+    frame: Frame | None = None
+    text: Message = field(default_factory=Message)
 
     @property
     def summary(self) -> str:
@@ -76,9 +79,11 @@ class _Frames:
         self._first: list[str] = []
         self._last: deque[str] = deque(maxlen=MAX_FRAMES // 2)
         self.previous = ""
+        self.inner = InnerFrame()
 
-    def add(self, path: str, function: str) -> None:
+    def add(self, path: str, line: int, function: str) -> None:
         called = function.strip()
+        self.inner.add(path, line, called)
         if called == "<module>" and self.previous and not _ENTRY.search(self.previous):
             called = "<import>"
         self.previous = path
@@ -99,6 +104,7 @@ class _Frames:
         self._first.clear()
         self._last.clear()
         self.previous = ""
+        self.inner = InnerFrame()
         return taken
 
     def __bool__(self) -> bool:
@@ -112,6 +118,7 @@ class Chain:
     segments: list[list[Raised]] = field(default_factory=lambda: [[]])
     cut_calls: tuple[str, ...] = ()
     cut_at: Excerpt | None = None
+    cut_frame: Frame | None = None
 
     def root(self) -> Raised | None:
         """What was raised first; a traceback without an exception line gives one without a name."""
@@ -126,6 +133,11 @@ class Chain:
         """The frames of the whole chain, outermost first."""
         rows = [raised.calls for segment in reversed(self.segments) for raised in segment]
         return tuple(dict.fromkeys(call for row in [*rows, self.cut_calls] for call in row))
+
+    def frame(self) -> Frame | None:
+        """The frame that matters: that of the root, else of what wraps it, else of what was raised later."""
+        nearest = [raised.frame for segment in self.segments for raised in reversed(segment)]
+        return next((frame for frame in [*nearest, self.cut_frame] if frame is not None), None)
 
     def others(self) -> tuple[str, ...]:
         """The other exceptions of the chain, in print order."""
@@ -146,10 +158,15 @@ class TracebackReader:
         self._patience = PATIENCE
         self._last_frame: Line | None = None
         self._grouped = False
+        self._plain = True
 
-    def take(self, line: Line) -> bool:
-        """Read the next line of the source; False when it is no part of the traceback."""
+    def take(self, line: Line, *, plain: bool = True) -> bool:
+        """Read the next line of the source; False when it is no part of the traceback.
+
+        A line that is not `plain` means something by itself, so it is no part of a message.
+        """
         self.touched = line.number
+        self._plain = plain
         text = line.text
         if self._grouped or _GROUP.match(text):
             self._grouped = True
@@ -169,8 +186,13 @@ class TracebackReader:
             return self._in_link(line, text)
         return self._after(line, text)
 
-    def wants(self, text: str) -> bool:
-        """Whether a line of another process of the same kind may go on where this traceback stopped."""
+    def wants(self, text: str, *, folded: bool = False) -> bool:
+        """Whether a line of another process of the same kind may go on where this traceback stopped.
+
+        Ray prints a line that it `folded` under one process only, whichever else printed it too.
+        """
+        if self._phase is _Phase.MESSAGE:
+            return folded and text[:1].isspace() and not starts(text)
         if not self.in_frames:
             return False
         return _FRAME.match(text) is not None or (not text[:1].isspace() and _exception(text) is not None)
@@ -181,6 +203,11 @@ class TracebackReader:
         return self._phase is _Phase.FRAMES
 
     @property
+    def in_message(self) -> bool:
+        """Whether the next line of the traceback may belong to its exception's message."""
+        return self._phase is _Phase.MESSAGE
+
+    @property
     def settled(self) -> bool:
         """Whether the last line read ends in an exception that nothing contradicts yet."""
         return bool(self.chain.segments[-1]) and not self._frames and self._phase is not _Phase.LINK
@@ -189,11 +216,16 @@ class TracebackReader:
         """The chain as far as it is known, with the frames that wait for their exception."""
         if self._frames and self._last_frame is not None:
             return Chain(
-                [list(segment) for segment in self.chain.segments], self._frames.kept(), self._last_frame.excerpt()
+                [list(segment) for segment in self.chain.segments],
+                self._frames.kept(),
+                self._last_frame.excerpt(),
+                self._frames.inner.frame(),
             )
         return self.chain
 
     def _blank(self) -> bool:
+        if self._phase in (_Phase.MESSAGE, _Phase.TAIL, _Phase.GAP):
+            self.chain.segments[-1][-1].text.blank()
         if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
             self._phase = _Phase.GAP
             self._patience = GAP_LINES
@@ -201,6 +233,7 @@ class TracebackReader:
 
     def _in_frames(self, line: Line, text: str) -> bool:
         if text.startswith("    ") and 'File "' not in text:
+            self._frames.inner.source(text)
             return True  # a source line below its frame: the most frequent case
         if self._frame(line, text) or _HEADER.match(text):
             return True
@@ -217,7 +250,7 @@ class TracebackReader:
     def _frame(self, line: Line, text: str) -> bool:
         frame = _FRAME.match(text)
         if frame is not None:
-            self._frames.add(frame[1], frame[2])
+            self._frames.add(frame[1], int(frame["line"]), frame["function"])
             self._last_frame = line
             return True
         remote = _REMOTE.search(text) if _REMOTE_MARK in text else None
@@ -227,7 +260,8 @@ class TracebackReader:
         return False
 
     def _raise(self, line: Line, kind: str, message: str) -> None:
-        raised = Raised(kind, message[:MAX_MESSAGE], line.excerpt(), self._frames.take())
+        frame = self._frames.inner.frame()
+        raised = Raised(kind, message[:MAX_MESSAGE], line.excerpt(), self._frames.take(), frame, Message(message))
         if len(self.chain.segments[-1]) < MAX_SEGMENTS:
             self.chain.segments[-1].append(raised)
         remote = _REMOTE.search(message)
@@ -262,6 +296,7 @@ class TracebackReader:
         self._patience -= 1
         raised = self.chain.segments[-1][-1]
         raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
+        raised.text.add(text, plain=True)
 
     def _in_link(self, line: Line, text: str) -> bool:
         if _HEADER.match(text) or self._frame(line, text):
@@ -281,6 +316,8 @@ class TracebackReader:
             return self._nested(header)
         if _FRAME.match(text) or _REMOTE.search(text):
             return self._close()
+        if self.chain.segments[-1]:
+            self.chain.segments[-1][-1].text.add(text, plain=self._plain)
         return self._foreign()
 
     def _nested(self, header: re.Match[str]) -> bool:

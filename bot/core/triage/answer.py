@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bot.core.facts import Noise
+from bot.core.facts import Frame, Noise
 from bot.core.stages import Stage
 
 COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
@@ -49,6 +49,10 @@ class Triage:
     residual_noise: tuple[Noise, ...]
     rule: str
     mend: str
+    frame: Frame | None = None
+    """The innermost frame of the error in Megatron-Bridge, Megatron-LM or verl."""
+    message: str = ""
+    """The whole message of the error, with its line feeds; empty when no error decided."""
     run: int = 1
     """Which run of the log the answer is about, from 1."""
     others: tuple[RunOutcome, ...] = ()

@@ -7,6 +7,7 @@ from bot.core.facts import LogFacts
 from bot.core.stages import Stage
 from bot.core.triage.answer import UNEXPLAINED, Triage
 from bot.core.triage.candidates import Candidate
+from bot.core.triage.report import printable
 from bot.core.triage.rules import Fault, Rule
 from bot.core.triage.several import judged_facts
 from bot.core.triage.table import RULES
@@ -81,7 +82,7 @@ def _why(rule: Rule, answer: Triage) -> str:
 
 def explain_text(file: str, told: Explained) -> str:
     """What a person reads; ends without a newline."""
-    return "\n".join(_lines(file, told))
+    return "\n".join(printable(line) for line in _lines(file, told))
 
 
 def _lines(file: str, told: Explained) -> Iterable[str]:

@@ -1,7 +1,7 @@
 """Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
 from bot.core.stages import Stage
@@ -114,6 +114,8 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
         "residual_noise": [
             {"name": noise.name, "line": noise.at.line, "count": noise.count} for noise in triaged.residual_noise
         ],
+        "frame": None if triaged.frame is None else asdict(triaged.frame),
+        "message": triaged.message,
         "run": triaged.run,
         "other_runs": [_outcome_json(run) for run in triaged.others],
     }
@@ -160,6 +162,8 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         residual_noise=noise,
         rule=name,
         mend=mend_of(name, rule),
+        frame=error.frame,
+        message=error.full_message,
     )
 
 
