@@ -13,6 +13,7 @@ from bot.core.jobs import Repository, SiteProfile
 from bot.core.planning.build import Sources
 from bot.core.pulls.commands import CommandLine
 from bot.core.pulls.job_order import BRIDGE_FOLDER, VERL_FOLDER
+from bot.core.pulls.past_costs import PastCost
 from bot.core.pulls.pull import Target
 from bot.core.pulls.trust import Actor
 from bot.core.rules import Policy
@@ -106,6 +107,8 @@ class AppRooms:
     lag_s: float = 0.0
     policies: Kept[Policy] = field(default_factory=lambda: Kept(64))
     plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
+    # What past runs of a repository cost, as it was when a head was first looked at.
+    past_costs: Kept[tuple[PastCost, ...]] = field(default_factory=lambda: Kept(64))
     # Why heads cannot be planned, and how often judging a run failed.
     unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))

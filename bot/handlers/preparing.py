@@ -13,6 +13,7 @@ from bot.core.planning.images import site_in_image
 from bot.core.planning.obstacles import with_obstacles
 from bot.core.planning.plan import JobOutline, Plan, plan, with_tests
 from bot.core.pulls.ledger import Run, RunState
+from bot.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from bot.core.pulls.pull import Pull, Target, repository_of
 from bot.core.pulls.wanted import WantedJob
 from bot.core.pulls.wishes import Entry, Wish, baseline_wish, wishes
@@ -70,7 +71,9 @@ def prepare(
     # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
     stranger = isinstance(target, Pull) and target.from_fork
     strict = replace(policy, isolation=Isolation.REQUIRED) if stranger else policy
-    builder = _Builder(strict, trees, rooms)
+    repository = repository_of(target)
+    past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
+    builder = _Builder(strict, trees, rooms, past)
     wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
     wanted += _baselines(found, policy, entries, runs, builder)
     unique = {one.id: one for one in reversed(wanted)}
@@ -173,8 +176,8 @@ def _passed(run: Run) -> bool:
 class _Builder:
     """Completes jobs of one target."""
 
-    def __init__(self, policy: Policy, trees: SourceTrees, rooms: AppRooms) -> None:
-        self._policy, self._trees, self._rooms = policy, trees, rooms
+    def __init__(self, policy: Policy, trees: SourceTrees, rooms: AppRooms, past: tuple[PastCost, ...]) -> None:
+        self._policy, self._trees, self._rooms, self._past = policy, trees, rooms, past
         self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
 
     def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
@@ -186,16 +189,17 @@ class _Builder:
             requires=outline.requires,
             required=required,
             asked_by=asked_by,
-            gpu_minutes=outline.gpu_minutes,
         )
         try:
-            return replace(made, job=self._job(order).model_copy(update={"id": made.id}))
+            job = self._job(order).model_copy(update={"id": made.id})
         except BuildError as error:
             return replace(made, lacking=str(error))
         except Exception as error:
             if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
                 raise
             return replace(made, lacking=str(error))
+        minutes, basis = expected_cost(outline, job, self._past)
+        return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
 
     def _job(self, order: _Order) -> Job:
         verl_commit = self._verl_commit(order.verl_ref)

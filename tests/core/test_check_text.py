@@ -56,7 +56,7 @@ def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     found = job_text(Standing(_wanted(), JobState.FAILED, run.sentence, run))
     assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
-    assert "6.7 GPU minutes used, about 5 planned" in found.summary
+    assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
     assert f"[artifacts]({URL}#artifacts)" in found.summary
     assert "| verl Megatron backend run | **Fail** |" in found.summary
     assert "log.txt.zst:1299: ValueError: LoRA cannot wrap" in found.summary

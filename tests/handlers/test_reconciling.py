@@ -938,3 +938,39 @@ def test_what_we_ended_begins_again_when_the_reason_is_gone(app: App) -> None:
     approve(app, "one")
     look(app)
     assert (live(app), [one.attempt for one in app.ledger.kept.values()]) == ([SMOKE], [1, 2])
+
+
+def test_a_repository_without_the_policys_package_is_told_so_and_nothing_runs(app: App) -> None:
+    reach = "reach: {package: other.package, roots: [src/], rules: []}\n"
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + reach).encode()
+    app.open(path="docs/a.md")
+    look(app)
+    assert (live(app), gate(app)[1]) == ([], "action_required")
+    assert "not the repository that the policy" in gate(app)[2]
+    assert "no package other.package below src/" in app.hub.cards(7)[0].body
+
+
+def test_a_job_that_cannot_pass_is_told_with_the_plan_and_never_started(app: App) -> None:
+    rule = "  - {name: seen, paths: [src/], levels: [4], because: idle, features: [vlm]}\n"
+    vlm = "features:\n  - {feature: vlm, because: the checkpoint brings it}\n"
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + rule + vlm).encode()
+    app.open()
+    look(app)
+    assert live(app) == [SMOKE]
+    body = app.hub.cards(7)[0].body
+    assert "neither configuration nor log of a run tells whether vlm was active" in body
+    to_the_end(app)
+    assert "4-feature-vlm" not in {run.job_id for run in app.ledger.runs(REPOSITORY)}
+    status, conclusion, title = gate(app)
+    assert (status, conclusion, title.startswith("4-feature-vlm blocked: ")) == ("completed", "action_required", True)
+
+
+def test_the_cost_of_a_job_is_that_of_its_past_runs(app: App) -> None:
+    app.open()
+    to_the_end(app)
+    first = next(run for run in app.ledger.runs(REPOSITORY) if run.job_id == SMOKE)
+    app.ledger.put_run(first.model_copy(update={"key": "f" * 64, "gpu_minutes": 40.0, "head_sha": "e" * 40}))
+    app.push("two")
+    to_the_end(app)
+    shown = next(check.summary for check in app.hub.runs if check.head_sha == sha("two") and SMOKE in check.name)
+    assert "past runs" in shown

@@ -108,7 +108,8 @@ def _how_it_ran(standing: Standing) -> str:
     assert run is not None
     parts = [f"Attempt {run.attempt}"]
     if run.gpu_minutes or standing.wanted.gpu_minutes:
-        parts.append(f"{run.gpu_minutes:.1f} GPU minutes used, about {standing.wanted.gpu_minutes} planned")
+        planned = f"about {standing.wanted.gpu_minutes} planned ({standing.wanted.cost_basis})"
+        parts.append(f"{run.gpu_minutes:.1f} GPU minutes used, {planned}")
     if run.carried_from:
         parts.append(f"carried forward from `{markdown(run.carried_from[:12])}`")
     return f"{', '.join(parts)}.{links(run.url)}"

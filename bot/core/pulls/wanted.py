@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from bot.core.costs import CostBasis
 from bot.core.jobs import Job
 from bot.core.levels import Level
 from bot.core.pulls.job_order import portable
@@ -24,6 +25,8 @@ class WantedJob:
     required: bool = True
     asked_by: str = ""
     gpu_minutes: int = 0
+    # Where `gpu_minutes` comes from.
+    cost_basis: CostBasis = CostBasis.ESTIMATE
     # The options that it was asked for with, `name=value` with spaces between; empty for none.
     options: str = ""
 
