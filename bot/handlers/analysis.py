@@ -18,6 +18,7 @@ from bot.core.pulls.pull import MergeGroup, Target
 from bot.core.pulls.verdict_parts import VerdictDocument
 from bot.core.reach.entries import Uses
 from bot.core.rules import Policy
+from bot.handlers.explaining import explain
 from bot.handlers.judging_ended import Judged, judge_ended
 from bot.handlers.planning import Planned, Planner
 from bot.handlers.planning_pulls import plan_target
@@ -69,7 +70,7 @@ class DirectAnalysis:
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""
         planner = Planner(self.changes(target), self.uses, self.summaries)
-        return planner.explain(target.head_sha, policy, [(path, symbol)])
+        return explain(planner, target.head_sha, policy, [(path, symbol)])
 
     def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
         """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""

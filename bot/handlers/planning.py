@@ -1,16 +1,14 @@
 """Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line
+from bot.core.change import Change, ChangedPath
 from bot.core.levels import Level
 from bot.core.planning.contract import Finding, check_contract
-from bot.core.planning.explain import Explanation, explanations
 from bot.core.planning.plan import Plan, plan, with_tests
-from bot.core.planning.policy_lint import lint_jobs, lint_policy
-from bot.core.reach.changes import symbols_of
+from bot.core.planning.policy_lint import lint_policy
 from bot.core.reach.dependencies import changed_requirements, same_build
 from bot.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from bot.core.reach.entries import Uses, uses_of
@@ -19,20 +17,17 @@ from bot.core.reach.reader import summarize
 from bot.core.reach.standins import TreeNames, is_among, stand_ins
 from bot.core.reach.summary import Summary
 from bot.core.reach.walk import Reach
-from bot.core.rules import Policy, ReachPolicy, classify
+from bot.core.rules import Policy, ReachPolicy
 from bot.handlers.choosing_tests import TestChooser
 from bot.handlers.known_repository import require_package
 from bot.ports import SourceTrees, SummaryStore
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
-_SHOWN_BUMPED = 20
-_IMPORTED_OF_SUBMODULE = "megatron/core/"
 _KEPT_TREES = 4
-_REQUIREMENTS = ("pyproject.toml", "uv.lock")
-_ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
+REQUIREMENTS = ("pyproject.toml", "uv.lock")
 _NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
 _TOO_DEEP = "the chain of imports or of classes"
-_SAME_REQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
+_SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -66,7 +61,7 @@ class Planner:
     """Plans changes of one repository by one policy; keeps the trees that it followed last."""
 
     def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore) -> None:
-        self._repository = repository
+        self.repository = repository
         self._uses = uses
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
@@ -78,8 +73,8 @@ class Planner:
 
         OtherRepositoryError where neither side holds the package that the policy is about.
         """
-        change = self._repository.change(base, head)
-        require_package(self._repository, (change.merge_base or change.base, change.head), policy)
+        change = self.repository.change(base, head)
+        require_package(self.repository, (change.merge_base or change.base, change.head), policy)
         found = self._planned(change, policy, asked)
         if not found.plan.levels:
             return found
@@ -111,47 +106,7 @@ class Planner:
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         return Planned(change, plan(change, policy, asked, effects), effects, findings)
 
-    def explain(self, revision: str, policy: Policy, targets: Iterable[tuple[str, str]]) -> tuple[Explanation, ...]:
-        """What the plan makes of changes at a revision; a target is a path and a symbol, empty for all of it.
-
-        OtherRepositoryError where the revision does not hold the package that the policy is about.
-        """
-        require_package(self._repository, (revision,), policy)
-        paths = {path: ChangedPath(path, PathStatus.MODIFIED) for path in self._repository.tree(revision)}
-        for path, target in self._repository.links(revision).items():
-            commit = target.removeprefix("commit ") if target.startswith("commit ") else None
-            bump = SubmoduleBump(commit, commit) if commit else None
-            paths[path] = ChangedPath(path, PathStatus.MODIFIED, submodule=bump)
-        return tuple(
-            explanation
-            for path, symbol in targets
-            for explanation in self._explained(revision, policy, paths, (path.rstrip("/"), symbol))
-        )
-
-    def _explained(
-        self, revision: str, policy: Policy, paths: Mapping[str, ChangedPath], target: tuple[str, str]
-    ) -> tuple[Explanation, ...]:
-        path, symbol = target
-        if path not in paths:
-            folder = any(name.startswith(f"{path}/") for name in paths)
-            because = "this is a folder; name a file in it" if folder else "this commit has no such path"
-            return (Explanation(path, symbol, because=because, found=False),)
-        change = Change(revision, revision, revision, (paths[path],))
-        effects = self._effects_of_whole(change, policy)
-        names = self._symbols(revision, path, policy) if effects is not None and effects.inside(path) else {}
-        condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in _REQUIREMENTS else ""
-        planned = plan(change, policy, (), effects)
-        return explanations(planned, classify(path, policy, effects), symbol, names, condition)
-
-    def _symbols(self, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:
-        """The symbols of a source file in order, each with whether an import of the file runs it."""
-        assert policy.reach is not None
-        view = self.tree(revision, policy).program.view(module_name(path, policy.reach.roots) or "")
-        content = self._repository.read_blob(revision, path)
-        kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
-        return {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content or b"")}
-
-    def _effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
+    def effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
         """The effects of a change in which all that the paths hold at the head differs."""
         if policy.reach is None:
             return None
@@ -162,14 +117,14 @@ class Planner:
 
     def lint(self, revision: str, policy: Policy) -> tuple[str, ...]:
         """What of a policy says nothing about a revision; OtherRepositoryError."""
-        require_package(self._repository, (revision,), policy)
-        paths = self._repository.tree(revision)
+        require_package(self.repository, (revision,), policy)
+        paths = self.repository.tree(revision)
         if policy.reach is None:
             return lint_policy(policy, paths, {}, ())
         tree = self.tree(revision, policy)
         views = {path: tree.program.view(name) for name, path in tree.program.paths.items()}
         symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
-        contents = self._repository.read_objects([tree.files[path] for path in symbols])
+        contents = self.repository.read_objects([tree.files[path] for path in symbols])
         words = {word.decode("ascii") for text in contents.values() for word in _WORD.findall(text or b"")}
         return lint_policy(policy, paths, symbols, words)
 
@@ -186,7 +141,7 @@ class Planner:
     def _follow(self, revision: str, reach: ReachPolicy) -> _Tree:
         files: dict[str, str] = {}
         for root in reach.roots:
-            files.update(self._repository.tree(revision, root))
+            files.update(self.repository.tree(revision, root))
         # A package is taken before a module of the same name.
         ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
         paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
@@ -207,12 +162,12 @@ class Planner:
         return stand_ins(change.names(), (base, head), reach.roots, reach.package)
 
     def _names(self, revision: str, reach: ReachPolicy) -> TreeNames:
-        files = {path for root in reach.roots for path in self._repository.tree(revision, root)}
-        links = self._repository.links(revision)
+        files = {path for root in reach.roots for path in self.repository.tree(revision, root)}
+        links = self.repository.links(revision)
         ids = sorted({one for one in links.values() if not one.startswith("commit ")})
         # Where a link leads counts only when one of them is among the sources.
         wanted = ids if any(is_among(link, reach.roots) for link in links) else []
-        targets = self._repository.read_objects(wanted)
+        targets = self.repository.read_objects(wanted)
         texts = {path: (targets.get(blob) or b"").decode("utf-8", "surrogateescape") for path, blob in links.items()}
         return TreeNames(frozenset(files), texts)
 
@@ -220,7 +175,7 @@ class Planner:
         known = dict(self._summaries.load(blobs))
         missing = sorted(blobs - known.keys())
         made: dict[str, Summary] = {}
-        for blob, content in self._repository.read_objects(missing).items():
+        for blob, content in self.repository.read_objects(missing).items():
             if content is None:
                 known[blob] = Summary((), (), ABSENT)
             else:
@@ -249,7 +204,7 @@ class Planner:
         wanted = [
             tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
         ]
-        contents = self._repository.read_objects(wanted)
+        contents = self.repository.read_objects(wanted)
         unread: dict[str, str] = {}
         versions = []
         for pair in pairs:
@@ -276,31 +231,31 @@ class Planner:
         return self._aside[key]
 
     def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
-        names = [name for name in _REQUIREMENTS if reach.dependencies and name in change.names()]
-        return {name: _SAME_REQUIREMENTS for name in names if self._same(name, change, reach)}
+        names = [name for name in REQUIREMENTS if reach.dependencies and name in change.names()]
+        return {name: _SAMEREQUIREMENTS for name in names if self._same(name, change, reach)}
 
     def _same(self, name: str, change: Change, reach: ReachPolicy) -> bool:
         """Whether the file is known to keep every requirement that a run of verl imports."""
-        old = self._repository.read_blob(change.merge_base or change.base, name)
-        new = self._repository.read_blob(change.head, name)
+        old = self.repository.read_blob(change.merge_base or change.base, name)
+        new = self.repository.read_blob(change.head, name)
         if name == "pyproject.toml" and not same_build(old, new):
             return False
         return changed_requirements(old, new, reach.dependencies) == ()
 
     def _reader(self, tree: _Tree) -> "_Reader":
-        return _Reader(self._repository, tree.files)
+        return _Reader(self.repository, tree.files)
 
 
 class _Reader:
     """Reads a file of a tree by its path."""
 
     def __init__(self, repository: SourceTrees, files: Mapping[str, str]) -> None:
-        self._repository = repository
+        self.repository = repository
         self._files = files
 
     def __call__(self, path: str) -> bytes | None:
         blob = self._files.get(path)
-        return None if blob is None else self._repository.read_objects([blob])[blob]
+        return None if blob is None else self.repository.read_objects([blob])[blob]
 
 
 def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
@@ -334,29 +289,3 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
         return {}
     why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
     return {path: why for path, inside in paths.items() if not inside.effects and inside.because is not Idle.NO_EFFECT}
-
-
-def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
-    """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
-    remarks = [_bump(one.path, one.submodule, submodule) for one in planned.change.paths if one.submodule is not None]
-    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
-
-
-def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
-    """The plan with a sentence for each job whose script `verl` lacks; `paths` are all its files."""
-    remarks = lint_jobs(planned.plan.jobs, paths, verl)
-    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
-
-
-def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
-    if bump.old is None or bump.new is None:
-        return f"{path} {'appears' if bump.old is None else 'goes'}."
-    try:
-        names = submodule.change(bump.old, bump.new).names()
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
-        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here lacks one of them."
-    first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
-    shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
-    return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}, {len(names)} paths: {shown}."

@@ -16,8 +16,10 @@ from bot.core.planning.plan import Plan
 from bot.core.planning.policy_lint import lint_alone, lint_features
 from bot.core.reach.entries import Uses, uses_of
 from bot.core.rules import Policy, ReachPolicy
+from bot.handlers.explaining import explain as explain_paths
 from bot.handlers.known_repository import OtherRepositoryError, holds_package, require_package
-from bot.handlers.planning import Planned, Planner, uses_at, with_bumps, with_verl_files
+from bot.handlers.plan_details import with_bumps, with_verl_files
+from bot.handlers.planning import Planned, Planner, uses_at
 from bot.wiring.errors import UsageError
 
 
@@ -57,7 +59,7 @@ def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Ex
     pairs = [(path, symbol) for path, _, symbol in (target.partition(":") for target in targets)]
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, revision)
-        return planner.explain(repository.resolve(revision), policy, pairs)
+        return explain_paths(planner, repository.resolve(revision), policy, pairs)
 
 
 def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:

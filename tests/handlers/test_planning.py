@@ -12,8 +12,10 @@ from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
 from bot.core.planning.contract import Kind
 from bot.core.planning.plan_text import render_plan_text
 from bot.core.pulls.reasons_text import reason_blocks
+from bot.handlers.explaining import explain
 from bot.handlers.known_repository import OtherRepositoryError
-from bot.handlers.planning import Planned, Planner, uses_at, with_bumps
+from bot.handlers.plan_details import with_bumps
+from bot.handlers.planning import Planned, Planner, uses_at
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
 
 POLICY = load_policy(
@@ -276,7 +278,7 @@ def planner() -> Planner:
 
 def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", ""), ("src/lib/x.py", ""), ("src/lib/peft.py", "no")]
-    found = {(one.path, one.symbol): one for one in planner().explain("base", POLICY, targets)}
+    found = {(one.path, one.symbol): one for one in explain(planner(), "base", POLICY, targets)}
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
     assert found["src/lib/names.py", "spare"].because == "verl does not reach it"
@@ -304,7 +306,7 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
     repository = FakeTrees({"base": without, "head": WHOLE, "verl": CALLER})
     assert POLICY.reach is not None
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
-    whole, *symbols = made.explain("head", POLICY, [(path, "")])
+    whole, *symbols = explain(made, "head", POLICY, [(path, "")])
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
     assert whole.found
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
@@ -315,13 +317,13 @@ def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None
     repository = FakeTrees({"head": {**WHOLE, "3rdparty/core": LinkTo("elsewhere")}, "verl": CALLER})
     assert POLICY.reach is not None
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
-    (folder,) = made.explain("head", POLICY, [("src/", "")])
+    (folder,) = explain(made, "head", POLICY, [("src/", "")])
     assert (folder.found, "is a folder" in folder.because, folder.levels) == (False, True, ())
-    (table,) = made.explain("head", POLICY, [("src/lib/settings.py", "TABLE")])
+    (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
     assert ([int(level) for level in table.levels], "when verl imports" in table.because) == ([0], True)
-    (spare,) = made.explain("head", POLICY, [("src/lib/names.py", "spare")])
+    (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])
     assert (spare.levels, spare.because) == ((), "verl does not reach it")
-    (pins,) = made.explain("head", POLICY, [("pyproject.toml", "")])
+    (pins,) = explain(made, "head", POLICY, [("pyproject.toml", "")])
     assert "keeps every requirement" in pins.because
 
 
@@ -350,7 +352,7 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
     with pytest.raises(OtherRepositoryError, match=r"no package lib below src/ at other or later; use the repository"):
         made.plan("other", "later", POLICY)
     with pytest.raises(OtherRepositoryError, match="at other;"):
-        made.explain("other", POLICY, [("README.md", "")])
+        explain(made, "other", POLICY, [("README.md", "")])
     with pytest.raises(OtherRepositoryError, match="at other;"):
         made.lint("other", POLICY)
     made.plan("other", "with", POLICY)
