@@ -217,6 +217,19 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
+class Misread:
+    """Lines with a known beginning that stands behind something that is not understood."""
+
+    at: Excerpt
+    """The first of them."""
+    count: int
+    headers: int
+    """How many of them hold the first line of a traceback."""
+    frames: int
+    """How many of them hold a frame of a traceback."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogFacts:
     """Everything that a log says that a judgement may use; bounded at any log size.
 
@@ -261,6 +274,8 @@ class LogFacts:
     first: Excerpt | None = None
     truncated: bool = False
     """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
+    misread: Misread | None = None
+    """What this log says in a format that is not understood, None when there is no sign of such a format."""
     cut_line: bool = False
     """No line feed ends the last line."""
     parts: tuple["RunFacts", ...] = ()

@@ -122,7 +122,7 @@ def error_of(chain: Chain, line: Line, stood: Stage, *, completed: bool, driver:
         after_completion=completed,
         calls=calls,
         chain=others[:MAX_FRAMES],
-        driver=driver or (not line.source and (remote or any("main_ppo.py" in call for call in calls))),
+        driver=driver or (line.driver and (remote or any("main_ppo.py" in call for call in calls))),
         secondary=_is_secondary(root.kind, root.message),
         repeated=line.source.endswith(FOLDED),
         frame=chain.frame(),

@@ -11,6 +11,7 @@ from bot.core.facts import (
     Excerpt,
     LogFacts,
     LoggedError,
+    Misread,
     Noise,
     Record,
     ResolvedConfig,
@@ -84,7 +85,8 @@ class FactBook:
         self._checkpoints: list[CheckpointEvent] = []
         self._errors = ErrorBook()
         self._open: dict[str, _Opened] = {}
-        self._driver_next = False
+        self._driver_next: str | None = None
+        self._misread: Misread | None = None
         self._ignored: set[str] = set()
         self._dead: LoggedError | None = None
         self._lone_message: LoneMessage | None = None
@@ -137,6 +139,19 @@ class FactBook:
                 self.run.openings.take(literal, line)
         return None
 
+    def misread(self, line: Line) -> None:
+        """Take a line with a known beginning behind something that is not understood."""
+        found = self._misread or Misread(line.excerpt(), 0, 0, 0)
+        header, frame = "Traceback (most recent" in line.text, '  File "' in line.text
+        self._misread = replace(
+            found, count=found.count + 1, headers=found.headers + header, frames=found.frames + frame
+        )
+
+    def understood(self, since: int) -> None:
+        """What was not understood is by now, if it began after line `since`."""
+        if self._misread is not None and self._misread.at.line > since:
+            self._misread = None
+
     def close_all(self) -> None:
         """The log has ended: whatever is open ends here."""
         for source in list(self._open):
@@ -181,6 +196,7 @@ class FactBook:
             timeline=tuple(self.run.phases.timeline.values()),
             runs=int(bool(self.run.phases.timeline)),
             first=first,
+            misread=self._misread,
             ranks=tuple(self._builds.ranks),
             wrapped=tuple(self._builds.wrapped),
             chunks=tuple(self._builds.chunks),
@@ -318,12 +334,12 @@ class FactBook:
 
     # Errors
 
-    def _driver(self, _literal: Literal, _line: Line) -> None:
-        self._driver_next = True
+    def _driver(self, _literal: Literal, line: Line) -> None:
+        self._driver_next = line.label
         self.run.openings.ended = True
 
     def _lone(self, literal: Literal, line: Line) -> None:
-        if not literal.soft and not line.source:
+        if not literal.soft and line.driver:
             self.run.openings.failed = True
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
         if literal.name in MULTILINE:
@@ -369,6 +385,8 @@ class FactBook:
         Ray prints a line that several workers have in common once, under the first of them: the lines of one
         traceback stand under several processes then.
         """
+        if not self._open:
+            return False
         folded = line.source.endswith(FOLDED)
         waiting = [
             (source, opened)
@@ -379,7 +397,8 @@ class FactBook:
             return False
         # What was folded goes on with what was folded, and else with the first traceback that it was folded out of.
         for _, opened in sorted(waiting, key=lambda one: folded and not one[0].endswith(FOLDED)):
-            if opened.first.actor == line.actor and opened.reader.wants(line.text, folded=folded):
+            same = (opened.first.label, opened.first.actor) == (line.label, line.actor)
+            if same and opened.reader.wants(line.text, folded=folded):
                 return opened.reader.take(line)
         return False
 
@@ -396,15 +415,15 @@ class FactBook:
             self._ignored.discard(source)
             return
         before = self._errors.driver
-        self._record(self._errors, source, opened)
-        if not source:
-            self._driver_next = False
+        self._record(self._errors, opened)
+        if opened.first.driver:
+            self._driver_next = None
         if self._errors.driver is not before:
             self.run.openings.ended |= opened.record is Record.RAISED
 
-    def _record(self, errors: ErrorBook, source: str, opened: "_Opened") -> None:
+    def _record(self, errors: ErrorBook, opened: "_Opened") -> None:
         chain = opened.reader.snapshot()
-        driver = self._driver_next and not source
+        driver = opened.first.driver and self._driver_next == opened.first.label
         error = error_of(chain, opened.first, opened.stood, completed=opened.completed, driver=driver)
         if error is not None:
             errors.add(replace(error, record=Record.RAISED if error.driver else opened.record))
@@ -417,7 +436,7 @@ class FactBook:
         errors = self._errors.copy()
         for source, opened in settled.items():
             if source not in self._ignored:
-                self._record(errors, source, opened)
+                self._record(errors, opened)
         return errors
 
 

@@ -45,7 +45,7 @@ class PhaseMachine:
 
     def enter(self, stage: Stage, line: Line) -> None:
         """Take a milestone of this run; `move` says before whether it begins another one."""
-        if move(self.stood, stage, driver=not line.source) is not Move.STAY:
+        if move(self.stood, stage, driver=line.driver) is not Move.STAY:
             self.stood = stage
         if stage not in self.timeline:
             self.timeline[stage] = StageMark(stage, line.excerpt())

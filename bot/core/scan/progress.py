@@ -72,7 +72,7 @@ class RunBook:
         if literal.opens and self.openings.begins(literal, line):
             return True
         stage = literal.stage
-        return stage in FIRST and move(self.stood, stage, driver=not line.source) is Move.NEW_RUN
+        return stage in FIRST and move(self.stood, stage, driver=line.driver) is Move.NEW_RUN
 
     def _goes_back(self, literal: Literal, line: Line) -> bool:
         # Trainer and rollouter of one run may count apart.

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from bot.core.facts import Record
 from bot.core.log import Line
 
-WINDOW = 4096
 LINES_BACK = 4
 _SEARCHED = 160
 
@@ -29,7 +28,7 @@ _BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i"
 
 def record_above(line: Line, before: Iterable[Line]) -> Record:
     """How the traceback that begins with `line` was printed; `before` are the lines above it, the nearest first."""
-    mark = _MARK.search(line.whole[:_SEARCHED])
+    mark = _MARK.search(line.printed[:_SEARCHED])
     if mark is not None:
         return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
     above = next((other for other in before if other.source == line.source and other.text.strip()), None)

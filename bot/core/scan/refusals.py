@@ -46,8 +46,8 @@ def refuses(line: Line, stood: Stage | None) -> bool:
     """Whether the line says that the engine did not take a weight; `stood` is the stage that the run is in."""
     if _NONE_LOADED.search(line.text):
         return True
-    from_engine = bool(_ENGINE.search(line.source))
-    on_the_way = stood in _ON_THE_WAY and not _DRIVER.search(line.source) and bool(_LOGGER.search(line.whole))
+    from_engine = bool(_ENGINE.search(line.process))
+    on_the_way = stood in _ON_THE_WAY and not _DRIVER.search(line.process) and bool(_LOGGER.search(line.printed))
     if not (from_engine or on_the_way):
         return False
     text = line.text[:4096]

@@ -50,6 +50,14 @@ class LogBook:
         self._latest.take(line, literals)
         self._seen = line
 
+    def misread(self, line: Line) -> None:
+        """See `FactBook.misread`: of the latest run."""
+        self._latest.misread(line)
+
+    def understood(self, since: int) -> None:
+        """See `FactBook.understood`: of the latest run."""
+        self._latest.understood(since)
+
     def close_all(self) -> None:
         """The log has ended."""
         self._latest.close_all()
@@ -147,6 +155,7 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
     "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),
     "checkpoints": _firsts(MAX_SMALL, lambda event: (event.action, event.step, event.at.text)),
+    "misread": lambda before, _run: before,
     "lora_at": lambda before, _run: before,
     "ranks": lambda before, run: (*before, *run)[:MAX_BUILDS],
     "wrapped": lambda before, run: (*before, *run)[:MAX_BUILDS],

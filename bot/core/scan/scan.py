@@ -6,17 +6,25 @@ the first `MAX_STEPS` metric lines (and always the last), `MAX_CONFIGS` configur
 numbers of everything else; what is repeated only moves counters.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError
-from bot.core.log import LINE_CAP, Line, parse_line
+from bot.core.log import LINE_CAP, Line, decode, parse_line, parse_text
+from bot.core.scan.decoding import LogDecoder
 from bot.core.scan.literals import LITERALS
 from bot.core.scan.prefilter import FindPrefilter, Prefilter
-from bot.core.scan.records import LINES_BACK, WINDOW
+from bot.core.scan.records import LINES_BACK
 from bot.core.scan.runs import LogBook
+from bot.core.scan.unwrap import RECENT_LINES, Unwrapper
 from bot.core.stages import Stage
 
+# What is learned from lines that begin within so many bytes is applied to the lines before them too.
+HEAD = 64 * 1024
+MAX_LEARNED = 32
+WINDOW = 32 * 1024
+# Where a launcher joins in, a few lines pass before its prefix is learned.
+FORGIVEN_LINES = 128
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
 
 
@@ -41,16 +49,31 @@ class Scanner:
 
     def __init__(self, prefilter: Prefilter | None = None) -> None:
         self._prefilter = prefilter or FindPrefilter(_LITERAL_BYTES)
+        self._decoder = LogDecoder()
         self._pending = b""
+        self._unwrapper = Unwrapper()
+        self._head: bytes | None = b""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start reading at the first line."""
+        self._unwrapper.begin()
         self._lines = 0
+        self._size = 0
+        self._held: list[int] = []
         self._first: Excerpt | None = None
         self._last: tuple[int, bytes] | None = None
         self._book = LogBook(self._lines_before)
         self._above = b""
         self._at = (b"", 0)
+        # The lines before in the same record.
+        self._beside: list[Line] = []
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
+        self._take_text(self._decoder.feed(chunk))
+
+    def _take_text(self, chunk: bytes) -> None:
         if self._pending:
             chunk = self._pending + chunk
         cut = chunk.rfind(b"\n") + 1
@@ -60,6 +83,7 @@ class Scanner:
 
     def finish(self) -> LogFacts:
         """The facts of the whole log, its last line included when no line feed ends it."""
+        self._take_text(self._decoder.finish())
         cut = bool(self._pending)
         if cut:
             self._scan(self._pending + b"\n")
@@ -69,7 +93,7 @@ class Scanner:
 
     def facts(self) -> LogFacts:
         """Everything known so far."""
-        last = None if self._last is None else parse_line(*self._last).excerpt()
+        last = None if self._last is None else self._quoted(*self._last)
         return self._book.facts(self._lines, self._first, last)
 
     @property
@@ -103,10 +127,22 @@ class Scanner:
         return self._book.hopeless()
 
     def _scan(self, block: bytes) -> None:
+        if self._head is not None:
+            self._head += block
+        while not self._pass(block):
+            # What was learned may be how the lines before begin too.
+            assert self._head is not None
+            block = self._head
+            self._begin()
+        if self._size > HEAD:
+            self._head = None
+
+    def _pass(self, block: bytes) -> bool:
+        """Read a block of whole lines; False when the log is to be read again from its start with what was learned."""
         hits = self._prefilter.hits(block)
-        number, at, position = self._lines, 0, 0
-        while at < len(hits) or (self._book.is_open and position < len(block)):
-            if self._book.is_open:
+        number, at, position, learned = self._lines, 0, 0, self._unwrapper.learned
+        while at < len(hits) or (self._is_open and position < len(block)):
+            if self._is_open:
                 start = position
             else:
                 start = block.rfind(b"\n", position, hits[at][0]) + 1 or position
@@ -118,27 +154,61 @@ class Scanner:
                 marks.append(hits[at][1])
                 at += 1
             self._take(number, block, start, end, marks)
+            if self._unwrapper.learned != learned:
+                learned = self._unwrapper.learned
+                self._book.understood(number - FORGIVEN_LINES)
+                if self._size + start < HEAD and learned <= MAX_LEARNED:
+                    return False
             position = end + 1
         self._lines = number + block.count(b"\n", position)
         self._remember_ends(block)
+        return True
 
-    def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return self._book.is_open or self._unwrapper.pending
+
+    def _take(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> None:
         self._at = (block, start)
-        line = parse_line(number, ends_of(block[start:end]))
-        self._book.take(line, [LITERALS[index] for index in sorted(set(marks))] if marks else ())
+        self._beside = []
+        raw = decode(ends_of(block[start:end]))
+        if not marks and self._unwrapper.bare:
+            self._book.take(parse_text(number, raw, raw), ())
+            return
+        marks += self._held
+        pieces = self._unwrapper.pieces(raw, self._recent if marks else None)
+        self._held = [] if pieces else marks
+        literals = [LITERALS[index] for index in sorted(set(marks))] if marks else ()
+        for piece in pieces:
+            line = parse_text(number, piece.text, piece.whole, piece.label)
+            self._book.take(line, literals)
+            self._beside.append(line)
+            if piece.strange:
+                self._book.misread(line)
 
-    def _lines_before(self) -> Iterator[Line]:
-        """The lines above the one that is being read, the nearest first: those that a small window holds whole."""
+    def _recent(self) -> list[str]:
+        """The lines above the one that is being read that are not empty, of those that a small window holds whole."""
         block, start = self._at
-        window = block[max(0, start - WINDOW) : start]
-        window = self._above[len(self._above) - max(0, WINDOW - len(window)) :] + window
+        window = (self._above + block[max(0, start - WINDOW) : start])[-WINDOW:]
         # The first line of a full window may lack its head.
         rows = window.split(b"\n")[len(window) >= WINDOW : -1]
-        for raw in reversed(rows[-LINES_BACK:]):
-            yield parse_line(0, raw)
+        texts = (decode(row) for row in rows[-2 * RECENT_LINES :])
+        return [text for text in texts if text.strip()][-RECENT_LINES:]
+
+    def _lines_before(self) -> Iterator[Line]:
+        """The lines above the one that is being read, the nearest first."""
+        yield from reversed(self._beside)
+        for text in reversed(self._recent()[-LINES_BACK:]):
+            for piece in reversed(self._unwrapper.glance(text)):
+                yield parse_text(0, piece.text, piece.whole, piece.label)
+
+    def _quoted(self, number: int, raw: bytes) -> Excerpt:
+        text = decode(raw)
+        whole = next((piece.whole for piece in reversed(self._unwrapper.glance(text))), text)
+        return parse_text(number, whole, whole).excerpt()
 
     def _remember_ends(self, block: bytes) -> None:
-        self._above = (self._above + block)[-WINDOW:]
+        self._above = (self._above + block[-WINDOW:])[-WINDOW:]
         if self._first is None:
             self._first = parse_line(1, ends_of(block[: block.index(b"\n")])).excerpt()
         tail = block[-LINE_CAP:]
@@ -147,6 +217,7 @@ class Scanner:
             after = tail.count(b"\n", len(stripped))
             start = stripped.rfind(b"\n") + 1
             self._last = (self._lines - after + 1, stripped[start:])
+        self._size += len(block)
 
 
 def ends_of(raw: bytes) -> bytes:

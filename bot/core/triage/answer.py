@@ -6,7 +6,7 @@ from enum import StrEnum
 from bot.core.facts import Frame, Noise
 from bot.core.stages import Stage
 
-COMPLETED, INCOMPLETE, UNEXPLAINED = "completed", "incomplete", "unexplained"
+COMPLETED, INCOMPLETE, UNEXPLAINED, FORMAT = "completed", "incomplete", "unexplained", "format"
 
 
 class TriageVerdict(StrEnum):

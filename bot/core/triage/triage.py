@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from bot.core.facts import Excerpt, LogFacts, LoggedError, Noise
+from bot.core.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from bot.core.stages import Stage
-from bot.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
+from bot.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
 from bot.core.triage.candidates import Candidate, Standing, candidates
 from bot.core.triage.completion import missing_metrics
 from bot.core.triage.nested import outer_stage
@@ -28,6 +28,7 @@ TRUNCATED = "the compressed log is truncated, so only what could be unpacked was
 _MENDS = {
     COMPLETED: "",
     INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
+    FORMAT: "Give the log as the program printed it, without what a viewer or an export put around its lines.",
     UNEXPLAINED: "Read the traceback at that line; inconclusive until someone has.",
 }
 
@@ -62,6 +63,10 @@ def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
         root = next((one for one in ranked if one.standing is Standing.SURVIVED), None)
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
+    if facts.misread is not None and (facts.completed_at is None or _hides_traceback(facts.misread)):
+        return _blocked(
+            facts, noise, "this format is not understood: known lines begin behind other text", facts.misread.at, FORMAT
+        )
     return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
 
 
@@ -231,7 +236,14 @@ def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
     return _blocked(facts, noise, f"incomplete: the log ends{how_far} without an error", facts.last)
 
 
-def _blocked(facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt | None) -> Triage:
+def _hides_traceback(misread: Misread) -> bool:
+    """Whether a whole traceback may stand in lines that were not understood."""
+    return misread.headers > 0 and misread.frames > 0
+
+
+def _blocked(
+    facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt | None, rule: str = INCOMPLETE
+) -> Triage:
     return Triage(
         verdict=TriageVerdict.BLOCKED,
         stage=facts.stood or Stage.ENVIRONMENT,
@@ -239,6 +251,6 @@ def _blocked(facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt 
         line=0 if at is None else at.line,
         excerpt="" if at is None else at.text,
         residual_noise=noise,
-        rule=INCOMPLETE,
-        mend=mend_of(INCOMPLETE),
+        rule=rule,
+        mend=mend_of(rule),
     )
