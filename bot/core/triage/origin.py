@@ -13,6 +13,8 @@ from bot.core.triage import services
 from bot.core.triage.codes import Origin, of_device, of_errno
 from bot.core.triage.files import of_file
 
+MAX_KIND = 200
+"""How much of a class name is looked at: a log may hold any."""
 NEAR_FRAMES = 6
 """How far above the innermost frame a tracker's may be."""
 
@@ -67,7 +69,10 @@ _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"std::bad_alloc|DefaultCPUAllocator|(?i:can't allocate memory)|running low on memory", Origin.HOST_MEMORY),
         (r"can't start new thread|pthread_create failed", Origin.HOST_LIMITS),
         (r"gloo/transport/|\[/\S*gloo/\S*\.cc:\d+\]", Origin.PEER),
-        (r"terminated with signal SIG|DataLoader worker .*(?:killed by signal|exited unexpectedly)", Origin.PEER),
+        (
+            r"(?:terminated with signal |died with <Signals\.)SIG|DataLoader worker .*(?:killed by signal|exited unexpectedly)",
+            Origin.PEER,
+        ),
     )
 )
 _SHARED = re.compile(r"/torch_\d+_|\(shm\)|/dev/shm|shared memory")
@@ -92,7 +97,7 @@ def origin_of(error: LoggedError) -> Origin | None:
         return Origin.TRACKER
     if error.kind in _CODE:
         return Origin.TOOLCHAIN if _BUILDER.search(frames) else Origin.PROGRAM
-    root = _said(error.kind, error.message, error.calls, below) or _raised_in(error, frames)
+    root = _said(error.kind[:MAX_KIND], error.message, error.calls, below) or _raised_in(error, frames)
     everywhere = "\n".join(error.calls)
     if root is not None:
         return services.service(root, error.message, everywhere)
