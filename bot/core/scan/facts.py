@@ -122,7 +122,9 @@ class FactBook:
         """Learn from one line and the literals that it holds."""
         if self._collector is not None:
             self._collect(line)
-        if self._lone_message is not None and not self._lone_message.take(line, plain=not literals):
+        if self._lone_message is not None and not self._lone_message.take(
+            line, plain=not _means_something(literals, line.text)
+        ):
             self._end_lone_message()
         if (self._open or literals) and self._traceback(line, literals):
             return None
@@ -362,7 +364,7 @@ class FactBook:
             self._expire(line)
         opened = self._open.get(line.source)
         if opened is not None:
-            taken = opened.reader.take(line, plain=not literals)
+            taken = opened.reader.take(line, plain=not _means_something(literals, line.text))
             if opened.reader.closed:
                 self._close(line.source)
             if taken:
@@ -460,6 +462,10 @@ def _applies(literal: Literal, text: str) -> bool:
     if literal.shape:
         return _search(literal, text) is not None
     return literal.text in text
+
+
+def _means_something(literals: Sequence[Literal], text: str) -> bool:
+    return any(_applies(literal, text) for literal in literals)
 
 
 def _number(literal: Literal, line: Line) -> int:

@@ -271,7 +271,8 @@ _LONES = (
     _lone("CUDA out of memory", "OutOfMemoryError"),
     _lone("died unexpectedly", "EngineDeadError", r"(?i)engine|proc(?:ess)? .*core|worker proc"),
     _lone("Watchdog caught collective operation timeout", "CollectiveTimeout"),
-    _lone("uncorrectable ECC error", "DeviceError"),
+    # What NCCL prints below the line of its error is a part of that message.
+    _lone("uncorrectable ECC error", "DeviceError", r"^(?!Cuda failure )"),
     _lone("fallen off the bus", "DeviceError"),
     _lone("Unexpected result nan", "NotFinite"),
     _soft("No module named '", "ModuleNotFoundError", r"^ModuleNotFoundError: No module named '"),

@@ -97,7 +97,8 @@ def origin_of(error: LoggedError) -> Origin | None:
         return Origin.TRACKER
     if error.kind in _CODE:
         return Origin.TOOLCHAIN if _BUILDER.search(frames) else Origin.PROGRAM
-    root = _said(error.kind[:MAX_KIND], error.message, error.calls, below) or _raised_in(error, frames)
+    said = of_device(error.full_message) or _said(error.kind[:MAX_KIND], error.message, error.calls, below)
+    root = said or _raised_in(error, frames)
     everywhere = "\n".join(error.calls)
     if root is not None:
         return services.service(root, error.message, everywhere)
