@@ -69,10 +69,8 @@ _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"std::bad_alloc|DefaultCPUAllocator|(?i:can't allocate memory)|running low on memory", Origin.HOST_MEMORY),
         (r"can't start new thread|pthread_create failed", Origin.HOST_LIMITS),
         (r"gloo/transport/|\[/\S*gloo/\S*\.cc:\d+\]", Origin.PEER),
-        (
-            r"(?:terminated with signal |died with <Signals\.)SIG|DataLoader worker .*(?:killed by signal|exited unexpectedly)",
-            Origin.PEER,
-        ),
+        (r"(?:terminated with signal |died with <Signals\.)SIG", Origin.PEER),
+        (r"DataLoader worker .*(?:killed by signal|exited unexpectedly)", Origin.PEER),
     )
 )
 _SHARED = re.compile(r"/torch_\d+_|\(shm\)|/dev/shm|shared memory")
