@@ -90,6 +90,15 @@ def test_the_comment_says_what_was_asked_for_and_how_to_repeat_it() -> None:
     assert "**Checkpoint/config:**" in words.summary
 
 
+def test_a_job_without_a_verdict_says_what_it_is_for_and_with_which_model() -> None:
+    text = shown_card(PASSED[0])
+    fold = text.split("<summary>Requested, without a verdict yet (1)</summary>")[1].split("</details>")[0]
+    assert "1-resume: Level 1: Save/resume" in fold
+    assert "MODEL\\_ID local/tiny-qwen2, random weights" in fold
+    assert "/opt/kit" not in fold
+    assert "without a verdict yet" not in shown_card(*PASSED)
+
+
 def test_a_run_from_a_wrong_path_names_the_path_and_where_it_should_have_been() -> None:
     verdict = recorded("level0-other-bridge-on-path")
     (line,) = (row for row in verdict.deliverables if row.name == "Local Bridge import in verl")

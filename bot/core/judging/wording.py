@@ -92,6 +92,14 @@ def checkpoint(job: Job) -> str:
     )
 
 
+def requested(job: Job) -> str:
+    """What a job that has no verdict yet is for, and its model by the name that everyone knows."""
+    chosen = job.checkpoint
+    random = ", random weights" if chosen.dummy_config or chosen.random_weights else ""
+    config = f"dummy config {chosen.dummy_config}, " if chosen.dummy_config else ""
+    return f"{coverage(job)}, {config}MODEL_ID {chosen.model_id}{random}"
+
+
 def passed(job: Job, bridge: RepositoryState) -> str:
     """The sentence of a Pass: what was validated, and no more."""
     steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"

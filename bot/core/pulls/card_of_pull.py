@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from bot.core.judging import wording
 from bot.core.pulls.conduct import Steps
 from bot.core.pulls.gate import Gate, GateState, JobState
 from bot.core.pulls.gate import Standing as JobStanding
@@ -60,9 +61,11 @@ def _row(standing: JobStanding) -> JobRow:
     wanted, shown = standing.wanted, _OF_JOB[standing.state]
     # What cannot be run costs nothing.
     planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
+    requested = wording.requested(wanted.job) if wanted.job is not None else ""
     if standing.run is None:
-        return JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned, options=wanted.options)
-    made = replace(row_of(standing.run, shown, planned=planned), options=wanted.options)
+        made = JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned)
+        return replace(made, options=wanted.options, requested=requested)
+    made = replace(row_of(standing.run, shown, planned=planned), options=wanted.options, requested=requested)
     told = made.detail and standing.override is None and standing.hold is None
     return made if told else replace(made, detail=standing.because)
 

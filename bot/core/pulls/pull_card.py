@@ -84,6 +84,8 @@ class JobRow:
     verdict: Mapping[str, Any] = field(default_factory=dict)
     # The options that somebody asked for it with, empty for none.
     options: str = ""
+    # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
+    requested: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,9 @@ def _minutes(row: JobRow) -> str:
 def _folds(card: PullCard) -> Iterable[Block]:
     """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
     yield from _of_jobs(card)
-    yield from _bullets("Limitations", _limitations(card), 7_000)
+    requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and not row.verdict)
+    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    yield from _bullets("Limitations", _limitations(card), 6_000)
     yield from _bullets("Follow-ups", _each_once(card, "followups"), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:
@@ -232,7 +236,8 @@ def _folds(card: PullCard) -> Iterable[Block]:
 
 def _of_jobs(card: PullCard) -> Iterable[Block]:
     judged = [row for row in card.jobs if row.verdict]
-    share = max(700, 7_000 // max(1, len(judged)))
+    count = max(1, len(judged))
+    share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
     for row in judged:
         title = summary(row.job_id, 80)
         table = deliverables(row.verdict)
@@ -243,7 +248,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
             yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
         command = command_rows(row.verdict)
         if command:
-            yield folded_text(f"Command of {title}", command, min(share, 2_500))
+            yield folded_text(f"Command of {title}", command, of_command)
 
 
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
