@@ -163,8 +163,11 @@ def decisions(path: str, tree: ast.Module, known: dict[str, ast.expr]) -> Iterat
         subjects, held = asked(node)
         if subjects and path in LAID_OUT and ast.unparse(node) == LAID_OUT[path]:
             continue
+        begun = any(
+            isinstance(part, ast.JoinedStr) and text.endswith(":") for part in held for text in texts(part, known)
+        )
         told = (text for part in held for text in texts(part, known) if text not in CODES)
-        if not foreign and (any(map(is_sentence, subjects)) or any(map(PROSE.search, told))):
+        if not foreign and (begun or any(map(is_sentence, subjects)) or any(map(PROSE.search, told))):
             yield f"{path}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)[:120]}"
 
 
@@ -182,6 +185,7 @@ def test_no_decision_is_taken_by_the_words_of_a_sentence() -> None:
         'obstacle.partition("; `")',
         "run.reason in GONE",
         "TABLE.get(run.reason)",
+        'mark.startswith(f"{criterion}:")',
         "TABLE[finding.summary]",
         'text.startswith("its environment lacks ")',
         "text.startswith(LACKS)",
