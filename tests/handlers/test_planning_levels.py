@@ -18,7 +18,7 @@ CALLER = {
 from megatron.bridge import Provider
 from megatron.bridge.models.common.heads import ValueHead
 from megatron.bridge.training.utils.config_utils import create_ddp_config
-from megatron.bridge.training.utils.train_utils import prepare
+from megatron.bridge.training.utils.train_utils import freeze_router, prepare
 
 provider = Provider()
 provider.finalize()
@@ -26,6 +26,7 @@ provider.build()
 head = ValueHead()
 settings = create_ddp_config(True)
 prepare(provider)
+freeze_router(provider)
 """
 }
 BRIDGE = {
@@ -98,6 +99,15 @@ def prepare(model):
     if model.tensor_model_parallel_size > 1:
         out = out + 1
     return out
+
+
+def freeze_router(model):
+    for layer in model.layers:
+        stop(layer.router)
+
+
+def stop(router):
+    router.stopped = True
 """,
 }
 PROVIDER, HEADS = MODELS + "provider.py", MODELS + "common/heads.py"
@@ -117,6 +127,7 @@ SETTINGS = (
 )
 GRADIENTS = (
     (HEADS, "self.project(x)", "self.project(x.detach())"),
+    (TRAIN, "model.layers", "model.layers[1:]"),
     (HEADS, "        return x\n", "        return x.half()\n"),
     (TRAIN, "    out = model.run()", "    with torch.no_grad():\n        out = model.run()"),
     (TRAIN, "    out = model.run()", "    with torch.inference_mode():\n        out = model.run()"),
