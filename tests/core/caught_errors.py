@@ -206,6 +206,13 @@ WEIGHTS = (
         "vLLM, models/qwen2.py",
     ),
     Fault(
+        "step-skipped",
+        WORKER,
+        ("verl/verl/workers/engine_workers.py:update_actor", "verl/verl/workers/engine/base.py:train_batch"),
+        "ValueError: micro batches differ between ranks",
+        "verl, engine_workers.py",
+    ),
+    Fault(
         "export-skipped",
         WORKER,
         ("bridge/src/megatron/bridge/models/conversion/model_bridge.py:stream_weights_megatron_to_hf",),

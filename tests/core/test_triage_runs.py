@@ -8,7 +8,7 @@ from bot.adapters.prefilter import fastest_prefilter
 from bot.core.scan.runs import MAX_RUNS
 from bot.core.scan.scan import Scanner, literal_bytes, scan
 from bot.core.triage.answer import Triage, TriageVerdict
-from bot.core.triage.explain import explain
+from bot.core.triage.explain import explain, explain_text
 from bot.core.triage.triage import triage, triage_json, triage_of_run
 from tests.core.logs import lines, recorded
 from tests.core.several_runs import FAILED, PASSED, Case, Run, case, several_runs
@@ -75,6 +75,9 @@ def test_the_explanation_is_about_the_run_that_is_the_answer() -> None:
     assert (told.answer.run, told.runs, told.answer.line) == (1, 2, 1299)
     assert all(phase.at.line < 1302 for phase in told.phases)
     assert [one.line for one in told.candidates if one.chosen] == [1299]
+    text = explain_text("x", told)
+    assert "Phases of run 1 of 2" in text
+    assert "Run 2, lines 1423-2501: blocked in ddp_wrap, line 2501: incomplete" in text
 
 
 @pytest.mark.parametrize("size", [977, 65536])

@@ -7,7 +7,7 @@ from bot.core.facts import LogFacts
 from bot.core.stages import Stage
 from bot.core.triage.answer import UNEXPLAINED, Triage
 from bot.core.triage.candidates import Candidate
-from bot.core.triage.report import printable
+from bot.core.triage.report import outcome_text, printable
 from bot.core.triage.rules import Fault, Rule
 from bot.core.triage.several import judged_facts
 from bot.core.triage.table import RULES
@@ -102,6 +102,7 @@ def _lines(file: str, told: Explained) -> Iterable[str]:
     yield from (
         f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x" for noise in answer.residual_noise
     )
+    yield from (f"Run {run.number}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
     yield f"Decided by {told.decided}"
     yield from [f"What to do: {answer.mend}"] if answer.mend else []
 

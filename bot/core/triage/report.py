@@ -64,5 +64,10 @@ def _noise(noise: Noise) -> str:
 
 
 def _other(run: RunOutcome) -> str:
+    return f"  run {run.number}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
+
+
+def outcome_text(run: RunOutcome) -> str:
+    """How another run of the log ended, in one line."""
     where = f", line {run.line}" if run.line else ""
-    return f"  run {run.number}:  lines {run.begins}-{run.ends}: {run.verdict} in {run.stage}{where}: {run.cause}"
+    return f"{run.verdict} in {run.stage}{where}: {run.cause}"

@@ -2,8 +2,8 @@
 
 A run that ended well has survived every error that did not end it. Such an error is noise when a program says that it
 had caught it (a log record, the end of a side thread), or when it happened in work that no step waits for. It is no
-noise where weights are built, exchanged or kept: a run may go on there with less than it should have, and only the
-error says so.
+noise where a step is trained, or where weights are built, exchanged or kept: a run may go on there with less than it
+should have, and only the error says so.
 """
 
 import re
@@ -23,12 +23,13 @@ _ASIDE = re.compile(
 )
 
 _IMPORT = re.compile(r":<import>$")
-# Code that builds, exchanges or keeps weights, by its frames.
+# Code that trains a step, or that builds, exchanges or keeps weights, by its frames.
 _OURS = re.compile(r"(?:^|/)megatron/(?!core/telemetry/)\w+/|(?:^|/)modelopt/")
 _BRIDGE = re.compile(r"(?:^|/)megatron/bridge/(?!utils/|data/)")
 _WEIGHTS = re.compile(
     r":\w*(?:load_weights|update_weights|load_state_dict|save_checkpoint|load_checkpoint|state_dict_(?:sav|load)er)\w*$"
     r"|:(?:save|export|stream|import)_\w*(?:weight|adapter|ckpt|checkpoint|pretrained|state_dict)\w*$"
+    r"|:(?:update_(?:actor|critic|policy)|train_(?:mini_)?batch|forward_backward\w*|optimizer_step|compute_\w*log_prob)$"
     r"|checkpoint_manager\.py:|checkpoint_engine/|dist_checkpointing/|distributed/checkpoint/|weight_(?:sync|update)",
     re.MULTILINE,
 )
