@@ -3,7 +3,7 @@
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.facts import LogFacts
-from bot.core.judging import limitations, wording
+from bot.core.judging import evidence_rows, limitations, wording
 from bot.core.judging.blame import asks_for_base, related_rows, weigh
 from bot.core.judging.criteria import BASIC
 from bot.core.judging.decide import blocking, decide, decide_run
@@ -65,8 +65,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         checkpoint=wording.checkpoint(case.job),
         deliverables=deliverables(case, evidence, weigh(case, decide_run(case, evidence)), has_log=has_log),
         evidence=evidence,
-        repositories=wording.repositories(case.record) + wording.host(case.record),
-        command=wording.command(case.record, started=case.started),
+        repositories=evidence_rows.repositories(case.record) + evidence_rows.host(case.record),
+        command=evidence_rows.command(case.record, started=case.started),
         key_lines=_key_lines(case, evidence, decision),
         limitations=tuple(limitation.text for limitation in open_ends),
         followups=_followups(case, evidence, decision),
@@ -157,8 +157,8 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         checkpoint=wording.UNKNOWN_JOB,
         deliverables=of_unknown_job(wording.UNPROVEN, record.log, facts.line_count if facts else None),
         evidence=(),
-        repositories=wording.repositories(record) + wording.host(record),
-        command=wording.command(record, started=bool(facts and facts.line_count)),
+        repositories=evidence_rows.repositories(record) + evidence_rows.host(record),
+        command=evidence_rows.command(record, started=bool(facts and facts.line_count)),
         key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
         limitations=tuple(f"Missing from the folder: {item}." for item in missing),
         followups=(wording.MEND_EVIDENCE,),

@@ -1,6 +1,6 @@
 """What the evidence of a card says of the host, what was installed by hand included."""
 
-from bot.core.judging import wording
+from bot.core.judging import evidence_rows
 from bot.core.judging.card import Card, render_text
 from bot.core.judging.verdict import judge
 from bot.core.record import Container
@@ -11,18 +11,18 @@ BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridg
 
 def test_what_was_installed_by_hand_is_evidence_of_the_environment() -> None:
     record = make_record(environment=BY_HAND)
-    assert wording.host(record)[-1] == "Installed by hand: apex, mbridge 0.15.1"
+    assert evidence_rows.host(record)[-1] == "Installed by hand: apex, mbridge 0.15.1"
     card = render_text(Card((judge(record, make_facts()),)))
     evidence = card.split("Evidence:\n")[1].split("Limitations:\n")[0]
     assert "- Installed by hand: apex, mbridge 0.15.1\n" in evidence
 
 
 def test_without_it_nothing_is_said() -> None:
-    assert not any("by hand" in row for row in wording.host(make_record()))
+    assert not any("by hand" in row for row in evidence_rows.host(make_record()))
 
 
 def host_of(**given: object) -> str:
-    return wording.host(make_record(environment=make_environment(**given)))[0]
+    return evidence_rows.host(make_record(environment=make_environment(**given)))[0]
 
 
 def test_the_host_is_what_was_measured_and_nothing_else() -> None:
@@ -45,8 +45,8 @@ def test_what_is_not_known_is_not_recorded_whatever_was_asked_for() -> None:
 
 
 def test_the_packages_of_the_image_are_named() -> None:
-    rows = wording.host(
+    rows = evidence_rows.host(
         make_record(environment=make_environment(packages={"torch": "2.9.0", "zlib": "1", "vllm": "0.11"}))
     )
     assert rows[1] == "Packages: torch 2.9.0, vllm 0.11"
-    assert len(wording.host(make_record(environment=make_environment(packages={})))) == 1
+    assert len(evidence_rows.host(make_record(environment=make_environment(packages={})))) == 1
