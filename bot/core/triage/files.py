@@ -12,6 +12,7 @@ from bot.core.triage.codes import Origin
 # What readers say of a file that is cut, empty, or something else than its name says.
 _READER = re.compile(
     r"PytorchStreamReader failed|Error while deserializing|SafetensorsParsingError|cannot mmap an empty file"
+    r"|truncated file|file signature not found"
     r"|The file might be corrupted|unexpected EOF, expected \d+ more bytes|storage has wrong byte size"
     r"|(?i:checksum|sha-?256|md5|\bCRC(?:32)?\b).{0,60}(?:mismatch|does not match|do not match|failed|incorrect)"
 )
@@ -42,6 +43,9 @@ _OWN_FRAME = re.compile(
     re.MULTILINE,
 )
 _CACHE = re.compile(r"/\.?(?:triton|torchinductor\w*|cache|__pycache__)/|/tmp/(?:ray|torchinductor)|/dev/shm/|'/proc/")
+# Libraries that read and write files, and raise a bare OSError when that fails.
+_IO = re.compile(r"(?:^|/)(?:numpy|h5py|pyarrow|zarr|diskcache)/\S+$")
+_ERRNO = re.compile(r"\[Errno \d")
 _SQLITE = re.compile(r"^sqlite3\.\w*Error$")
 _SQLITE_DISK = re.compile(
     r"disk I/O error|database is locked|unable to open database|disk is full|readonly database|disk image is malformed"
@@ -57,7 +61,10 @@ def of_file(kind: str, message: str, calls: Sequence[str], below: Sequence[str])
         return Origin.STORAGE if _NO_TEMPORARY.search(innermost) else _missing(message, calls)
     if _SQLITE.match(kind):
         return Origin.STORAGE if _SQLITE_DISK.search(message) else None
-    return Origin.DAMAGED_FILE if _damaged(kind, message, below) and not _own(message, calls) else None
+    if _damaged(kind, message, below):
+        return None if _own(message, calls) else Origin.DAMAGED_FILE
+    bare = kind == "OSError" and not _ERRNO.search(message)
+    return Origin.STORAGE if bare and _IO.search(innermost) else None
 
 
 def _damaged(kind: str, message: str, below: Sequence[str]) -> bool:

@@ -127,9 +127,9 @@ def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -
     device = of_device(f"{kind}: {message}")
     if device is not None:
         return device
-    if kind.endswith("CalledProcessError"):
-        command = _COMMAND.match(message)
-        return None if command is None else _COMMANDS.get(command[1])
+    command = _COMMAND.match(message) if kind.endswith("CalledProcessError") else None
+    if command is not None and command[1] in _COMMANDS:
+        return _COMMANDS[command[1]]
     of_a_file = of_file(kind, message, calls, below)
     return of_a_file if of_a_file is not None or kind.endswith("FileNotFoundError") else _of_host(kind, message)
 

@@ -654,7 +654,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"megatron/bridge/data/|megatron/core/datasets/|rl_dataset|rm_dataset|sft_dataset|:create_rl_dataset"
         r"|:_(?:create|init|build)_dataloader"
-        r"|:create_rl_sampler|(?:^|/)datasets/\S+:|:collate_fn$|:_read_files_and_tokenize|pyarrow|pandas/io",
+        r"|:create_rl_sampler|(?:^|/)datasets/\S+:|:collate_fn$|:_read_files_and_tokenize|pyarrow(?!\S*:write_)|pandas/io",
         cause="the data set cannot be used",
         mend="Prepare the parquet files with verl's own script and the installed datasets version; check the paths.",
         example="Started a local Ray instance.\n"
