@@ -4,7 +4,7 @@
 read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -167,6 +167,42 @@ class CheckpointEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """Something that a run was asked for: a variable of the shell or an override of the command line."""
+
+    name: str
+    """The variable, or the dotted key without Hydra's `+`."""
+    value: str
+    """As it was written, without the shell's quotes."""
+    at: Excerpt
+    """Where; the text is the assignment alone."""
+    override: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PackagePath:
+    """A folder that a package was imported from, as a path in a warning or traceback shows."""
+
+    package: str
+    """`megatron.bridge` or `megatron.core`."""
+    root: str
+    """The folder that holds the package, as it would stand on PYTHONPATH."""
+    at: Excerpt
+    actor: str = ""
+    """The kind of process that printed it, empty for the driver."""
+    traced: bool = False
+    """Whether it is a frame of a traceback, and not the place of a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that a line of the log states."""
+
+    value: int
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRank:
     """A rank that built its part of a model: tensor rank, pipeline rank and parameters there.
 
@@ -257,6 +293,14 @@ class LogFacts:
     lost_weights: tuple[Excerpt, ...] = ()
     # Lines on which the rollout engine says that it did not take a weight.
     refused_weights: tuple[Excerpt, ...] = ()
+    # What the run was asked for, in the order in which it was printed.
+    asked: Sequence[Setting] = ()
+    # From where packages under test were imported.
+    packages: tuple[PackagePath, ...] = ()
+    # The ranks of the adapters that Bridge enabled, each once.
+    lora_ranks: tuple[Number, ...] = ()
+    # The number of training steps that the trainer planned.
+    planned_steps: Number | None = None
     checkpoints: tuple[CheckpointEvent, ...] = ()
     last: Excerpt | None = None
     stood: Stage | None = None

@@ -8,7 +8,17 @@ from bot.core.scan.scan import scan
 from tests.core.logs import lines
 
 # What the whole log has from its last run, from the scanner, or from the runs as such.
-OF_THE_LAST = {"progress", "completed_at", "last", "stood", "final_metrics", "last_step", "timeline"}
+OF_THE_LAST = {
+    "progress",
+    "completed_at",
+    "last",
+    "stood",
+    "final_metrics",
+    "last_step",
+    "timeline",
+    "planned_steps",
+    "asked",
+}
 OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line"}
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 RUN = (

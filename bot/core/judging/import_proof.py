@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from bot.core.case import Case
 from bot.core.evidence import Criterion, Evidence, State
 from bot.core.record import ENVIRONMENT_FILE, IMPORTS_FILE, Check, EndReason, Environment, ImportLine, RepositoryState
+from bot.core.triage.asked import other_checkout
 
 # Proven before the run in driver and Ray worker; the first two again from inside each training worker.
 MODULES = ("megatron.bridge", "megatron.core", "verl")
@@ -70,6 +71,9 @@ def _wrong_import(case: Case) -> Evidence | None:
     moved = next(_wrong_commits(case, environment), "")
     if moved:
         return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, moved, ENVIRONMENT_FILE, 0, moved)
+    other = other_checkout(case.facts)
+    if other:
+        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
     if ended:
         said = str(ended.data.get("note") or "a process imported another checkout")

@@ -13,16 +13,19 @@ from bot.core.facts import (
     LoggedError,
     Misread,
     Noise,
+    Number,
     Record,
     ResolvedConfig,
     Worker,
 )
 from bot.core.log import FOLDED, Line
 from bot.core.resolved_config import ConfigCollector, lora_rank
+from bot.core.scan.asked import AskedBook
 from bot.core.scan.builds import BuildBook
 from bot.core.scan.errors import ErrorBook, error_of
 from bot.core.scan.literals import EXIT_NOISE, Literal, Mark
 from bot.core.scan.messages import LoneMessage
+from bot.core.scan.packages import PackageBook
 from bot.core.scan.progress import RunBook, StepReader
 from bot.core.scan.records import record_above
 from bot.core.scan.refusals import refuses
@@ -67,9 +70,21 @@ class FactBook:
     nearest first. Without `configs` printed configurations are passed over.
     """
 
-    def __init__(self, another: Another, reader: StepReader, before: Before, *, configs: bool = True) -> None:
+    def __init__(
+        self,
+        another: Another,
+        reader: StepReader,
+        before: Before,
+        *,
+        configs: bool = True,
+        asked: AskedBook | None = None,
+    ) -> None:
         self.run = RunBook(reader)
         self._before = before
+        self.asked = asked or AskedBook()
+        self._packages = PackageBook()
+        self._ranks: dict[int, Number] = {}
+        self._planned: Number | None = None
         self._another = another
         self._max_configs = MAX_CONFIGS if configs else 0
         self._builds = BuildBook()
@@ -103,6 +118,9 @@ class FactBook:
             Mark.CHECKPOINT: self._checkpoint,
             Mark.LOST: self._lost_weight,
             Mark.REFUSED: self._refused_weight,
+            Mark.VARIABLE: self._variable,
+            Mark.COMMAND: self._command,
+            Mark.PLANNED: self._plan,
             Mark.NOISE: self._noisy,
             Mark.LONE: self._lone,
             Mark.RANK: self._rank,
@@ -116,7 +134,8 @@ class FactBook:
     @property
     def is_open(self) -> bool:
         """Whether every next line must be decoded: a traceback or a configuration is not finished."""
-        return bool(self._open) or self._collector is not None or self._lone_message is not None
+        traceback_or_config = bool(self._open) or self._collector is not None
+        return traceback_or_config or self._lone_message is not None or self.asked.is_open
 
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
         """Learn from one line and the literals that it holds."""
@@ -126,6 +145,8 @@ class FactBook:
             line, plain=not _means_something(literals, line.text)
         ):
             self._end_lone_message()
+        if self._only_asks(line, literals):
+            return None
         if (self._open or literals) and self._traceback(line, literals):
             return None
         for index, literal in enumerate(literals):
@@ -153,6 +174,17 @@ class FactBook:
         """What was not understood is by now, if it began after line `since`."""
         if self._misread is not None and self._misread.at.line > since:
             self._misread = None
+
+    def _only_asks(self, line: Line, literals: Sequence[Literal]) -> bool:
+        """Take what the line says beside everything else; True for a line on which the shell echoes a variable."""
+        if self.asked.is_open:
+            self.asked.go_on(line)
+        if any(literal.mark is Mark.PACKAGE for literal in literals):
+            self._packages.take(line)
+        if not literals or self._open or not literals[0].mark is literals[-1].mark is Mark.VARIABLE:
+            return False
+        self.asked.variables(line, ended=self.run.openings.ended)
+        return True
 
     def close_all(self) -> None:
         """The log has ended: whatever is open ends here."""
@@ -189,6 +221,10 @@ class FactBook:
             noise=tuple(self._noise.values()),
             lost_weights=tuple(self._lost.values()),
             refused_weights=tuple(self._refused.values()),
+            asked=self.asked.settings(),
+            packages=self._packages.all(),
+            lora_ranks=tuple(self._ranks.values()),
+            planned_steps=self._planned,
             checkpoints=tuple(self._checkpoints),
             last=last,
             stood=self.run.stood,
@@ -247,7 +283,10 @@ class FactBook:
 
     def _lora_asked(self, literal: Literal, line: Line) -> None:
         self._stage(literal, line)
-        if self._lora is None and _number(literal, line) > 0:
+        rank = _number(literal, line)
+        if len(self._ranks) < MAX_SMALL:
+            self._ranks.setdefault(rank, Number(rank, line.excerpt()))
+        if self._lora is None and rank > 0:
             self._lora = line.excerpt()
 
     def _rank(self, literal: Literal, line: Line) -> None:
@@ -327,6 +366,15 @@ class FactBook:
         if len(self._refused) < MAX_SMALL and line.text not in self._refused and refuses(line, self.run.stood):
             self._refused[line.text] = line.excerpt()
 
+    def _variable(self, _literal: Literal, line: Line) -> None:
+        self.asked.variables(line, ended=self.run.openings.ended)
+
+    def _command(self, _literal: Literal, line: Line) -> None:
+        self.asked.command(line)
+
+    def _plan(self, literal: Literal, line: Line) -> None:
+        self._planned = Number(_number(literal, line), line.excerpt())
+
     def _noisy(self, literal: Literal, line: Line) -> None:
         if literal.name == EXIT_NOISE and len(self._ignored) < MAX_SMALL:
             self._ignored.add(line.source)
@@ -338,6 +386,7 @@ class FactBook:
 
     def _driver(self, _literal: Literal, line: Line) -> None:
         self._driver_next = line.label
+        self.asked.listed(line)
         self.run.openings.ended = True
 
     def _lone(self, literal: Literal, line: Line) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from bot.core.resolved_config import START
+from bot.core.scan.asked import COMMAND_SHAPE
 from bot.core.scan.builds import CHUNKS_SHAPE, RANK_SHAPE
 from bot.core.stages import Stage
 
@@ -29,6 +30,10 @@ class Mark(Enum):
     CHECKPOINT = auto()
     LOST = auto()
     REFUSED = auto()
+    VARIABLE = auto()
+    COMMAND = auto()
+    PACKAGE = auto()
+    PLANNED = auto()
     NOISE = auto()
     LONE = auto()
     RANK = auto()
@@ -202,6 +207,24 @@ _LOST = tuple(
     )
 )
 
+# What was asked for, and from where it was imported.
+_ASKED = (
+    *(
+        Literal(f"{name}=", Mark.VARIABLE)
+        for name in (
+            *("_TP", "_PP", "_VPP", "_CP", "_EP", "_ETP", "LORA_RANK", "MODEL_PATH", "VANILLA_MBRIDGE", "USE_MBRIDGE"),
+            *("USE_MEGATRON_FSDP", "USE_DUMMY_MODEL", "ENGINE", "ADV_ESTIMATOR", "NUM_GPUS", "MAX_PROMPT_LENGTH"),
+            *("MAX_RESPONSE_LENGTH", "TOTAL_TRAIN_STEPS", "SAVE_FREQ", "TEST_FREQ", "RESUME_MODE", "VAL_BEFORE_TRAIN"),
+            *("PYTHONPATH", "BRIDGE", "BRIDGE_ROOT", "BRIDGE_PATH", "BRIDGE_DIR", "BRIDGE_SRC", "BRIDGE_HOME"),
+            "BRIDGE_REPO",
+        )
+    ),
+    Literal("main_", Mark.COMMAND, shape=COMMAND_SHAPE),
+    Literal("megatron/bridge/", Mark.PACKAGE),
+    Literal("megatron/core/", Mark.PACKAGE),
+    Literal("Total training steps:", Mark.PLANNED, shape=r"Total training steps: (\d{1,12})\s*$"),
+)
+
 # Stems of what an engine says about a weight that it did not take; `bot.core.scan.refusals` judges the line.
 _REFUSALS = tuple(
     Literal(text, Mark.REFUSED)
@@ -293,7 +316,7 @@ _TRACEBACKS = (
 )
 
 LITERALS: tuple[Literal, ...] = (
-    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _REFUSALS + _NOISES + _LONES
+    _TRACEBACKS + _FACTS + _STAGES + _BUILDS + _SIGNS + _CHECKPOINTS + _LOST + _REFUSALS + _ASKED + _NOISES + _LONES
 )
 
 

@@ -12,6 +12,7 @@ from bot.core.scan.builds import MAX_BUILDS
 from bot.core.scan.errors import MAX_ERRORS, fold, folding_key
 from bot.core.scan.facts import MAX_CONFIGS, MAX_SMALL, MAX_WORKERS, Before, FactBook
 from bot.core.scan.literals import Literal
+from bot.core.scan.packages import MAX_PATHS
 from bot.core.scan.progress import MAX_STEPS, RunBook, StepReader
 
 MAX_RUNS = 8
@@ -86,7 +87,8 @@ class LogBook:
             part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
         self._ended.append(part)
         self._count += 1
-        self._latest = FactBook(self._another, self._reader, self._before_line, configs=self._count <= MAX_CONFIG_RUNS)
+        configs, asked = self._count <= MAX_CONFIG_RUNS, self._latest.asked.following()
+        self._latest = FactBook(self._another, self._reader, self._before_line, configs=configs, asked=asked)
         self._begins = line
         self._latest.take(line, literals)
 
@@ -154,6 +156,8 @@ JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "noise": _counted,
     "lost_weights": _firsts(MAX_SMALL, lambda lost: _PREFIX.sub("", lost.text)),
     "refused_weights": _firsts(MAX_SMALL, lambda refused: _PREFIX.sub("", refused.text)),
+    "packages": _firsts(MAX_PATHS, lambda path: (path.package, path.root, path.actor, path.traced)),
+    "lora_ranks": _firsts(MAX_SMALL, lambda rank: rank.value),
     "checkpoints": _firsts(MAX_SMALL, lambda event: (event.action, event.step, event.at.text)),
     "misread": lambda before, _run: before,
     "lora_at": lambda before, _run: before,

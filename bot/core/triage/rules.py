@@ -30,6 +30,8 @@ class Fault(Enum):
 class Silent(Enum):
     """A fault that raises nothing; `bot.core.triage.silent` knows which facts show it."""
 
+    OTHER_CHECKOUT = auto()
+    NOT_AS_ASKED = auto()
     ADAPTER_EMPTY = auto()
     WEIGHTS_UNMAPPED = auto()
     EXPORT_INCOMPLETE = auto()

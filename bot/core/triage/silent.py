@@ -12,6 +12,7 @@ from bot.core.metrics import not_finite
 from bot.core.resolved_config import lora_rank
 from bot.core.stages import Stage
 from bot.core.triage import hollow
+from bot.core.triage.asked import Contradiction, contradiction, other_checkout
 from bot.core.triage.hollow import AGREEMENT, Found
 from bot.core.triage.rules import Rule, Silent
 
@@ -63,6 +64,10 @@ def _import_or_export(facts: LogFacts, at: Excerpt) -> Stage:
     return Stage.EXPORT_WEIGHT_SYNC if saved or (synced is not None and synced.at.line < at.line) else Stage.HF_IMPORT
 
 
+def _asked(found: Contradiction | None) -> Found:
+    return None if found is None else (found.stage, found.at, found.cause)
+
+
 def _refused(facts: LogFacts) -> Found:
     at = next(iter(facts.refused_weights), None)
     return None if at is None else (Stage.EXPORT_WEIGHT_SYNC, at, "")
@@ -91,6 +96,8 @@ def _completed(find: Callable[[LogFacts], Found]) -> Callable[[LogFacts], Found]
 
 
 _FINDERS: Mapping[Silent, Callable[[LogFacts], Found]] = {
+    Silent.OTHER_CHECKOUT: lambda facts: _asked(other_checkout(facts)),
+    Silent.NOT_AS_ASKED: lambda facts: _asked(contradiction(facts)),
     Silent.ADAPTER_EMPTY: _adapter_empty,
     Silent.WEIGHTS_UNMAPPED: _unmapped,
     Silent.EXPORT_INCOMPLETE: _not_exported,

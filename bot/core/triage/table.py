@@ -1018,6 +1018,41 @@ RULES: tuple[Rule, ...] = (
         source="CPython, Objects/exceptions.c, for code that no other rule places",
     ),
     Rule(
+        id="other-checkout",
+        fault=Fault.OUTSIDE,
+        fact=Silent.OTHER_CHECKOUT,
+        stage=Stage.IMPORT,
+        cause="the package under test was imported from elsewhere than PYTHONPATH says",
+        mend="Put the checkout first on the PYTHONPATH of driver and Ray workers, and uninstall the other one.",
+        steps=(
+            "Workers get theirs from `ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH`: pass it as an override.",
+            "`python -c 'import megatron.bridge as m; print(m.__file__)'` in the driver and in a Ray task names the "
+            "folder.",
+            "An editable or installed Megatron-Bridge of the image stays behind the checkout only while the checkout "
+            "can be imported.",
+        ),
+        example="+ PYTHONPATH=/work/bridge/src:/work/bridge/3rdparty/Megatron-LM\n"
+        "/usr/lib/python3/site-packages/megatron/bridge/models/qwen/qwen2_bridge.py:48: FutureWarning: old\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="CPython, Lib/warnings.py:formatwarning",
+    ),
+    Rule(
+        id="not-as-asked",
+        fault=Fault.OUTSIDE,
+        fact=Silent.NOT_AS_ASKED,
+        cause="the run is not the one that was asked for",
+        mend="Compare the two lines; correct the variable, the override or the script, and run again.",
+        steps=(
+            "A variable counts only when the wrapper at that commit reads it; a later override of the same key wins.",
+            "Steps, adapters, ranks, checkpoints and the printed configuration are each held against what was asked.",
+        ),
+        example="+ LORA_RANK=4\nEnabling LORA with rank=8, alpha=8, dropout=0.0\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, tests/special_e2e/run_ppo_trainer_megatron.sh",
+    ),
+    Rule(
         id="adapter-empty",
         fault=Fault.CODE,
         fact=Silent.ADAPTER_EMPTY,

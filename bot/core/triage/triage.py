@@ -19,7 +19,9 @@ from bot.core.triage.table import RULES
 NEAR_LINES = 400
 RUNBOOK = "docs/triage.md"
 # What criteria of a run folder judge themselves: by the band of the probe, and a level 5 by its learning signal.
-_OF_CRITERIA = frozenset({Silent.ROLLOUT_DISAGREES, Silent.AGREEMENT_UNKNOWN, Silent.REWARD_CONSTANT})
+# What was asked for is known there from the job, phase by phase.
+_ASKED = frozenset({Silent.OTHER_CHECKOUT, Silent.NOT_AS_ASKED})
+_OF_CRITERIA = _ASKED | {Silent.ROLLOUT_DISAGREES, Silent.AGREEMENT_UNKNOWN, Silent.REWARD_CONSTANT}
 _OF_SIGNAL = frozenset({Silent.RATE_ZERO, Silent.ADVANTAGE_ZERO})
 _OF_RUN = tuple(rule for rule in RULES if rule.fact not in _OF_CRITERIA)
 _OF_SIGNAL_RUN = tuple(rule for rule in _OF_RUN if rule.fact not in _OF_SIGNAL)
@@ -139,7 +141,9 @@ def _outcome_json(run: RunOutcome) -> dict[str, object]:
 
 
 def _comes_first(silent: SilentFault, root: Candidate) -> bool:
-    return silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+    # Neither a pass nor an error of another run than the one asked for says anything.
+    decides = silent.rule.fact in _ASKED
+    return decides or silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
 
 
 def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
