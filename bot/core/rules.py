@@ -49,7 +49,8 @@ class Rule:
 class SymbolRule:
     """Reached code that asks for levels; every condition that is set must hold, None holds always.
 
-    `symbols` are held against `Class.method`; `through` holds as well where a symbol on the chain from verl matches.
+    `symbols` are held against `Class.method`; `through` holds as well where a symbol on the chain from verl matches, or
+    a caller up to three steps back.
     `words` and `unless` are held against the identifiers of each statement
     that differs: one statement must have one of `words` and none of `unless`. A rule with `imports` judges the
     names that a module newly imports, and nothing else.

@@ -174,3 +174,18 @@ def test_a_statement_is_also_about_the_conditions_around_it() -> None:
 def test_what_is_none_of_these_asks_for_the_smoke_alone() -> None:
     assert levels(TRAIN, "    out = model.run()", "    out = model.run(1)") == {0}
     assert levels(PROVIDER, "self.depth = 1", "self.depth = 2") == {0}
+
+
+def test_a_helper_counts_for_what_calls_it_whichever_way_it_was_reached_first() -> None:
+    fields = BRIDGE[MODELS + "fields.py"] + "\n\ndef kind(text):\n    return text\n"
+    shared = {
+        MODELS + "fields.py": fields.replace("str(provider.depth)", "kind(str(provider.depth))"),
+        MODELS + "__init__.py": "from megatron.bridge.models.fields import kind\n\nKIND = kind('bf16')\n",
+    }
+    base = {**BRIDGE, **shared}
+    head = {**base, MODELS + "fields.py": shared[MODELS + "fields.py"].replace("return text", "return text.lower()")}
+    repository = FakeTrees({"base": base, "head": head, "verl": CALLER})
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl")
+    made = Planner(repository, uses, FakeSummaries()).plan("base", "head", POLICY).plan
+    assert {int(level) for level in made.levels} == {0, 2}

@@ -32,7 +32,7 @@ class Effect:
     """A symbol that differs and that the other program can run.
 
     `kind` and `statements` are those of `SymbolChange`. `via` is the chain, from a line of the other program to the
-    symbol, `through` the names of the symbols on it; `sure` is False when an edge of it is a guess.
+    symbol, `through` the names of the symbols on it and of near callers; `sure` is False when an edge of it is a guess.
     """
 
     path: str
@@ -224,7 +224,8 @@ def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolCha
         return None
     sure = all(step.sure for step in chain)
     via = (*(_step_text(step) for step in chain), str(node))
-    through = tuple(step.source.symbol for step in chain if isinstance(step.source, Node) and step.source.symbol)
+    above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
+    through = tuple(dict.fromkeys(one.symbol for one in above if one.symbol))
     return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
 
 

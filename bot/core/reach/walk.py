@@ -13,6 +13,9 @@ _PASSIVE_BASES = frozenset(
     | {"str", "int", "Exception", "ValueError", "RuntimeError", "tuple", "set"}
 )
 
+# How many steps back a symbol still counts as what another one does.
+_NEAR = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -51,6 +54,7 @@ class Reach:
         self.imported: dict[str, Step] = {}
         self.live: dict[Node, Step] = {}
         self.unresolved: list[Entry] = []
+        self._sources: dict[Node, dict[Node, None]] = {}
         self._called: dict[str, Node | Entry] = {}
         self._waiting: dict[str, list[Node]] = {}
         self._asked: set[tuple[Node, str]] = set()
@@ -134,7 +138,18 @@ class Reach:
             node = self._todo.popleft() if self._todo else self._later.popleft()
             self._process(node)
 
+    def callers(self, node: Node, depth: int = _NEAR) -> tuple[Node, ...]:
+        """The symbols that surely lead to a node in so many steps, whichever way it was reached first."""
+        found: dict[Node, None] = {}
+        last = [node]
+        for _ in range(depth):
+            last = [source for one in last for source in self._sources.get(one, ()) if source not in found]
+            found.update(dict.fromkeys(last))
+        return tuple(found)
+
     def _reach(self, node: Node, step: Step) -> None:
+        if step.sure and isinstance(step.source, Node):
+            self._sources.setdefault(node, {})[step.source] = None
         if node in self.steps:
             return
         self.steps[node] = step
