@@ -47,7 +47,7 @@ settings = Settings(
     api_url="https://api.github.com", app_id=1, private_key="", webhook_secret=sys.argv[4],
     database_url=f"sqlite:///{data / 'bench.sqlite3'}", public_url="", host="127.0.0.1", port=0, data=data,
     repositories=(), backend="local", workflow="", workflow_ref="", tool=("", ""), image="", verl="", bridge="",
-    runners={}, queue_minutes=1, site_profile="", site_values={}, workers=4, tick_s=60,
+    runners={}, site_profile="", site_values={}, workers=4, tick_s=60,
     log_level="info",
 )
 log_to_stderr("info")

@@ -33,7 +33,6 @@ Say = Callable[[str], None]
 _TRUSTED = {"pull_request_target": "pull_request"}
 _DEFAULTS = {
     "VERL_E2E_WORKFLOW": "verl-e2e.yml",
-    "VERL_E2E_QUEUE_MINUTES": "120",
     "VERL_E2E_ATTESTATION": "required",
     # Longer than the card's least interval.
     "VERL_E2E_PATIENCE_S": "20",
@@ -152,7 +151,6 @@ def _settings(environ: Mapping[str, str], payload: Mapping[str, Any]) -> ActionS
         image=_text(environ, "VERL_E2E_IMAGE"),
         runners=_read(environ, "VERL_E2E_RUNNERS", read.runners),
         fork_runners=_read(environ, "VERL_E2E_FORK_RUNNERS", read.runners),
-        queue_minutes=_read(environ, "VERL_E2E_QUEUE_MINUTES", read.number(1, 1440)),
         attestation=Attestation(_read(environ, "VERL_E2E_ATTESTATION", read.one_of(*map(str, Attestation)))),
         verl=_text(environ, "VERL_E2E_VERL"),
         site=_text(environ, "VERL_E2E_SITE"),

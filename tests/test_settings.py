@@ -99,7 +99,7 @@ MISTAKES = (
     ({"VERL_E2E_TOOL": "owner/verl-e2e@main"}, "VERL_E2E_TOOL: 'owner/verl-e2e@main' is no commit"),
     ({"VERL_E2E_RUNNERS": "1=gpu 8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),
     ({"VERL_E2E_FORK_RUNNERS": "forks"}, "VERL_E2E_FORK_RUNNERS: 'forks' is no GPUS=LABEL,LABEL"),
-    ({"VERL_E2E_QUEUE_MINUTES": "2000"}, "VERL_E2E_QUEUE_MINUTES"),
+    ({"VERL_E2E_QUEUE_MINUTES": "120"}, "gate.queue_deadline_s"),
     ({"VERL_E2E_ATTESTATION": "requird"}, "VERL_E2E_ATTESTATION: 'requird' is not known; did you mean 'required'?"),
     ({"VERL_E2E_VERL": "https://x:hunter2@host/o/n"}, "VERL_E2E_VERL: it holds a user or a password"),
     ({"VERL_E2E_VERL": "/no/such/verl"}, "VERL_E2E_VERL: '/no/such/verl' is no folder"),

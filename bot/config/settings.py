@@ -40,7 +40,6 @@ class Settings:
     image: str
     runners: Mapping[int, tuple[str, ...]]
     fork_runners: Mapping[int, tuple[str, ...]]
-    queue_minutes: int
     attestation: Attestation
     trusted_root: Path | None
     site_profile: str
@@ -147,8 +146,13 @@ def _misspelt(environ: Mapping[str, str]) -> list[Problem]:
     """Names that are nearly ours: a setting that nothing reads looks just like one that is obeyed."""
     known = {variable.name for variable in VARIABLES.values()} | set(_SECRET_FILES.values())
     ours = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
-    unknown = sorted(name for name in set(environ) - known - _OTHERS if name.startswith(ours) and likely(name, known))
-    return [Problem(_SOURCE, 0, name, "there is no such variable", closest(name, known)) for name in unknown]
+    others = set(environ) - known - _OTHERS
+    gone = [
+        Problem(_SOURCE, 0, name, "there is no such variable any more", _WITHDRAWN[name])
+        for name in sorted(others & set(_WITHDRAWN))
+    ]
+    unknown = sorted(name for name in others - set(_WITHDRAWN) if name.startswith(ours) and likely(name, known))
+    return [*gone, *(Problem(_SOURCE, 0, name, "there is no such variable", closest(name, known)) for name in unknown)]
 
 
 _KEY, _KEY_FILE = "GITHUB_APP_PRIVATE_KEY", "GITHUB_APP_PRIVATE_KEY_FILE"
@@ -157,6 +161,9 @@ _SECRET_FILES = {name: f"{name}_FILE" for name in (_KEY, "GITHUB_WEBHOOK_SECRET"
 SECRETS = tuple(_SECRET_FILES)
 # Ours as well, but read elsewhere; they mean nothing here.
 _OTHERS = frozenset({"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"})
+
+# Variables of earlier versions, and what takes their place.
+_WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}
 
 # By the name of the field that each fills.
 VARIABLES: Mapping[str, Variable] = {
@@ -242,12 +249,6 @@ VARIABLES: Mapping[str, Variable] = {
         "The same for the jobs of forks: ephemeral runners of a pool of their own; empty: they share the others.",
         read.runners,
         "",
-    ),
-    "queue_minutes": Variable(
-        "VERL_E2E_QUEUE_MINUTES",
-        "How long a job waits for a runner before it is given up, for `github-actions`.",
-        read.number(1, 1440),
-        "120",
     ),
     "attestation": Variable(
         "VERL_E2E_ATTESTATION",

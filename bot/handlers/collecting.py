@@ -31,7 +31,7 @@ def advance(run: Run, rooms: AppRooms) -> Run:
     if progress.state is RunState.FINISHED:
         return rooms.ledger.put_run(_judged(run.model_copy(update={"url": url, "took": progress.took}), rooms))
     state = _onward(run.state, progress.state)
-    reason = run.reason or (progress.note if state.final else "")
+    reason = run.reason or (progress.note if state.final or state is RunState.CANCELLING else "")
     if (state, url, reason) == (run.state, run.url, run.reason):
         return run
     return rooms.ledger.put_run(_changed(run, rooms, state=state, url=url, reason=reason))

@@ -47,7 +47,6 @@ class ActionSettings:
     image: str
     runners: Mapping[int, tuple[str, ...]]
     fork_runners: Mapping[int, tuple[str, ...]]
-    queue_minutes: int
     attestation: Attestation
     verl: str
     site: str
@@ -107,7 +106,6 @@ def _dispatching(settings: ActionSettings) -> ActionsSettings:
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         fork_runners=settings.fork_runners,
-        queue_minutes=settings.queue_minutes,
         attestation=settings.attestation,
         verify=verify_attestations(),
         followed=True,

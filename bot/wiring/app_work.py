@@ -236,7 +236,6 @@ def _backend(
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         fork_runners=settings.fork_runners,
-        queue_minutes=settings.queue_minutes,
         attestation=settings.attestation,
         verify=verify_attestations(settings.trusted_root),
     )

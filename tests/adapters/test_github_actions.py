@@ -226,13 +226,16 @@ def test_what_followed_a_job_that_never_was_says_nothing_of_it(
 def test_a_run_that_no_runner_takes_is_given_up(
     backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand
 ) -> None:
-    run = submitted(backend)
+    run = submitted(backend, queue_deadline_s=7_200)
     clock.time += timedelta(minutes=119)
     assert backend.poll(run).state is RunState.SUBMITTED
     clock.time += timedelta(minutes=2)
     forge.obeys = False
-    assert backend.poll(run).state is RunState.SUBMITTED, "nothing is lost before GitHub says that it ended"
+    progress = backend.poll(run)
+    assert progress.state is RunState.CANCELLING, "nothing is lost before GitHub says that it ended"
+    assert "took the job within 120 minutes" in progress.note
     assert forge.orders == [(1, False)]
+    run = run.model_copy(update={"state": progress.state, "reason": progress.note})
     forge.becomes(1, "completed", "cancelled")
     progress = backend.poll(run)
     assert progress.state is RunState.LOST

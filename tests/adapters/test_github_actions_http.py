@@ -100,7 +100,8 @@ def test_a_cancelled_run_ends(at: Room, backend: GitHubActionsBackend) -> None:
 
 def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBackend, clock: Hand) -> None:
     run = order(at)
-    run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
+    changes = {"handle": backend.submit(run), "state": RunState.SUBMITTED, "queue_deadline_s": 7_200}
+    run = run.model_copy(update=changes)
     clock.time += timedelta(minutes=121)
     backend.poll(run)
     progress = backend.poll(run)

@@ -635,6 +635,18 @@ def test_a_run_that_no_machine_takes_is_given_up(app: App) -> None:
     assert (gate(app)[1], "no machine took it within 360 minutes" in gate(app)[2]) == ("action_required", True)
 
 
+def test_the_policy_says_how_long_a_run_may_wait_for_a_machine(app: App) -> None:
+    app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "gate: {queue_deadline_s: 600}\n").encode()
+    app.open()
+    look(app)
+    # The back end is told by the order, and need not be told elsewhere.
+    assert [run.queue_deadline_s for run in app.ledger.kept.values()] == [600]
+    look(app, 700)
+    app.backend.settle()
+    look(app)
+    assert "no machine took it within 10 minutes" in gate(app)[2]
+
+
 def test_a_cancel_that_got_lost_is_given_again(app: App) -> None:
     app.open()
     look(app)

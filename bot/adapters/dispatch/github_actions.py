@@ -41,8 +41,7 @@ class ActionsSettings:
     """What the workflow is given and how long we wait.
 
     `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
-    verl-e2e that runs the job. A run that no runner takes within
-    `queue_minutes` is given up; one that does not end within `force_after_s` of being asked to is forced.
+    verl-e2e that runs the job. A run that does not end within `force_after_s` of being asked to is forced.
     `followed` says that other jobs of the workflow run follow the order's, as a report does. `attestation` says
     whether a folder counts that nothing proves to be handed over by the workflow's second job, and `verify` gives what
     an attestation says once it was verified, None where no verifier is installed.
@@ -55,7 +54,6 @@ class ActionsSettings:
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
     # Runners for the jobs of forks; empty where they share the others.
     fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    queue_minutes: int = 120
     force_after_s: float = 300.0
     followed: bool = False
     attestation: Attestation = Attestation.PREFERRED
@@ -260,7 +258,7 @@ class GitHubActionsBackend:
                 return Progress(RunState.FINISHED, "", found.url, self._took(run, found))
             mend = "look at its page, mend the workflow with `verl-e2e doctor`, and run the job again"
             return Progress(RunState.LOST, f"{title}; {mend}", found.url)
-        if run.state is RunState.CANCELLING:
+        if run.state is RunState.CANCELLING and found.id not in self._given_up:
             return Progress(RunState.CANCELLED, "it was cancelled", found.url)
         if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
             return Progress(RunState.LOST, self._no_runner(run), found.url)
@@ -270,7 +268,7 @@ class GitHubActionsBackend:
         if run.state is RunState.CANCELLING:
             return Progress(RunState.CANCELLING, "GitHub is ending it", found.url)
         if found.id in self._given_up:
-            return Progress(RunState.SUBMITTED, f"{self._no_runner(run)}; GitHub is ending it", found.url)
+            return Progress(RunState.CANCELLING, self._no_runner(run), found.url)
         if found.status == "in_progress":
             return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
         if found.status == "waiting":
@@ -292,7 +290,7 @@ class GitHubActionsBackend:
 
     def _overdue(self, run: Run, found: WorkflowRun) -> bool:
         since = found.created or run.created
-        return self._clock.now() - since >= timedelta(minutes=self._settings.queue_minutes)
+        return self._clock.now() - since >= timedelta(seconds=run.queue_deadline_s)
 
     def _taken(self, run: Run, found: WorkflowRun) -> bool:
         rows = self._workflows.jobs(run.repository, found.id)
@@ -300,7 +298,7 @@ class GitHubActionsBackend:
 
     def _no_runner(self, run: Run) -> str:
         labels = _words(self._labels(run))
-        what = f"no runner with {labels} took the job within {self._settings.queue_minutes} minutes"
+        what = f"no runner with {labels} took the job within {run.queue_deadline_s // 60} minutes"
         return f"{what}; start one with these labels (`verl-e2e doctor` lists those that answer), and run the job again"
 
     def _labels(self, run: Run) -> tuple[str, ...]:

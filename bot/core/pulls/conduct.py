@@ -187,6 +187,7 @@ def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
         job_digest=wanted.digest,
         attempt=attempt,
         required=wanted.required,
+        queue_deadline_s=situation.policy.gate.queue_deadline_s,
         asked_by=source,
         merge_base=situation.merge_base,
         created=situation.now,

@@ -15,6 +15,7 @@ from bot.core.jobs import Digest, Document, Job, Sha
 from bot.core.judging.outcome import Result
 from bot.core.judging.plausible import Took
 from bot.core.levels import Level
+from bot.core.pulls.capabilities import DEFAULT_GATE
 
 
 class Asked(Document):
@@ -127,6 +128,8 @@ class Run(Document):
     job: Job | None = None
     # Whether the head lies in a fork, which has runners of its own.
     from_fork: bool = False
+    # How long it may wait for a machine, in seconds: `gate.queue_deadline_s` of the policy when it was ordered.
+    queue_deadline_s: Annotated[int, Field(ge=1)] = DEFAULT_GATE.queue_deadline_s
     # What the order holds and the run must return, made at random when it is given to the back end.
     nonce: str = ""
     # Whether we ended it ourselves for what may pass, so that it starts again by itself once that has.
