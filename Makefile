@@ -9,10 +9,10 @@ BIN := $(VENV)/bin
 SET := $(if $(filter 1,$(REQUIRE_ALL)),all,dev)
 # Wheels only, so that a missing one is an error and not an hour of compiling; antlr4 is published as source alone.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
-INSTALL := $(PIP) install --require-hashes --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
+WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint types architecture format bench lock clean
+.PHONY: help run wheel test check lint types architecture format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -20,6 +20,9 @@ help: ## List the commands
 
 run: $(VENV)/.run ## Set up, then show the whole way on a recorded run
 	@$(BIN)/verl-e2e demo
+
+wheel: $(VENV)/.run ## Set up, then build the wheel into dist
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 test: check ## Set up, then lint, types, architecture and tests
@@ -49,7 +52,7 @@ bench: $(VENV)/.run ## Measure against grep and against the wall
 lock: $(VENV)/.run ## Resolve the dependencies anew
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \
-	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --output-file requirements/$${set%:*}.txt \
+	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --extra plots --output-file requirements/$${set%:*}.txt \
 	    $$([ $$set = all:all ] || echo --constraints requirements/all.txt) --upgrade --universal --python-version 3.11 \
 	    --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links || exit; \
 	done
@@ -63,6 +66,6 @@ $(VENV)/pyvenv.cfg:
 
 $(VENV)/.run $(VENV)/.dev $(VENV)/.all: $(VENV)/.%: requirements/%.txt pyproject.toml | $(VENV)/pyvenv.cfg
 	@echo "installing requirements/$*.txt into $(VENV)"
-	@$(INSTALL) -r requirements/$*.txt
+	@scripts/install.sh $(BIN)/python requirements/$*.txt $(WHEELS)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@

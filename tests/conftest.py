@@ -39,7 +39,7 @@ def _ray() -> str:
 
 def _plots() -> str:
     found = importlib.util.find_spec("matplotlib") is not None
-    return "" if found else "not installed: matplotlib (REQUIRE_ALL=1 make test installs it)"
+    return "" if found else "not installed: matplotlib (make test installs it)"
 
 
 def _gpu() -> str:

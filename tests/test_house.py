@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from bot.cli import cli
 from bot.core.evidence import Criterion
 from bot.core.levels import VARIANTS
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -31,7 +32,7 @@ def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.
     inherited = {name: value for name, value in os.environ.items() if name not in ("REQUIRE_ALL", "PYTHONPATH")}
     words = [str(word) for word in argv]
     variables = inherited | environment
-    return subprocess.run(words, check=False, cwd=cwd, env=variables, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, check=False, cwd=cwd, env=variables, capture_output=True, text=True, timeout=HANG_S)
 
 
 def our_sources(*rooms: str) -> Iterator[Path]:
@@ -286,6 +287,27 @@ def test_a_complete_run_fails_on_a_skip_without_a_marker(tmp_path: Path, require
     assert run_probe(tmp_path, UNMARKED, REQUIRE_ALL=require_all).returncode == code
 
 
+def _hasty(tree: ast.AST) -> Iterator[int]:
+    """Lines that bound a wait by fewer seconds, written as a number, than a busy machine may need."""
+    for node in ast.walk(tree):
+        bounds: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            bounds = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and "time.monotonic()" in ast.unparse(node):
+            bounds = [node.right]
+        for bound in bounds:
+            if isinstance(bound, ast.Constant) and isinstance(bound.value, int | float) and bound.value < 600:
+                yield bound.lineno
+
+
+def test_a_busy_machine_breaks_no_test() -> None:
+    """A wait that only bounds a hang is given HANG_S of tests/fakes/patience.py."""
+    files = [path for path in (ROOT / "tests").rglob("*.py") if "fixtures" not in path.parts]
+    found = {f"{path.relative_to(ROOT)}:{line}" for path in files for line in _hasty(ast.parse(path.read_text()))}
+    assert found == set()
+    assert list(_hasty(ast.parse("run(timeout=120); until = time.monotonic() + 30; run(timeout=HANG_S)"))) == [1, 1]
+
+
 def test_every_marker_has_a_need() -> None:
     text = (ROOT / "tests" / "conftest.py").read_text()
     (needs,) = (
@@ -314,6 +336,65 @@ def test_setup_without_a_usable_python_is_one_sentence(tmp_path: Path, version_o
     assert answer.returncode == 2
     assert said in answer.stderr
     assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("proxy", [False, True], ids=["index", "proxy"])
+def test_an_index_that_cannot_be_reached_is_told_as_that(tmp_path: Path, proxy: bool) -> None:
+    (tmp_path / "lock.txt").write_text(f"not-on-this-machine==1 --hash=sha256:{'0' * 64}\n")
+    dead = "http://127.0.0.1:9"
+    index = (
+        {"PIP_PROXY": dead, "PIP_INDEX_URL": "https://index.invalid"} if proxy else {"PIP_INDEX_URL": f"{dead}/simple"}
+    )
+    pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+    answer = call(ROOT / "scripts" / "install.sh", sys.executable, tmp_path / "lock.txt", **pip, **index)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("pip cannot reach the package index: Connection refused\n")
+    assert "matching distribution" not in answer.stderr
+
+
+def test_what_else_pip_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "lock.txt").write_text("not-on-this-machine==1 --hash=sha256:0\n")
+    answer = call(ROOT / "scripts" / "install.sh", sys.executable, tmp_path / "lock.txt")
+    assert (answer.returncode, "ERROR: " in answer.stderr, "cannot reach" in answer.stderr) == (1, True, False)
+
+
+# Stands in for the Python of an image: it has the modules that MODULES names, and its pip writes down what it is asked.
+IMAGE_PYTHON = """#!/bin/sh
+case "$*" in
+    *"-m pip"*) echo "$*" >>"$ASKED"; case "$*" in *--extra-index-url*) ;; *$REFUSED*) exit 1;; esac; exit 0;;
+    *metadata*) echo torch==2.9.0;;
+    "-c import "*) for module in $MODULES modelopt-asked; do
+        case "$*" in "-c import $module") exit 0;; *importlib.util*) [ "$module" = modelopt ] && exit 0;; esac
+    done; exit 1;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("modules", "refused", "asked"),
+    [
+        ("pytest pytest_mock pytest_timeout modelopt", "nothing", []),
+        ("modelopt", "nothing", ["pytest>=8.3.5 pytest-mock>=3.14 pytest-timeout>=2.4"]),
+        ("pytest pytest_mock pytest_timeout", "nothing", ["nvidia-modelopt"]),
+        (
+            "pytest pytest_mock pytest_timeout",
+            "nvidia-modelopt",
+            ["nvidia-modelopt", "--extra-index-url https://pypi.nvidia.com nvidia-modelopt"],
+        ),
+    ],
+)
+def test_the_bridge_checks_get_what_an_image_has_not(
+    tmp_path: Path, modules: str, refused: str, asked: list[str]
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text(IMAGE_PYTHON)
+    python.chmod(0o755)
+    told = {"MODULES": modules, "ASKED": str(tmp_path / "asked"), "REFUSED": refused}
+    (tmp_path / "tmp").mkdir()
+    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, TMPDIR=str(tmp_path / "tmp"), **told)
+    lines = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
+    assert [re.sub(r".* --only-binary :all: --constraint \S+ ", "", line) for line in lines] == asked
+    assert (answer.returncode, list((tmp_path / "tmp").iterdir())) == (0, []), answer.stderr
 
 
 def fill(folder: Path, *names: str) -> None:

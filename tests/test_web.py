@@ -22,6 +22,7 @@ from bot.core.pulls.deliveries import Received
 from bot.web import BODY_BYTES, Door, PatientProtocol, create_app
 from bot.web.bodies import Bodies
 from bot.web.connections import MOST_WAITING
+from tests.fakes.patience import HANG_S
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
@@ -68,7 +69,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         time.sleep(0.01)
     yield house
     web.should_exit = True
-    thread.join(10)
+    thread.join(HANG_S)
     listener.close()
     store.close()
 
@@ -80,7 +81,7 @@ def signature(body: bytes, secret: str = SECRET) -> str:
 def call(
     house: House, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=HANG_S)
     try:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -171,7 +172,7 @@ def head(length: str, sign: str = "sha256=" + "0" * 64) -> bytes:
 
 
 def connected(house: House) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", house.port), timeout=15)
+    return socket.create_connection(("127.0.0.1", house.port), timeout=HANG_S)
 
 
 def test_a_body_over_the_cap_is_refused_before_all_of_it_was_sent(house: House) -> None:
@@ -234,14 +235,14 @@ def test_a_head_that_comes_byte_by_byte_is_given_up(house: House) -> None:
     with connected(house) as connection:
         began = time.monotonic()
         with suppress(BrokenPipeError, ConnectionResetError):
-            while time.monotonic() - began < 60:
+            while time.monotonic() - began < HANG_S:
                 connection.sendall(b"x")
                 time.sleep(0.2)
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < HANG_S
 
 
 def test_a_connection_may_be_used_again(house: House) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", house.port, timeout=HANG_S)
     for _ in range(3):
         connection.request("GET", "/healthz")
         assert connection.getresponse().read() == b'{"ok":true}'

@@ -120,7 +120,7 @@ def own_bands(file: Path) -> Bands:
 def draw_plots(figure: SignalFigure, folder: Path) -> tuple[Path, ...]:
     """Draw curves into a folder; UsageError where the plotting library is not installed."""
     if not find_spec(_PLOTTING):
-        raise UsageError(f"plots need {_PLOTTING}, which is not installed; pip install 'verl-e2e[plots]'")
+        raise UsageError(f"plots need {_PLOTTING}, which is not installed; python -m pip install 'matplotlib>=3.8,<4'")
     # Only here: it takes longer to load than everything else together, and is not everywhere.
     from bot.adapters.plots import draw  # noqa: PLC0415
 

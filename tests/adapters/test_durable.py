@@ -22,6 +22,7 @@ from bot.core.pulls.deliveries import Received
 from bot.core.pulls.messages import Message, reply_to
 from bot.ports import ForgeError, UnreadableDeliveryError
 from tests.adapters.databases import database, fresh_database, server, store
+from tests.fakes.patience import HANG_S
 from tests.fakes.postgres import controlled_server
 
 __all__ = ["database", "server", "store"]
@@ -72,7 +73,7 @@ class Pulls:
     def write(self, message: Message) -> None:
         """Some lanes get no answer for as long as the gate is closed; some subjects are told to wait."""
         if message.lane in self.silent:
-            self.gate.wait(20)
+            self.gate.wait(HANG_S)
         if wait_s := self.limited_s.pop(message.subject, 0.0):
             raise ForgeError("limited", passing=True, wait_s=wait_s)
         self.told.append(message.subject)
@@ -80,7 +81,7 @@ class Pulls:
     def hear(self, delivery: Received) -> Collection[str]:
         target = delivery.body.decode()
         if self.lane_of(delivery) in self.silent:
-            self.gate.wait(20)
+            self.gate.wait(HANG_S)
         self.heard.append(target)
         if target == "unreadable":
             raise UnreadableDeliveryError("no JSON")
@@ -98,7 +99,7 @@ class Pulls:
         if target in self.running:
             self.overlaps.append(target)
         self.running.add(target)
-        self.gate.wait(20)
+        self.gate.wait(HANG_S)
         self.running.discard(target)
         self.looks[target] += 1
         if self.failures[target]:
@@ -137,7 +138,7 @@ def worker_of(work: Work, database: str, store: Store, tick_s: float = 60) -> Wo
     return Worker(work, *tables, queue_url(database), workers=2, tick_s=tick_s)
 
 
-def until(true: Callable[[], bool], seconds: float = 20) -> None:
+def until(true: Callable[[], bool], seconds: float = HANG_S) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not come true in time"
@@ -216,7 +217,7 @@ def test_a_search_that_takes_long_holds_up_nothing(database: str, store: Store) 
     pulls = Pulls()
     pulls.gate.set()
     slow = threading.Event()
-    pulls.search = lambda: [str(slow.wait(20))]  # type: ignore[method-assign]
+    pulls.search = lambda: [str(slow.wait(HANG_S))]  # type: ignore[method-assign]
     with working(database, store, pulls):
         deliver(store, "1", "o/r#1")
         until(lambda: pulls.looks["o/r#1"] == 1)
@@ -265,7 +266,7 @@ def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(dat
     for target in ("o/r#200", "p/r#1", "o/r#300"):
         deliver(store, f"later {target}", target)
     with working(database, store, pulls):
-        until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.heard), seconds=10)
+        until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.heard))
         assert len(pulls.heard) == 3
         until(lambda: SqlDeliveries(store).backlog(now()).deliveries_waiting == 100)
         pulls.gate.set()
@@ -294,7 +295,7 @@ def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(database
     for number in range(6):
         deliver(store, f"{number}", f"o/r#{number}")
     with working(database, store, pulls):
-        until(lambda: len(pulls.announced) == 4, seconds=10)
+        until(lambda: len(pulls.announced) == 4)
         assert pulls.running.isdisjoint(pulls.announced)
         pulls.gate.set()
         until(lambda: idle(store))
@@ -310,7 +311,7 @@ def test_what_a_person_asks_about_is_looked_at_though_every_worker_is_busy(datab
         until(lambda: len(pulls.running) == 2)
         deliver(store, "command", "o/r#9")
         worker.wake()
-        until(lambda: "o/r#9" in pulls.running, seconds=10)
+        until(lambda: "o/r#9" in pulls.running)
         assert len(pulls.running) == 3
         pulls.gate.set()
         until(lambda: idle(store))

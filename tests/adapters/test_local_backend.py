@@ -26,12 +26,13 @@ from bot.core.pulls.ledger import Run, RunState, run_key
 from bot.core.record import EndReason
 from bot.ports import BackendError
 from tests.adapters.clocks import BEGAN, Hand
+from tests.fakes.patience import HANG_S
 from tests.runners.world import World, make_world
 
 pytestmark = pytest.mark.host
 
 ROOT = Path(__file__).resolve().parents[2]
-SOON_S = 60.0
+SOON_S = HANG_S
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from bot.adapters.mirror import Bounds, Mirrors
 from bot.core.change import PathStatus
 from bot.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
 from bot.ports import ForgeError, SourceTrees
+from tests.fakes.patience import HANG_S
 from tests.fakes.smart_http import GitServer, serving
 
 NAME = "Owner/Bridge"
@@ -302,7 +303,7 @@ def test_two_processes_at_once_share_a_clone(forge: Forge, change: Pull, tmp_pat
         for _ in range(3)
     ]
     for process in started:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
         assert (out, err) == (b"3 False\n", b"")
     assert forge.server.fetches <= 6
 

@@ -14,6 +14,7 @@ from bot.adapters.durable import queue_url
 from bot.adapters.durable.plain_json import PickleError, drop_pickled
 from bot.adapters.durable.queue import TargetQueue
 from tests.adapters.databases import database, server
+from tests.fakes.patience import HANG_S
 
 __all__ = ["database", "server"]
 
@@ -42,7 +43,7 @@ def run(url: str, *targets: str) -> list[str]:
     try:
         for target in targets:
             queue.put(target)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + HANG_S
         while len(looked) < len(targets) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)

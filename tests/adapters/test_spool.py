@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from bot.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
 from bot.adapters.ledger import spool as spooling
 from bot.core.pulls.deliveries import Received
+from tests.fakes.patience import HANG_S
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,5 +108,5 @@ def test_a_full_disk_refuses_a_delivery_loses_nothing_and_goes_on_when_there_is_
     """The limit on the size of a file stands in for a full disk: both the database and the spool meet it."""
     assert resource.RLIMIT_FSIZE is not None
     argv = [sys.executable, "-c", FULL, str(ROOT), str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=os.environ.copy(), timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, env=os.environ.copy(), timeout=HANG_S, check=False)
     assert done.stdout.splitlines() == ["refused OSError", "(True,)", "['large', 'small'] []"], done.stderr

@@ -10,6 +10,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 import jwt
 
 from tests.fakes.github_standin.world import APP_ID, PERMISSIONS, World
+from tests.fakes.patience import HANG_S
 
 WORKFLOW = """\
 name: verl end-to-end
@@ -46,7 +47,7 @@ def send(base: str, call: Call, world: World, token: str) -> tuple[int, bytes]:
     headers = {"Accept": "application/vnd.github+json", "Content-Type": "application/json"}
     request = Request(base + call.path, data, {**headers, "Authorization": f"Bearer {bearer}"}, method=call.method)
     try:
-        with build_opener(_Stay).open(request, timeout=60) as answer:
+        with build_opener(_Stay).open(request, timeout=HANG_S) as answer:
             return answer.status, answer.read()
     except HTTPError as error:
         with error:

@@ -14,6 +14,7 @@ from bot.core.judging.verdict import Result, judge
 from bot.core.pulls.job_order import OrderTarget, pack, same_job
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_that-may-only-read"
@@ -51,7 +52,7 @@ class Step:
         }
         command = [sys.executable, "-m", "bot", "action", verb]
         self.done = subprocess.run(
-            command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=60
+            command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S
         )
 
     @property

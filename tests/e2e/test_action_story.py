@@ -12,6 +12,7 @@ import pytest
 from bot.adapters.derived_ledger import LEDGER_CHECK
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
+from tests.fakes.patience import HANG_S
 from tests.stories.conftest import furnish
 from tests.stories.recordings import SMOKE, job_of, left_by
 
@@ -75,7 +76,13 @@ class Actions:
         }
         command_line = [sys.executable, "-m", "bot", "action", command]
         done = subprocess.run(
-            command_line, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=120
+            command_line,
+            env=variables | changes,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=HANG_S,
         )
         assert done.returncode == 0, done.stderr
         return done

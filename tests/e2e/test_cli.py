@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from bot.adapters.demo_repository import build_demo_repository
+from tests.fakes.patience import HANG_S
 from tests.runners.world import World, make_world
 
 if sys.version_info >= (3, 14):
@@ -55,7 +56,7 @@ RECORDED = {
 def _verl_e2e(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bot", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=120, input=stdin, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, input=stdin, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
 def test_a_users_mistake_is_one_sentence_and_exit_2(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bot", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -251,7 +252,7 @@ def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
 def _piped(arguments: tuple[object, ...], **settings: object) -> subprocess.CompletedProcess[bytes]:
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **settings.pop("env", {})}  # type: ignore[dict-item]
     command = [sys.executable, "-m", "bot", *map(str, arguments)]
-    return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=60, check=False, **settings)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=HANG_S, check=False, **settings)  # type: ignore[call-overload,no-any-return]
 
 
 @pytest.mark.parametrize("verb", ["card", "triage"])
@@ -295,7 +296,7 @@ def _slow_job(world: World, tmp_path: Path) -> tuple[Path, str]:
 
 
 def _wait_for(word: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while not _running(word):
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -325,7 +326,7 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     signal.signal(number, before)
     _wait_for(word)
     runner.send_signal(number)
-    shown, said = runner.communicate(timeout=30)
+    shown, said = runner.communicate(timeout=HANG_S)
     assert (runner.returncode, "Traceback" in said) == (130, False)
     assert f"Interrupted by {number.name} before" in shown
     events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
@@ -358,7 +359,7 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     signal.signal(signal.SIGINT, before)
     _wait_for(word)
     check.send_signal(number)
-    _, said = check.communicate(timeout=30)
+    _, said = check.communicate(timeout=HANG_S)
     assert (check.returncode, "Traceback" in said) == (130, False)
     assert not _running(word)
     assert f"Interrupted by {number.name}" in (out / "jobs/0-lora-ddp/card.txt").read_text()

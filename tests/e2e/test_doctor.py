@@ -14,6 +14,7 @@ import pytest
 from bot.config.workflow_file import workflow_text
 from tests.fakes.github_standin.faults import server_error
 from tests.fakes.github_standin.world import APP_ID, World, living
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "octo/bridge"
@@ -57,7 +58,7 @@ def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> s
         "VERL_E2E_TOOL": f"octo/verl-e2e@{'a' * 40}",
     }
     env = {**settings, **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=HANG_S, check=False)
 
 
 def sick(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
@@ -113,7 +114,7 @@ def test_webhooks_that_were_not_taken_are_told_and_sent_again(world: World, tmp_
     again = doctor(world, tmp_path, NAME, "--redeliver")
     assert again.returncode == 0, again.stdout
     assert "they were asked for again" in again.stdout
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while len(world.deliveries.attempts) == before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len({one.delivery.guid for one in world.deliveries.attempts}) == 1
@@ -143,7 +144,7 @@ def test_a_database_that_is_not_there_is_told(world: World, tmp_path: Path) -> N
 def clone(world: World, folder: Path) -> None:
     """A clone of verl on this machine."""
     source = world.state.repositories["octo/verl"].git.path
-    subprocess.run(("git", "clone", "--quiet", source, folder), check=True, timeout=60)
+    subprocess.run(("git", "clone", "--quiet", source, folder), check=True, timeout=HANG_S)
 
 
 def test_a_clone_of_verl_on_this_machine_is_looked_into(world: World, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from bot.core.jobs import Job, Repository
 from bot.core.levels import BASE_WRAPPER
 from bot.wiring.checking import beside_job
 from runners.other_runs import LOCK
+from tests.fakes.patience import HANG_S
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
 
@@ -82,7 +83,7 @@ class Place:
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.root), "PYTHONPATH": path}
         _wait_for_the_host()
         command = [sys.executable, "-m", "bot", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, check=False)
+        return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
     def site(self) -> Path:
         """A site profile of this host."""
@@ -123,7 +124,7 @@ class Place:
 
 def _wait_for_the_host() -> None:
     """Until no other run holds the host: the lock is the machine's, and others may test here as well."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         with LOCK.open("a") as file:
             try:

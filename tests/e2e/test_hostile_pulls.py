@@ -19,11 +19,12 @@ from tests.e2e.test_serve import serving
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.repository import BareRepository
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 BOMBS, OTHERS = 20, 4
 # Far more than it takes, for a machine that does other things too.
-PATIENCE_S = 480.0
+PATIENCE_S = HANG_S
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ host, headers, body = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3].encode()
 seconds = []
 while not select.select([sys.stdin], [], [], 0.05)[0]:
     began = time.perf_counter()
-    connection = http.client.HTTPConnection(host, timeout=60)
+    connection = http.client.HTTPConnection(host, timeout=900)
     connection.request("POST", "/webhook", body, headers | {"X-GitHub-Delivery": f"p{len(seconds)}"})
     assert connection.getresponse().status == 202
     connection.close()

@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.github_standin.faults import server_error, used_up
 from tests.fakes.github_standin.repository import Edit, Moved
 from tests.fakes.github_standin.world import World, living
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 MAPPING = "src/megatron/bridge/models/conversion/auto_bridge.py"
@@ -37,7 +38,7 @@ def plan(world: World, *arguments: object, cache: Path, **environment: str) -> s
     command = [sys.executable, "-m", "bot", "plan", "--cache", str(cache), *map(str, arguments)]
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GITHUB_API_URL": f"{world.standin.url}/api/v3"}
     return subprocess.run(
-        command, capture_output=True, text=True, env={**clean, **environment}, timeout=120, check=False
+        command, capture_output=True, text=True, env={**clean, **environment}, timeout=HANG_S, check=False
     )
 
 
@@ -148,7 +149,7 @@ def test_a_server_that_errs_is_asked_again(world: World, tmp_path: Path) -> None
 @pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("--head", "x"), ()])
 def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "bot", "plan", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert "--repo, --base and --head" in done.stderr
 
@@ -157,6 +158,6 @@ def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ..
 def test_a_public_pull_request_on_github_is_planned(tmp_path: Path) -> None:
     address = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232"
     command = [sys.executable, "-m", "bot", "plan", address, "--json", "--cache", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["levels"] == [0, 3]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 GIT = {
     "PATH": os.environ["PATH"],
@@ -45,7 +47,7 @@ def repository(path: Path, files: dict[str, str]) -> str:
 def verl_e2e(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "bot", *map(str, arguments)]
     clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
 
 @pytest.fixture

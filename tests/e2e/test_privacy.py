@@ -10,6 +10,7 @@ import pytest
 
 from bot.cli.privacy import close_to_others
 from tests.e2e.test_serve import ROOT, SECRET, key, serving, settings
+from tests.fakes.patience import HANG_S
 
 __all__ = ["key", "settings"]
 
@@ -33,7 +34,13 @@ print(shown.stdout.count("hunter2"), shown.stderr)
 def test_no_other_process_of_the_user_reads_the_environment_that_we_were_started_with(how: str, told: str) -> None:
     environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "WEBHOOK": "hunter2"}
     done = subprocess.run(
-        [sys.executable, "-c", PEEK, how], env=environ, cwd="/", capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", PEEK, how],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
     assert told in done.stdout, done.stderr
 

@@ -18,6 +18,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.fakes.patience import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2hunter2hunter2"
 SERVE = (sys.executable, "-m", "bot", "serve")
@@ -45,7 +47,9 @@ def settings(key: str, tmp_path: Path) -> dict[str, str]:
 
 
 def ended(environ: Mapping[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run((*SERVE, *words), env=dict(environ), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        (*SERVE, *words), env=dict(environ), capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
 
 @contextmanager
@@ -73,18 +77,18 @@ def deliver(address: str, event: str, body: bytes, delivery: str, secret: str = 
         "Content-Type": "application/json",
     }
     request = urllib.request.Request(f"{address}/webhook", body, headers)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=HANG_S) as answer:
         return int(answer.status)
 
 
 def figures(address: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"{address}/metrics", timeout=HANG_S) as answer:
         rows = (line.rpartition(" ") for line in answer.read().decode().splitlines())
         return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
 def waited_for(address: str, name: str, value: float) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while figures(address)[name] != value:
         assert time.monotonic() < deadline, figures(address)
         time.sleep(0.1)
@@ -145,7 +149,7 @@ def test_deliveries_are_heard_refused_or_left_and_survive_a_kill(settings: dict[
         assert deliver(address, "ping", ping, "one") == 200
         assert figures(address)["deliveries_refused"] == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(HANG_S) == 0
     for line in log.read_text().splitlines():
         json.loads(line)
     assert SECRET not in log.read_text()

@@ -17,11 +17,12 @@ from tests.e2e.test_serve import serving
 from tests.e2e.test_serve_story import environment, world
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
 from tests.fakes.github_standin.world import World
+from tests.fakes.patience import HANG_S
 
 __all__ = ["server", "world"]
 
 KILLS = 4
-PATIENCE_S = 90.0
+PATIENCE_S = HANG_S
 LAG_S = 3.0
 # Runs that leave nothing block the gate, and some are still under way.
 WITH_RUNS = ("in_progress", "queued", "action_required", "failure")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.test_serve import ROOT, figures, serving
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
+from tests.fakes.patience import HANG_S, slowness
 from tests.fakes.sigstore_instance import SigstoreInstance
 from tests.stories.conftest import furnish
 from tests.stories.recordings import SMOKE, left_by
@@ -46,7 +47,7 @@ def environment(world: World, folder: Path) -> dict[str, str]:
     }
 
 
-def until(true: Callable[[], object], seconds: float = 60) -> float:
+def until(true: Callable[[], object], seconds: float = HANG_S) -> float:
     started = time.monotonic()
     while not true():
         assert time.monotonic() - started < seconds, "it did not come true in time"
@@ -62,7 +63,7 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
         world.deliveries.url = f"{address}/webhook"
         number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
         took = until(lambda: world.cards(number) and world.live_runs())
-        assert took < 4 * PLAN_S
+        assert took < 4 * PLAN_S * slowness()
         process.send_signal(signal.SIGKILL)
         process.wait()
     (run,) = world.live_runs()
@@ -74,7 +75,7 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
         until(lambda: "Pass" in world.card(number))
         assert figures(address)["reconciles_failed_total"] == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(HANG_S) == 0
     assert (len(world.runs()), len(world.cards(number))) == (1, 1)
     for secret in (SECRET, "PRIVATE KEY"):
         assert secret not in log.read_text()
@@ -86,7 +87,7 @@ def test_the_first_sign_on_a_fresh_service_comes_before_the_plan(world: World, t
         world.deliveries.url = f"{address}/webhook"
         number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
         took = until(lambda: world.gate(number))
-        assert took < 4 * SIGN_S
+        assert took < 4 * SIGN_S * slowness()
         until(lambda: world.live_runs() and world.cards(number))
     made = [json.loads(one.sent) for one in world.standin.traffic if one.path.endswith("/check-runs") and one.sent]
     assert [check["output"]["title"] for check in made if check["name"] == "verl-e2e"] == ["Planning"]

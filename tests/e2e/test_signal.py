@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "tests" / "fixtures" / "logs" / "level5-flat-cut-at-14-of-20.log.xz"
 FOLDER = ROOT / "tests" / "fixtures" / "runs" / "level0-lora-exception"
@@ -20,7 +22,7 @@ WITHOUT_PLOTS = (
 def _python(*arguments: object) -> subprocess.CompletedProcess[str]:
     clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
 
 def test_a_bare_log_shows_its_curves_and_its_word() -> None:
@@ -72,7 +74,7 @@ def test_a_mistake_is_one_sentence(arguments: tuple[object, ...], said: str) -> 
 def test_plots_without_the_library_are_the_users_mistake(tmp_path: Path) -> None:
     done = _python("-c", WITHOUT_PLOTS, "signal", LOG, "--plots", tmp_path / "plots")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "plots need matplotlib, which is not installed; pip install 'verl-e2e[plots]'" in done.stderr
+    assert "plots need matplotlib, which is not installed; python -m pip install 'matplotlib>=3.8,<4'" in done.stderr
 
 
 @pytest.mark.plots

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from bot.cli.step_output import StepOutput
 from bot.core.inert import BREAK, step_text
+from tests.fakes.patience import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECES = st.lists(st.text(alphabet=st.sampled_from(list(":#[]\n\r \t\x85\u2028ea")), max_size=5), max_size=8)
@@ -51,7 +52,7 @@ def test_a_hostile_name_is_no_command_on_the_runner_and_untouched_elsewhere(
         [sys.executable, "-m", "bot", "judge", name],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": where, "PYTHONUTF8": "1"},
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
     printed = done.stdout + done.stderr
     assert "All required jobs passed" in printed

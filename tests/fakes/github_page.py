@@ -17,9 +17,11 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
+from tests.fakes.patience import HANG_S
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_PATIENCE_S = 60
+_PATIENCE_S = HANG_S
 _STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; padding: 16px; background: var(--page); color: var(--text); font: 14px/1.5 "Noto Sans", Helvetica,

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fakes.patience import HANG_S
+
 _DURABILITY_OFF = "-c fsync=off -c synchronous_commit=off -c full_page_writes=off"
 
 
@@ -79,7 +81,7 @@ def _user() -> str:
 
 def _call(user: str, *argv: object) -> None:
     words = [str(word) for word in argv]
-    subprocess.run(words, check=True, user=user or None, capture_output=True, cwd="/", timeout=60, env=_plain())
+    subprocess.run(words, check=True, user=user or None, capture_output=True, cwd="/", timeout=HANG_S, env=_plain())
 
 
 def _plain() -> dict[str, str]:

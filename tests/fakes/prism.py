@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import socket
 
-_BEGINS_S = 60.0
+from tests.fakes.patience import HANG_S
+
+_BEGINS_S = HANG_S
 _LOOK_S = 0.1
 # Prism cannot be told to find a free port, and one that was free may be taken by the time that it listens.
 _ATTEMPTS = 3
@@ -22,7 +24,7 @@ def proxying(folder: Path, description: str, upstream: str, log: Path) -> Iterat
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(HANG_S)
 
 
 def _begun(folder: Path, command: list[str], log: Path) -> tuple["subprocess.Popen[bytes]", int]:

@@ -9,6 +9,7 @@ import time
 import psutil
 
 from runners.deadline import deadline
+from tests.fakes.patience import HANG_S
 
 
 def sleeper() -> "subprocess.Popen[bytes]":
@@ -23,7 +24,7 @@ def child_of(process: "subprocess.Popen[bytes]") -> psutil.Process:
 
 
 def gone(process: psutil.Process) -> bool:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + HANG_S
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         if time.monotonic() > deadline_s:
             return False

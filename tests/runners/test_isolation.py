@@ -22,6 +22,7 @@ from runners.gate import run
 from runners.isolation import hand_folder_over
 from runners.processes import start
 from runners.suspect_files import names_below, read_below
+from tests.fakes.patience import HANG_S
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 
@@ -296,13 +297,13 @@ def test_an_ordinary_user_keeps_his_secrets_too() -> None:
         words = (*user, sys.executable, "-m", "pytest", *options, *(f"{tests}::{test.__name__}" for test in shown))
         env = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
-            words, env=env, cwd=tests.parents[2], capture_output=True, text=True, check=False, timeout=300
+            words, env=env, cwd=tests.parents[2], capture_output=True, text=True, check=False, timeout=HANG_S
         )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 def _until(found: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while not found():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -10,6 +10,7 @@ import pytest
 
 from runners import other_runs
 from runners.other_runs import sole_run
+from tests.fakes.patience import HANG_S
 
 pytestmark = pytest.mark.host
 
@@ -51,9 +52,9 @@ def test_a_killed_holder_keeps_nobody_out(tmp_path: Path) -> None:
 
 def test_a_trainer_that_others_started_blocks(tmp_path: Path) -> None:
     word = other_runs._ENTRY_POINT
-    trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "-m", word])
+    trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "-m", word])
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + HANG_S
         found = ""
         while not found and time.monotonic() < deadline:
             with sole_run(tmp_path / "lock") as finding:

@@ -12,6 +12,7 @@ import pytest
 from bot.core.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
 from bot.core.redact import redactor
 from runners.recorder import FRAME_BYTES, FolderInUseError, Recorder, open_recorder
+from tests.fakes.patience import HANG_S
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -167,7 +168,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_kill_at_any_moment_leaves_a_readable_prefix(tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], cwd=root, timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run")], cwd=root, timeout=HANG_S, check=False
+    )
     assert killed.returncode == -9
     lines = readable(tmp_path / "run").splitlines()
     assert lines == [b"line %d" % number for number in range(len(lines))]

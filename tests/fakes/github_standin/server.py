@@ -22,6 +22,7 @@ from tests.fakes.github_standin.faults import Fault, Faults, When
 from tests.fakes.github_standin.routing import Api, ApiError, Caller, Reply, Request, Route, check_access
 from tests.fakes.github_standin.shapes import Shapes
 from tests.fakes.github_standin.state import State
+from tests.fakes.patience import HANG_S
 from tests.fakes.smart_http import GitServer
 from tests.fakes.smart_http import serving as serving_git
 
@@ -245,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _relay_to_git(self, body: bytes) -> None:
         git = urlsplit(self.standin.git.url)
         assert git.hostname is not None
-        connection = http.client.HTTPConnection(git.hostname, git.port, timeout=60)
+        connection = http.client.HTTPConnection(git.hostname, git.port, timeout=HANG_S)
         kept = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "transfer-encoding")}
         owner, _, rest = self.path.lstrip("/").partition("/")
         name, _, tail = rest.partition("/")

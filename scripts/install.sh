@@ -1,0 +1,24 @@
+#!/bin/sh
+# Install hash-locked requirements: install.sh PYTHON REQUIREMENTS [PIP-OPTION...]. Quiet when all goes well.
+# Where pip could not reach its index that is told, and not what follows from it, that it found no distribution.
+set -eu
+python=$1
+requirements=$2
+shift 2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+if "$python" -m pip --disable-pip-version-check --quiet install --require-hashes "$@" -r "$requirements" >"$log" 2>&1; then
+    exit 0
+fi
+# pip's own sentence, `after connection broken by 'KIND(... [Errno 111] Connection refused ...)': /simple/NAME/`.
+broken=$(sed -n "s/.*connection broken by '\(.*\)': .*/\1/p; s/.*\(problem confirming the ssl certificate.*\)/\1/p" "$log" | head -n 1)
+if [ -z "$broken" ] || ! grep -q 'No matching distribution' "$log"; then
+    cat "$log" >&2
+    exit 1
+fi
+reason=$(echo "$broken" | sed -n "s/.*\[Errno [-0-9]*\] \([A-Za-z ]*\).*/\1/p")
+echo "pip cannot reach the package index: ${reason:-$broken}" >&2
+echo "Check the network and the proxy, or name an index that this machine can reach (PIP_INDEX_URL=ADDRESS, or" \
+    "pip's configuration), and run the command again." >&2
+exit 1
