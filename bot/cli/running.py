@@ -1,6 +1,8 @@
 """The verbs that run: run, check, demo."""
 
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -166,11 +168,31 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     Example: verl-e2e demo
     """
     from bot.core.planning.plan_text import render_plan_text
-    from bot.wiring.demo import demonstration
+    from bot.handlers.demonstrating import next_steps
+    from bot.wiring.demo import RECORDING, demonstration
 
     shown = demonstration(out)
     click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
     click.echo(render_plan_text(shown.plan), err=True)
     click.echo(f"{shown.card.remarks[0]}\n", err=True)
     print_card(shown.card, as_json=as_json)
+    if not as_json:
+        click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), err=True, nl=False)
     return 0
+
+
+def _called() -> str:
+    """How this command was called, for another call from the same shell."""
+    from bot.adapters.dispatch import COMMAND
+
+    own = Path(sys.argv[0])
+    if own.name != "verl-e2e":
+        return shlex.join(COMMAND)
+    found = shutil.which("verl-e2e")
+    return "verl-e2e" if found and own.exists() and os.path.samefile(found, own) else shlex.quote(str(own))
+
+
+def _shortest(path: Path) -> str:
+    """A path from the working directory on, where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

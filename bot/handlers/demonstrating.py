@@ -32,6 +32,20 @@ def demonstrate(
     return Demonstration(planned, make_card(verdicts, (), remarks))
 
 
+def next_steps(command: str, recording: str) -> str:
+    """What to try after the demonstration: three commands that work as they stand, anywhere and without a network.
+
+    `command` is how `verl-e2e` is called, `recording` the packaged run folder, both quoted for a shell.
+    """
+    steps = (
+        (f"triage --explain {recording}/log.txt.zst", "how the log of this run is read, phase by phase"),
+        (f"card {recording} --format markdown", "the card as GitHub shows it"),
+        ("demo --out verl-e2e-demo", "keep the repository, the plan and the run folder to look around in"),
+    )
+    lines = (f"  {command} {words}\n      {purpose}\n" for words, purpose in steps)
+    return "\nTry next:\n" + "".join(lines)
+
+
 def recording_remark(record: Record) -> str:
     """Says plainly that a run is a recording, of what and on what."""
     environment = record.environment

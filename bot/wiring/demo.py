@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-from importlib.resources import as_file, files
 from pathlib import Path
 
 from bot.adapters.demo_repository import build_demo_repository
@@ -13,6 +12,8 @@ from bot.wiring.errors import UsageError
 from bot.wiring.folders import run_folders
 
 DEMO_JOB = "0-lora-ddp"
+# The packaged run folder.
+RECORDING = Path(__file__).resolve().parents[1] / "demo" / "recording"
 
 
 def demonstration(out: Path | None) -> Demonstration:
@@ -27,8 +28,7 @@ def demonstration(out: Path | None) -> Demonstration:
 
 def _demonstrate(folder: Path) -> Demonstration:
     repository = build_demo_repository(folder / "bridge")
-    with as_file(files("bot").joinpath("demo", "recording")) as recording:
-        shutil.copytree(recording, folder / "jobs" / DEMO_JOB)
+    shutil.copytree(RECORDING, folder / "jobs" / DEMO_JOB)
     changes = GitRepository(repository.path)
     policy = policy_at(changes, repository.base)
     return demonstrate(
