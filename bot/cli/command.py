@@ -2,7 +2,7 @@
 
 Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted,
 141 the reader of the output went away.
-1 and 4 come from `run`, `judge` and `check` only, and 1 from `doctor`, where something is to be mended. Rooms are
+1 and 4 are judgements of `run`, `judge` and `check`; from `doctor` 1 says that something is to be fixed. Rooms are
 imported by the verb that needs them.
 """
 

@@ -160,7 +160,9 @@ _SECRET_FILES = {name: f"{name}_FILE" for name in (_KEY, "GITHUB_WEBHOOK_SECRET"
 # What no process that is started from the service needs; each may be given as a file instead.
 SECRETS = tuple(_SECRET_FILES)
 # Ours as well, but read elsewhere; they mean nothing here.
-_OTHERS = frozenset({"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"})
+_OTHERS = frozenset(
+    {"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_RECORDER_KEY", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"}
+)
 
 # Variables of earlier versions, and what takes their place.
 _WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}

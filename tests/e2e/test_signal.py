@@ -61,7 +61,7 @@ def test_a_run_that_never_trained_is_not_enough() -> None:
     [
         (("signal", "nowhere"), "nowhere: not a folder"),
         (("signal", LOG, "--baseline", FOLDER), "its log shows no training step; give a run that trained"),
-        (("signal", ROOT / "tests"), "no log in it; give the folder of a run, or a log"),
+        (("signal", ROOT / "tests"), "no run in this folder"),
     ],
 )
 def test_a_mistake_is_one_sentence(arguments: tuple[object, ...], said: str) -> None:
