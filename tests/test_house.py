@@ -346,7 +346,7 @@ def test_an_index_that_cannot_be_reached_is_told_as_that(tmp_path: Path, proxy: 
         {"PIP_PROXY": dead, "PIP_INDEX_URL": "https://index.invalid"} if proxy else {"PIP_INDEX_URL": f"{dead}/simple"}
     )
     pip = {"PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1", "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
-    answer = call(ROOT / "scripts" / "install.sh", sys.executable, tmp_path / "lock.txt", **pip, **index)
+    answer = call(ROOT / "scripts" / "install.sh", sys.executable, tmp_path / "lock.txt", cwd=ROOT, **(pip | index))
     assert answer.returncode == 1
     assert answer.stderr.startswith("pip cannot reach the package index: Connection refused\n")
     assert "matching distribution" not in answer.stderr
@@ -389,9 +389,9 @@ def test_the_bridge_checks_get_what_an_image_has_not(
     python = tmp_path / "python3"
     python.write_text(IMAGE_PYTHON)
     python.chmod(0o755)
-    told = {"MODULES": modules, "ASKED": str(tmp_path / "asked"), "REFUSED": refused}
+    told = {"TMPDIR": str(tmp_path / "tmp"), "MODULES": modules, "ASKED": str(tmp_path / "asked"), "REFUSED": refused}
     (tmp_path / "tmp").mkdir()
-    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, TMPDIR=str(tmp_path / "tmp"), **told)
+    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, cwd=ROOT, **told)
     lines = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
     assert [re.sub(r".* --only-binary :all: --constraint \S+ ", "", line) for line in lines] == asked
     assert (answer.returncode, list((tmp_path / "tmp").iterdir())) == (0, []), answer.stderr
