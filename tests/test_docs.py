@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -243,3 +244,54 @@ def test_the_filters_of_the_egress_page_end_with_a_refusal(name: str) -> None:
     rules = [line.strip() for line in _between(_text("egress.md"), name).splitlines()]
     assert next(line for line in reversed(rules) if line not in {"}", "```", ""}).endswith("drop")
     assert sum(line.count("{") - line.count("}") for line in rules) == 0
+
+
+ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+
+def _verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:
+    """Every verb by its whole name, groups left out."""
+    if not isinstance(command, click.Group):
+        return {name: command}
+    return {
+        full: verb
+        for below, found in command.commands.items()
+        for full, verb in _verbs(found, f"{name} {below}".strip()).items()
+    }
+
+
+def test_the_readme_says_which_verbs_take_json() -> None:
+    without = {name for name, verb in _verbs(cli).items() if not any("--json" in one.opts for one in verb.params)}
+    assert without == {"action", "bands add", "bands pair", "serve", "policy schema", "policy imports"}
+    (sentence,) = re.findall(r"Each takes `--help`, and `--json` [^.]*\.", (ROOT / "README.md").read_text())
+    told = set(re.findall(r"`([a-z ]+)`", sentence)) - {"policy"}
+    assert told == {name.removeprefix("policy ") for name in without}
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    named = set(re.findall(r"\]\((docs/[\w./-]+\.md)\)", (ROOT / "README.md").read_text()))
+    reached = {path for page in named for path in re.findall(r"\]\(([\w./-]+\.md)", (ROOT / page).read_text())}
+    pages = {str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")}
+    assert pages - named - {f"docs/{path}" for path in reached} == set()
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+def test_every_path_of_ours_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(
+        r"`((?:bot|runners|tests|bench|scripts|requirements|docs)/[\w./-]*\w/?)(?:::\w+)?`", page.read_text()
+    )
+    # `bot/policy/verl-imports.json` and the like are files; these are Bridge's own tests.
+    missing = {name for name in named if not (ROOT / name).exists() and not name.startswith("tests/unit_tests/")}
+    assert missing == set()
+
+
+def test_the_extras_of_the_design_page_are_those_of_the_project() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert set(re.findall(r"\(the extra `(\w+)`", _text("design.md"))) == extras
+
+
+def test_the_locked_installation_has_what_the_page_says() -> None:
+    lock = (ROOT / "requirements" / "run.txt").read_text()
+    told = re.findall(r"\*\*(\w+)\*\* \(the extra `\w+`, in the lock", _text("design.md"))
+    assert {"matplotlib", "sigstore"} == set(told)
+    assert all(re.search(rf"(?m)^{name}==", lock) for name in told)

@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bot.config.workflow_file import workflow_text
@@ -67,6 +67,8 @@ class Place:
     clone: Path
     environment: dict[str, str]
     words: dict[str, str]
+    # What was typed already, with the folder.
+    typed: set[tuple[Path, str]] = field(default_factory=set)
 
     def type(self, command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         """Run a command as a person's shell does, and wait for its end."""

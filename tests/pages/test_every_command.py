@@ -20,8 +20,6 @@ from bot.core.pulls.commands import CommandLine, Mistake, parse
 from tests.pages.collecting import ROOT, Shown, pull_request_commands, shell_commands
 from tests.pages.place import Place, place
 
-pytestmark = pytest.mark.host
-
 # What a page leaves open, and what lies in the folder for it; tried in this order. Names in braces are the place's.
 WORDS = (
     # Sentences that leave out what every call of the verb needs.
@@ -74,8 +72,9 @@ NOT_TYPED = {
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
     r"^make (test|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the package index",
     r"^sqlite3 ": "a program that only the host of a service has",
-    r"^nvidia-smi ": "needs a GPU",
-    r"^nft -f$|^ray start$|^bash -x$|^gh attestation verify$|^verl-e2e / ledger$|^zstd -dc$": "a name in a sentence",
+    r"^(docker|kubectl|ray|nvidia-smi|nft|srun|sbatch|scontrol|sinfo|systemctl|apt|apt-get) ": "acts on a host or a cluster",
+    r"^python3? -c .*\b(megatron|torch|verl|vllm)\b": "needs the packages of a GPU host; it is parsed",
+    r"^bash -x$|^gh attestation verify$|^verl-e2e / ledger$|^zstd -dc$": "a name in a sentence",
     r"^python bench/": "measures for minutes, or draws; it is compiled",
     r"^python -m (tests|runners)\.": "runs for minutes, or on a GPU host; it is compiled",
     r"^pip install \.$": "downloads the newest packages; installing from a checkout is typed with those of the tests",
@@ -157,10 +156,20 @@ def _cwd(text: str, here: Place) -> Path:
     return here.checkout if re.search(of_checkout, text) else here.folder
 
 
-@pytest.mark.parametrize("shown", TYPED, ids=lambda shown: shown.place)
+def _cases() -> Iterator[object]:
+    """What is typed; a check or a run has the host to itself, as every run."""
+    for shown in TYPED:
+        marks = [pytest.mark.host] if re.search(r"verl-e2e (check|run) ", shown.text) else []
+        yield pytest.param(shown, id=shown.place, marks=marks)
+
+
+@pytest.mark.parametrize("shown", list(_cases()))
 def test_a_command_of_a_page_does_its_work(shown: Shown, here: Place) -> None:
     filled = _filled(shown.text, here)
     for text in (filled,) if "<<" in filled else _variants(filled):
+        if (_cwd(shown.text, here), text) in here.typed:
+            # An earlier page has the same command.
+            continue
         script = re.sub(r"\{FRESH\}", lambda _: f"made-{next(_FRESH)}", text)
         cwd = _cwd(shown.text, here)
         if "app.json" in script:
@@ -171,6 +180,7 @@ def test_a_command_of_a_page_does_its_work(shown: Shown, here: Place) -> None:
         # Lines of a page are typed one after the other; each may end as it should.
         lines = script.splitlines() if shown.block and "<<" not in script and "\\\n" not in script else [script]
         done = here.type(_guarded(lines), cwd)
+        here.typed.add((cwd, text))
         assert done.returncode == 0, f"{shown.place}: {script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
