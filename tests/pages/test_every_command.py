@@ -72,7 +72,7 @@ NOT_TYPED = {
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
     r"^make (test|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the package index",
     r"^sqlite3 ": "a program that only the host of a service has",
-    r"^(docker|kubectl|ray|nvidia-smi|nft|srun|sbatch|scontrol|sinfo|systemctl|apt|apt-get) ": "acts on a host or a cluster",
+    r"^(docker|kubectl|ray|nvidia-smi|nft|srun|sbatch|scontrol|systemctl|apt|apt-get) ": "acts on a host or cluster",
     r"^python3? -c .*\b(megatron|torch|verl|vllm)\b": "needs the packages of a GPU host; it is parsed",
     r"^bash -x$|^gh attestation verify$|^verl-e2e / ledger$|^zstd -dc$": "a name in a sentence",
     r"^python bench/": "measures for minutes, or draws; it is compiled",
