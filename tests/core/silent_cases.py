@@ -272,6 +272,13 @@ REFUSALS = (
     ),
     ("sglang", "update_weights_from_tensor", "Weight model.norm.weight was rejected by the model runner"),
     ("vllm", "weight transfer", "Unrecognized weight name model.layers.0.attn.qkv.weight, dropping it"),
+    ("vllm", "a second batch, blind", "Missing 3 weights in update: model.norm.weight"),
+    ("vllm", "a second batch, blind", "2 weights of the bucket do not match any parameter of the model"),
+    ("sglang", "a second batch, blind", "Tensor model.norm.weight has an invalid shape and is not copied"),
+    ("vllm", "a second batch, blind", "The following weights were left uninitialized: {'lm_head.weight'}"),
+    ("vllm", "a second batch, blind", "Refusing to load weight lm_head.weight: dtype differs"),
+    ("sglang", "a second batch, blind", "weight_loader: unknown weight name: foo.bar.weight, dropped"),
+    ("vllm", "a second batch, blind", "Cannot find any of ['adapter.lora_A'] in the model. Ignoring the tensors."),
     ("vllm", "collective_rpc", "Missing keys in the received state dict: model.layers.2.mlp.down_proj.weight"),
 )
 ENGINES = {
@@ -341,6 +348,9 @@ FINE_LINES = (
     "[2026-11-20 14:34:20 TP0] Ignore import error when loading sglang.srt.models.glm_ocr",
     "WARNING 11-20 14:31:49 [loader.py:9] Skipping loading of model.layers.0.self_attn.rotary_emb.inv_freq",
     "INFO 11-20 14:31:49 [default_loader.py:268] Loading weights took 1.53 seconds",
+    "WARNING 11-20 14:31:49 [utils.py:9] Skipped flushing cache after weight update",
+    "INFO 11-20 14:31:49 [utils.py:9] Sleep mode: 12 GiB of weights discarded to free memory",
+    "[2026-11-20 14:34:20 TP0] Weight-only compression is used: no native support",
     "WARNING 11-20 14:31:49 [utils.py:9] Unused environment variable VLLM_OLD_FLAG is ignored",
 )
 FINE_SAID = (

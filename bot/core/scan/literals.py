@@ -236,6 +236,8 @@ _REFUSALS = tuple(
         *("o module or param", "no parameter named", "hape mismatch", "ize mismatch", "hapes did not match"),
         *("ailed to update", "ailed to load", "ailed to copy", "rejected", "refused", "discarded", "iscarding"),
         *("dropping", "ropped ", "nrecognized", "nmatched", "not supported", "could not be", "not applied"),
+        # Any other words about weights, in the forms that no metric line and no configuration holds.
+        *(" weights ", " weight ", "Weights ", "Weight ", ".weight ", ".weight'", ".weight:", " tensors ", "Tensor "),
     )
 )
 
