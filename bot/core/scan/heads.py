@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from bot.core.log import program_head
+
 MAX_HEAD: Final = 200
 
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}"
@@ -77,6 +79,15 @@ def shape_of(head: str) -> Shape | None:
     timed = any(part.kind == "time" for part in parts)
     signed = any(part.kind == "sign" for part in parts)
     return Shape(_pattern(parts, exact=True), _pattern(parts, exact=False), timed, not (timed or signed))
+
+
+def without_clock(head: str) -> str:
+    """The head without the clock at its end that a recorder inside wrote; whole where nothing else is in it."""
+    parts = parts_of(head)
+    last = next((index for index in range(len(parts) - 1, -1, -1) if parts[index].kind != "space"), 0)
+    if last == 0 or parts[last].kind != "time" or program_head(parts[last].text + " ").clock_end == 0:
+        return head
+    return "".join(part.text for part in parts[:last])
 
 
 def _pattern(parts: Sequence[Part], *, exact: bool) -> str:

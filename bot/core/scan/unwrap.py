@@ -17,7 +17,7 @@ from typing import Final
 
 from bot.core.log import program_head
 from bot.core.scan.containers import message_path, parse_record
-from bot.core.scan.heads import MAX_HEAD, Shape, shape_of
+from bot.core.scan.heads import MAX_HEAD, Shape, shape_of, without_clock
 from bot.core.scan.labels import Ledger
 from bot.core.scan.layers import Layer, RecordLayer, TextLayer
 
@@ -171,15 +171,16 @@ class _Level:
             return False
         if at == 0 or text[:at].strip() in ("[", ","):
             return self._try_record(text, recent)
-        shape = shape_of(text[:at])
+        head = without_clock(text[:at])
+        shape = shape_of(head)
         if shape is None or not self._due(shape.exact):
             return False
         rows = list(recent())[-RECENT_LINES:]
         broad = re.compile(shape.broad)
         heads = [match[0] if (match := broad.match(row)) else None for row in rows]
-        if not _shared([head is not None for head in heads]) or (shape.bare and not _again(shape, heads)):
+        if not _shared([row is not None for row in heads]) or (shape.bare and not _again(shape, heads)):
             return False
-        self._add_text(shape, [head for head in heads if head is not None], text[:at])
+        self._add_text(shape, [row for row in heads if row is not None], head)
         return True
 
     def _due(self, key: str) -> bool:
