@@ -109,6 +109,19 @@ def test_tracebacks_of_two_programs_are_not_mixed(label: str) -> None:
         assert raised(both) == alone[0] | alone[1], (first, second)
 
 
+@pytest.mark.parametrize("log", [log for log in WHOLE if log != "level0-pass"])
+def test_a_program_that_passes_beside_one_that_does_not_is_no_pass(log: str) -> None:
+    sides = whole(log), whole("level0-pass")
+    for first, second in (sides, sides[::-1]):
+        assert judged(interleaved(first, second, LABELS["srun"])).verdict is not TriageVerdict.PASS
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - ENCODED))
+def test_the_end_of_a_log_may_come_without_the_clock_of_its_recorder(name: str) -> None:
+    rows = [*whole("level0-pass")[1100:1250], "ModuleNotFoundError: No module named 'foo'"]
+    assert answer(judged(EVERY[name](rows))) == answer(judged(joined(rows)))
+
+
 @pytest.mark.parametrize("name", ["docker json", "cri", "srun -l", "pdsh in docker json", "mpirun tags"])
 def test_the_driver_is_known_behind_a_launcher(name: str) -> None:
     rows = ["(WorkerDict pid=7) PEFT Adapter Information", "+ python3 -m verl.trainer.main_ppo"]

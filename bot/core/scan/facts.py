@@ -183,7 +183,7 @@ class FactBook:
             self._packages.take(line)
         if not literals or self._open or not literals[0].mark is literals[-1].mark is Mark.VARIABLE:
             return False
-        self.asked.variables(line, ended=self.run.openings.ended)
+        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
         return True
 
     def close_all(self) -> None:
@@ -367,7 +367,7 @@ class FactBook:
             self._refused[line.text] = line.excerpt()
 
     def _variable(self, _literal: Literal, line: Line) -> None:
-        self.asked.variables(line, ended=self.run.openings.ended)
+        self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
 
     def _command(self, _literal: Literal, line: Line) -> None:
         self.asked.command(line)
@@ -387,11 +387,11 @@ class FactBook:
     def _driver(self, _literal: Literal, line: Line) -> None:
         self._driver_next = line.label
         self.asked.listed(line)
-        self.run.openings.ended = True
+        self.run.openings.end(line.label)
 
     def _lone(self, literal: Literal, line: Line) -> None:
         if not literal.soft and line.driver:
-            self.run.openings.failed = True
+            self.run.openings.fail(line.label)
         self._errors.add_lone(literal, line, self._where(), completed=self.run.completed is not None)
         if literal.name in MULTILINE:
             self._end_lone_message()
@@ -469,8 +469,8 @@ class FactBook:
         self._record(self._errors, opened)
         if opened.first.driver:
             self._driver_next = None
-        if self._errors.driver is not before:
-            self.run.openings.ended |= opened.record is Record.RAISED
+        if self._errors.driver is not before and opened.record is Record.RAISED:
+            self.run.openings.end(opened.first.label)
 
     def _record(self, errors: ErrorBook, opened: "_Opened") -> None:
         chain = opened.reader.snapshot()

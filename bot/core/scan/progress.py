@@ -58,7 +58,7 @@ class RunBook:
         self.progress: Progress | None = None
         self.steps: dict[int, StepMetrics] = {}
         self._reader = reader
-        self._trainer: dict[Mark, str] = {}
+        self._trainer: dict[Mark, tuple[str, str]] = {}
 
     @property
     def stood(self) -> Stage | None:
@@ -72,11 +72,13 @@ class RunBook:
         if literal.opens and self.openings.begins(literal, line):
             return True
         stage = literal.stage
-        return stage in FIRST and move(self.stood, stage, driver=line.driver) is Move.NEW_RUN
+        if stage not in FIRST or self.openings.goes_on(line.label):
+            return False
+        return move(self.stood, stage, driver=line.driver) is Move.NEW_RUN
 
     def _goes_back(self, literal: Literal, line: Line) -> bool:
         # Trainer and rollouter of one run may count apart.
-        if line.actor != self._trainer.get(literal.mark):
+        if (line.label, line.actor) != self._trainer.get(literal.mark):
             return False
         if literal.mark is Mark.STEP:
             return self.last_step is not None and _step_of(line) < self.last_step.step
@@ -85,7 +87,8 @@ class RunBook:
 
     def _trains_after_its_end(self, line: Line) -> bool:
         """An error ended the driver, and another process trains."""
-        return self.completed is None and self.openings.ended and self.openings.is_of_another(line)
+        ended = self.completed is None and self.openings.has_ended(line.label)
+        return ended and self.openings.is_of_another(line)
 
     def enter(self, stage: Stage, line: Line) -> None:
         """The line proves that the run is in `stage`."""
@@ -99,7 +102,7 @@ class RunBook:
             step = self.steps.setdefault(hash(line.text), step)
         self.enter(Stage.TRAIN_STEP, line)
         self.last_step = step
-        self._trainer[Mark.STEP] = line.actor
+        self._trainer[Mark.STEP] = (line.label, line.actor)
 
     def bar(self, line: Line) -> None:
         """Take a progress bar; of several on one line the last counts."""
@@ -109,7 +112,7 @@ class RunBook:
         percent, done, total = bar
         self.enter(Stage.TRAIN_STEP, line)
         self.progress = Progress(percent, done, total, line.excerpt())
-        self._trainer[Mark.PROGRESS] = line.actor
+        self._trainer[Mark.PROGRESS] = (line.label, line.actor)
         if done >= total > 0:
             self._complete(line)
 
@@ -122,7 +125,7 @@ class RunBook:
 
     def _complete(self, line: Line) -> None:
         self.completed = line.excerpt()
-        self.openings.ended = True
+        self.openings.end(line.label)
         self.phases.enter(Stage.SHUTDOWN, line)
 
 
