@@ -77,8 +77,10 @@ def open_cage(job: Job, trees: Trees, tools: Tools, own: Path, out: Path, enviro
     cage.scratch.chmod(0o755)
     if not cage.other_user:
         return cage
-    for name in trees.private:
-        _readable(trees.root(name))
+    # A tree whose commit is nowhere was not made, and a finding says so.
+    for root in (trees.root(name) for name in trees.private):
+        if root.is_dir():
+            _readable(root)
     users = own / "passwd"
     users.write_text(f"{_system_users()}{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n")
     users.chmod(0o644)

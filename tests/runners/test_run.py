@@ -104,6 +104,19 @@ def test_a_run_without_a_gpu_leaves_a_folder_that_says_so(
     assert [path.name for path in tmp_path.iterdir()] == ["out"], "the run's own folders are gone"
 
 
+def test_a_commit_that_is_in_no_repository_blocks_the_run_and_is_no_fault_of_the_runner(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    bridge = tmp_path / "bridge"
+    shutil.copytree(world.bridge, bridge)
+    shutil.rmtree(bridge / ".git" / "modules")
+    _run(world.job(bridge=Repository(path=str(bridge), commit=world.bridge_commit)), tmp_path / "out", environ)
+    verdict = judge(read_record(tmp_path / "out"), None)
+    assert verdict.result is Result.BLOCKED
+    assert _events(tmp_path / "out")[-2]["data"]["reason"] == EndReason.NOT_STARTED
+    assert any("git submodule update --init" in followup for followup in verdict.followups)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("of our own"), OSError(errno.ENOSPC, "No space left on device")])
 def test_an_error_of_the_runner_is_raised_and_recorded_as_the_end(
     world: World, tmp_path: Path, environ: dict[str, str], error: Exception
