@@ -14,6 +14,7 @@ from bot.core.triage.answer import Triage
 from bot.core.triage.hollow import AGREEMENT
 from bot.core.triage.triage import triage
 from tests.core.builders import make_facts, make_record
+from tests.core.logs import lines
 from tests.core.silent_cases import PASS, Silent, base, cases
 
 CASES = cases()
@@ -46,6 +47,14 @@ def test_silent_faults_reach_the_figure_and_none_is_a_pass() -> None:
     for half in (False, True):
         rows = [(case, answer) for case, answer in answers if case.unseen is half]
         assert sum(right(case, answer) for case, answer in rows) >= FIGURE * len(rows), shown
+
+
+def test_a_program_that_only_generates_is_not_missed_an_update() -> None:
+    bar = "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]"
+    step = "step:1 - critic/score/mean:0.5 - response_length/mean:9.0 - timing_s/gen:1.5"
+    assert triage(scan(lines(step, bar))).rule == "completed"
+    assert triage(scan(lines(f"{step} - timing_s/update_critic:1.0", bar))).rule == "actor-not-updated"
+    assert triage(scan(lines("Setting up optimizer with config", step, bar))).rule == "actor-not-updated"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -27,6 +27,9 @@ _ADVANTAGES = ("critic/advantages/max", "critic/advantages/min")
 _GENERATED = ("timing_s/gen", "response_length/mean", "critic/score/mean")
 # What only an update of the actor prints; the entropy comes from the log-probabilities before it.
 _UPDATED = ("actor/pg_loss", "actor/loss", "actor/grad_norm", "actor/pg_clipfrac", "actor/ppo_kl", "actor/kl_loss")
+# What a run shows that set out to train, in contrast to one that only generates.
+_TRAINS = ("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy")
+_TRAINERS = frozenset({Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP, Stage.OPTIMIZER})
 # Where every step shows one of these, nothing that was generated reached the loss.
 _NO_SAMPLES = (
     ("response_length/max", 0.0, "every response is empty"),
@@ -70,6 +73,9 @@ def not_updated(facts: LogFacts) -> Found:
     """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
     steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
     if not steps or any(name in step.values for step in steps for name in _UPDATED):
+        return None
+    built = any(mark.stage in _TRAINERS for mark in facts.stages)
+    if not built and not any(name in step.values for step in steps for name in _TRAINS):
         return None
     metric = next(name for name in _GENERATED if name in steps[0].values)
     return Stage.TRAIN_STEP, shown(steps[0], metric), ""
