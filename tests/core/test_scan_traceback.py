@@ -135,6 +135,21 @@ def test_ranks_errors_below_a_checkpoint_exception() -> None:
     assert error.kind == "EOFError"
 
 
+def test_ray_prints_a_remote_call_for_the_traceback_that_an_exception_carries() -> None:
+    error = only(
+        H,
+        "ray.exceptions.RayTaskError(CheckpointException): ray::W.save() (pid=7, ip=192.0.2.2)",
+        frame("torch.py", "finalize_fn"),
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])",
+        "ray::W.save() (pid=7, ip=192.0.2.2)",
+        frame("filesystem_async.py", "retrieve_write_results"),
+        "RuntimeError: Worker failure: <class 'OSError'>",
+    )
+    assert (error.kind, error.at.line) == ("RuntimeError", 7)
+    assert error.calls[-1].endswith("filesystem_async.py:retrieve_write_results")
+    assert any("CheckpointException ranks" in other for other in error.chain)
+
+
 def test_interleaved_workers_are_told_apart_and_folded() -> None:
     parts = [
         prefixed(f"(W pid={pid})", H, frame("x.py", "f"), "    call()", f"RuntimeError: rank {pid} failed")

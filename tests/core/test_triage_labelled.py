@@ -13,14 +13,18 @@ from bot.core.triage.answer import Triage, TriageVerdict
 from bot.core.triage.triage import triage
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
-PACKED = {"labelled": FIXTURES / "triage-labelled.jsonl.xz", "driven": FIXTURES / "triage-driven.jsonl.xz"}
+PACKED = {
+    "labelled": FIXTURES / "triage-labelled.jsonl.xz",
+    "driven": FIXTURES / "triage-driven.jsonl.xz",
+    "planted": FIXTURES / "triage-planted.jsonl.xz",
+}
 UNSEEN = FIXTURES / "triage-unseen"
 VERDICT_FIGURE, STAGE_FIGURE = 0.95, 0.85
 
 
 @dataclass(frozen=True)
 class Case:
-    """A labelled piece of a log; an answer in either list counts as right."""
+    """A labelled log or a piece of one; an answer in either list counts as right, any stage where none is given."""
 
     id: str
     excerpt: bytes
@@ -41,7 +45,8 @@ def cases_of(name: str) -> Iterator[Case]:
 
 
 CASES = {name: tuple(cases_of(name)) for name in (*PACKED, "unseen")}
-EVERY = [case for cases in CASES.values() for case in cases]
+# The planted runs are whole logs: a cut of one may well have lost what was planted.
+EVERY = [case for name, cases in CASES.items() if name != "planted" for case in cases]
 
 
 def of(excerpt: bytes) -> Triage:
@@ -52,8 +57,8 @@ def of(excerpt: bytes) -> Triage:
 def test_verdict_and_stage_reach_their_figures(name: str) -> None:
     answers = [(case, of(case.excerpt)) for case in CASES[name]]
     verdicts = sum(answer.verdict in case.verdicts for case, answer in answers)
-    stages = sum(answer.stage in case.stages for case, answer in answers)
-    assert len(answers) >= 40
+    stages = sum(not case.stages or answer.stage in case.stages for case, answer in answers)
+    assert len(answers) >= 20
     assert verdicts >= VERDICT_FIGURE * len(answers)
     assert stages >= STAGE_FIGURE * len(answers)
 
@@ -65,6 +70,11 @@ def test_no_labelled_failure_nor_any_cut_of_it_is_a_pass() -> None:
         for end in (size, size // 3, 2 * size // 3):
             assert of(case.excerpt[:end]).verdict is not TriageVerdict.PASS, case.id
             assert of(case.excerpt[size - end :]).verdict is not TriageVerdict.PASS, case.id
+
+
+def test_no_planted_failure_is_a_pass() -> None:
+    passed = [case.id for case in CASES["planted"] if of(case.excerpt).verdict is TriageVerdict.PASS]
+    assert passed == [case.id for case in CASES["planted"] if "pass" in case.verdicts]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -277,6 +277,8 @@ class TracebackReader:
         if _FRAME.match(text):
             self._phase = _Phase.FRAMES
             return self._frame(line, text)
+        if text.startswith(_REMOTE_MARK):
+            return self._carried(text)
         if _REMOTE.search(text):
             return self._close()
         if not text[0].isspace() or self._patience <= 0:
@@ -325,6 +327,19 @@ class TracebackReader:
         carried = header["rank"] is not None or header["nested"] is not None
         if not carried and not (self._grouped and self.chain.segments[-1][-1].kind.endswith("Group")):
             return self._close()
+        self._phase = _Phase.FRAMES
+        self._patience = PATIENCE
+        return True
+
+    def _carried(self, text: str) -> bool:
+        """A remote call right below an exception: Ray prints it for each `Traceback` line of an exception's text.
+
+        So it begins the traceback that the exception carries, as torch's CheckpointException carries those of its ranks.
+        """
+        remote = _REMOTE.match(text)
+        if remote is None:
+            return self._close()
+        self._frames.add_remote(remote[1])
         self._phase = _Phase.FRAMES
         self._patience = PATIENCE
         return True

@@ -73,6 +73,11 @@ _TEXTS: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(
         (r"DataLoader worker .*(?:killed by signal|exited unexpectedly)", Origin.PEER),
     )
 )
+# An exception that a program reports by its class alone, as Megatron-LM's checkpoint writer does.
+_QUOTED_CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")
+# The errors of an operating system that have classes of their own are those of wrong calls, of paths and of peers;
+# what is left to the plain class is space, input and output, limits.
+_PLAIN = frozenset({"OSError", "IOError", "EnvironmentError"})
 _SHARED = re.compile(r"/torch_\d+_|\(shm\)|/dev/shm|shared memory")
 # The program that a `CalledProcessError` names.
 _COMMAND = re.compile(r"^Command (?:\[')?'?(?:\[')?(?:[^'\s]*/)?([\w.+-]+)")
@@ -131,11 +136,20 @@ def _said(kind: str, message: str, calls: Sequence[str], below: Sequence[str]) -
     if command is not None and command[1] in _COMMANDS:
         return _COMMANDS[command[1]]
     of_a_file = of_file(kind, message, calls, below)
-    return of_a_file if of_a_file is not None or kind.endswith("FileNotFoundError") else _of_host(kind, message)
+    if of_a_file is not None or kind.endswith("FileNotFoundError"):
+        return of_a_file
+    return _of_host(kind, message) or _of_quoted_class(message)
 
 
 def _of_class(kind: str) -> Origin | None:
     return next((origin for pattern, origin in _CLASSES if pattern.search(kind)), None)
+
+
+def _of_quoted_class(message: str) -> Origin | None:
+    quoted = _QUOTED_CLASS.search(message)
+    if quoted is None:
+        return None
+    return Origin.STORAGE if quoted[1] in _PLAIN else _of_class(quoted[1])
 
 
 def _of_host(kind: str, message: str) -> Origin | None:
