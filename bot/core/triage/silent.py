@@ -32,14 +32,25 @@ class SilentFault:
     cause: str
 
 
+# Read from one step each: what is not finite there is not finite in the steps after it, under other names too.
+_OF_A_STEP = frozenset({Silent.METRICS_NOT_FINITE, Silent.AGREEMENT_UNKNOWN})
+
+
 def silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> SilentFault | None:
-    """The first fault of the table that the facts show."""
-    for rule in rules:
-        found = _FINDERS[rule.fact](facts) if rule.fact is not None else None
-        if found is not None:
-            stage, at, cause = found
-            return SilentFault(rule, rule.stage or stage, at, cause or rule.cause)
-    return None
+    """The first fault of the table that the facts show; of those read from one step, that of the earliest step."""
+    found = [fault for rule in rules if (fault := _found(rule, facts)) is not None]
+    first = next(iter(found), None)
+    if first is None or first.rule.fact not in _OF_A_STEP:
+        return first
+    return min((fault for fault in found if fault.rule.fact in _OF_A_STEP), key=lambda fault: fault.at.line)
+
+
+def _found(rule: Rule, facts: LogFacts) -> SilentFault | None:
+    found = _FINDERS[rule.fact](facts) if rule.fact is not None else None
+    if found is None:
+        return None
+    stage, at, cause = found
+    return SilentFault(rule, rule.stage or stage, at, cause or rule.cause)
 
 
 def _adapter_empty(facts: LogFacts) -> Found:

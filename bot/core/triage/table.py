@@ -1151,6 +1151,17 @@ RULES: tuple[Rule, ...] = (
         source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
     ),
     Rule(
+        id="metrics-not-finite",
+        fault=Fault.CODE,
+        fact=Silent.METRICS_NOT_FINITE,
+        stage=Stage.LEARNING_SIGNAL,
+        cause="a metric that must be a number is not finite",
+        mend="Find the first tensor that is not finite; lower the rate or run in fp32.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
+        source="verl, verl/trainer/ppo/ray_trainer.py:fit",
+    ),
+    Rule(
         id="agreement-unknown",
         fault=Fault.OUTSIDE,
         fact=Silent.AGREEMENT_UNKNOWN,
@@ -1162,17 +1173,6 @@ RULES: tuple[Rule, ...] = (
         "training/rollout_actor_probs_pearson_corr:nan\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
-    ),
-    Rule(
-        id="metrics-not-finite",
-        fault=Fault.CODE,
-        fact=Silent.METRICS_NOT_FINITE,
-        stage=Stage.LEARNING_SIGNAL,
-        cause="a metric that must be a number is not finite",
-        mend="Find the first tensor that is not finite; lower the rate or run in fp32.",
-        example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
-        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
-        source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
     Rule(
         id="actor-not-updated",
