@@ -86,8 +86,8 @@ def parse_step(text: str) -> tuple[int, dict[str, float]] | None:
         return None
     values: dict[str, float] = {}
     for piece in text[match.end() :].split(" - "):
-        name, colon, shown = _parted(piece)
-        value = parse_number(shown.strip()) if colon else None
+        name, colon, shown = _parted(piece) if "(" in piece else piece.rpartition(":")
+        value = parse_number(shown) if colon else None
         if value is not None and name and len(values) < MAX_KEYS:
             values.setdefault(name.strip(), value)
     return int(match[1]), values
@@ -107,7 +107,7 @@ def parse_number(shown: str) -> float | None:
     try:
         return float(shown)
     except ValueError:
-        wrapped = _WRAPPED.match(shown)
+        wrapped = _WRAPPED.match(shown.strip())
         if wrapped is None:
             return None
     try:

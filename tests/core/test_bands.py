@@ -215,7 +215,7 @@ def on(prompts: float, step: int = 1, **more: float) -> StepMetrics:
     return step_line(step, **values)
 
 
-LOG = make_facts(steps=(on(88.0, critic__values__mean=-0.2, critic__values__max=math.inf),))
+LOG = make_facts(steps=(on(88.0, critic__values__mean=-0.2, timing_s__gen=math.inf),))
 
 
 def taken(name: str = "out", *, late: float = 0.0, **given: Any) -> Any:

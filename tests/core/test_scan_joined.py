@@ -19,7 +19,7 @@ OF_THE_LAST = {
     "planned_steps",
     "asked",
 }
-OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line"}
+OF_THE_LOG = {"line_count", "runs", "first", "parts", "earlier", "truncated", "cut_line", "steps"}
 BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
 RUN = (
     "ray init kwargs: {}",

@@ -295,9 +295,10 @@ def _slow_job(world: World, tmp_path: Path) -> tuple[Path, str]:
     return job, word
 
 
-def _wait_for(word: str) -> None:
+def _wait_for(word: str, starter: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + HANG_S
     while not _running(word):
+        assert starter.poll() is None, starter.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -324,7 +325,7 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     before = signal.signal(number, signal.SIG_DFL)
     runner = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     signal.signal(number, before)
-    _wait_for(word)
+    _wait_for(word, runner)
     runner.send_signal(number)
     shown, said = runner.communicate(timeout=HANG_S)
     assert (runner.returncode, "Traceback" in said) == (130, False)
@@ -357,7 +358,7 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     check = subprocess.Popen(command, env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
-    _wait_for(word)
+    _wait_for(word, check)
     check.send_signal(number)
     _, said = check.communicate(timeout=HANG_S)
     assert (check.returncode, "Traceback" in said) == (130, False)

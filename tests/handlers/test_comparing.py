@@ -23,7 +23,7 @@ from bot.handlers.judging import judge_folders, write_judgement
 from bot.wiring import checking, folders
 from bot.wiring.errors import UsageError
 from tests.core.test_bands import healthy
-from tests.runners.world import git
+from tests.runners.world import commit, git
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, SECOND = ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
@@ -170,8 +170,11 @@ def policy_text(bands: str) -> str:
 
 def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.CheckOrder:
     """A check of nothing, from the base to itself."""
+    verl = out.parent / "verl"
+    if not verl.exists():
+        commit(verl, {"verl/models/mcore/bridge.py": "import megatron.bridge\n"})
     fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
-    places: dict[str, Any] = {"bridge": repository, "verl": repository, "out": out, "work": out.parent / "work"}
+    places: dict[str, Any] = {"bridge": repository, "verl": verl, "out": out, "work": out.parent / "work"}
     return checking.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
 
 

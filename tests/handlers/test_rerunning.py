@@ -158,7 +158,7 @@ def test_each_run_is_announced_with_its_cost_before_it_starts(tmp_path: Path) ->
     here.check()
     assert here.said[0] == (
         "0-lora-ddp: starting same job on the merge base (0-lora-ddp on Bridge dddddddddddd, 1 GPU(s), "
-        "about 5 GPU minutes)"
+        "about 7 GPU minutes)"
     )
     assert here.said[1] == "0-lora-ddp: same job on the merge base ended as Pass"
     assert here.said[2].startswith("0-lora-ddp: starting retry on the head")

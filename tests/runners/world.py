@@ -108,6 +108,7 @@ VERL = {
     "verl/trainer/config/ppo_megatron_trainer.yaml": CONFIG,
     "verl/trainer/config/model/hf.yaml": "path: null\nlora: {rank: 0}\n",
     "verl/utils/megatron_utils.py": "KIND = 'old'\n",
+    "verl/models/mcore/bridge.py": "import megatron.bridge\n",
     "examples/data_preprocess/gsm8k.py": GSM8K,
     "scripts/make_model.py": "",
     "docs/guide.md": "not needed for a run\n",

@@ -98,9 +98,14 @@ class AskedBook:
 
     def variables(self, line: Line, *, ended: bool) -> None:
         """Take a line of the driver that may assign variables; `ended` when the run has ended before it."""
+        if line.driver:
+            self.echoed(line.number, line.text, ended=ended)
+
+    def echoed(self, number: int, text: str, *, ended: bool) -> None:
+        """Take what the driver's shell printed on a line; `ended` as above."""
         rows = self._later if self._command or ended else self._variables
-        if line.driver and len(rows) < MAX_SETTINGS and (not rows or rows[-1][0] != line.number):
-            rows.append((line.number, line.text[:MAX_ECHO]))
+        if len(rows) < MAX_SETTINGS and (not rows or rows[-1][0] != number):
+            rows.append((number, text[:MAX_ECHO]))
 
     def command(self, line: Line) -> None:
         """Take the line that starts the program, and go on with the next one when it ends in a backslash."""

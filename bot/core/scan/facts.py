@@ -147,7 +147,7 @@ class FactBook:
             self._end_lone_message()
         if self._only_asks(line, literals):
             return None
-        if (self._open or literals) and self._traceback(line, literals):
+        if (self._open or (literals and _may_open(literals))) and self._traceback(line, literals):
             return None
         for index, literal in enumerate(literals):
             handler = self._handlers.get(literal.mark)
@@ -161,6 +161,10 @@ class FactBook:
             if literal.opens:
                 self.run.openings.take(literal, line)
         return None
+
+    def echoed(self, number: int, text: str) -> None:
+        """See `LogBook.echoed`."""
+        self.asked.echoed(number, text, ended=self.run.openings.has_ended(""))
 
     def misread(self, line: Line) -> None:
         """Take a line with a known beginning behind something that is not understood."""
@@ -179,8 +183,10 @@ class FactBook:
         """Take what the line says beside everything else; True for a line on which the shell echoes a variable."""
         if self.asked.is_open:
             self.asked.go_on(line)
-        if any(literal.mark is Mark.PACKAGE for literal in literals):
-            self._packages.take(line)
+        for literal in literals:
+            if literal.mark is Mark.PACKAGE:
+                self._packages.take(line)
+                break
         if not literals or self._open or not literals[0].mark is literals[-1].mark is Mark.VARIABLE:
             return False
         self.asked.variables(line, ended=self.run.openings.has_ended(line.label))
@@ -420,7 +426,7 @@ class FactBook:
                 return True
         elif self._torn(line):
             return True
-        if not any(literal.mark is Mark.TRACEBACK for literal in literals):
+        if not _may_open(literals):
             return False
         if not starts(line.text) or len(self._open) >= MAX_OPEN:
             return False
@@ -511,6 +517,11 @@ def _applies(literal: Literal, text: str) -> bool:
     if literal.shape:
         return _search(literal, text) is not None
     return literal.text in text
+
+
+def _may_open(literals: Sequence[Literal]) -> bool:
+    """Whether a line with these literals may open a traceback."""
+    return any(literal.mark is Mark.TRACEBACK for literal in literals)
 
 
 def _means_something(literals: Sequence[Literal], text: str) -> bool:

@@ -4,9 +4,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
-from bot.core.facts import Excerpt, LogFacts, LoggedError, RunFacts
+from bot.core.facts import Excerpt, LogFacts, LoggedError, RunFacts, StepMetrics
 from bot.core.log import Line
 from bot.core.scan.builds import MAX_BUILDS
 from bot.core.scan.errors import MAX_ERRORS, fold, folding_key
@@ -35,6 +36,8 @@ class LogBook:
         self._count = 1
         self._before: LogFacts | None = None
         self._ended: deque[RunFacts] = deque(maxlen=MAX_RUNS - 1)
+        # The steps of the runs before, each once: the reader gives equal lines of several runs one object.
+        self._steps: dict[int, StepMetrics] = {}
 
     @property
     def run(self) -> RunBook:
@@ -50,6 +53,10 @@ class LogBook:
         """Learn from one line and the literals that it holds."""
         self._latest.take(line, literals)
         self._seen = line
+
+    def echoed(self, number: int, text: str) -> None:
+        """Take a line on which the driver's shell echoes variables."""
+        self._latest.echoed(number, text)
 
     def misread(self, line: Line) -> None:
         """See `FactBook.misread`: of the latest run."""
@@ -77,12 +84,16 @@ class LogBook:
             return self._latest.facts(line_count, first, last)
         part = self._part(line_count, last)
         parts = (*self._ended, part)
-        return replace(joined(self._before, part.facts), first=first, runs=self._count, parts=parts)
+        new = (step for step in part.facts.steps if id(step.values) not in self._steps)
+        steps = tuple(islice(chain(self._steps.values(), new), MAX_STEPS))
+        return replace(joined(self._before, part.facts), steps=steps, first=first, runs=self._count, parts=parts)
 
     def _another(self, line: Line, literals: Sequence[Literal]) -> None:
         """The run so far has ended in the line before; `line` begins the next one."""
         part = self._part(line.number - 1, None if self._seen is None else self._seen.excerpt())
         self._before = part.facts if self._before is None else joined(self._before, part.facts)
+        for step in part.facts.steps[: MAX_STEPS - len(self._steps)]:
+            self._steps.setdefault(id(step.values), step)
         if len(part.facts.steps) > MAX_STEPS_KEPT:
             part = replace(part, facts=replace(part.facts, steps=part.facts.steps[:MAX_STEPS_KEPT]))
         self._ended.append(part)
@@ -99,7 +110,7 @@ class LogBook:
 
 
 def joined(before: LogFacts, run: LogFacts) -> LogFacts:
-    """The facts of a log whose last run is `run`; what is not joined is that of the last run."""
+    """The facts of a log whose last run is `run`, without its steps; what is not joined is that of the last run."""
     kept = {name: _join(name, getattr(before, name), getattr(run, name)) for name in JOINED}
     earlier = (*before.earlier, *(bar for bar in (before.progress,) if bar is not None))
     return replace(run, **kept, earlier=earlier[:MAX_EARLIER])
@@ -146,10 +157,10 @@ def _errors(before: tuple[LoggedError, ...], run: tuple[LoggedError, ...]) -> tu
 _PREFIX = re.compile(r"^(?:\([^()]{0,80}\) ?)+")
 
 # How a fact of the whole log follows from those of its runs. What is not named here is that of the last run.
+# Steps are many, and so are joined by the book itself.
 JOINED: dict[str, Callable[[Any, Any], Any]] = {
     "stages": _firsts(MAX_SMALL, lambda mark: mark.stage),
     "configs": lambda before, run: (*before, *run)[:MAX_CONFIGS],
-    "steps": _firsts(MAX_STEPS, lambda step: id(step.values)),
     "adapters": _firsts(MAX_SMALL, lambda report: (report.pid, report.total, report.adapter)),
     "workers": _firsts(MAX_WORKERS, lambda worker: worker.pid),
     "errors": _errors,

@@ -6,13 +6,15 @@ the first `MAX_STEPS` metric lines (and always the last), `MAX_CONFIGS` configur
 numbers of everything else; what is repeated only moves counters.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from bot.core.facts import Excerpt, LogFacts, LoggedError
 from bot.core.log import LINE_CAP, Line, decode, parse_line, parse_text
 from bot.core.scan.decoding import LogDecoder
-from bot.core.scan.literals import LITERALS
+from bot.core.scan.literals import LITERALS, Literal, Mark
 from bot.core.scan.prefilter import FindPrefilter, Prefilter
 from bot.core.scan.records import LINES_BACK
 from bot.core.scan.runs import LogBook
@@ -26,6 +28,9 @@ WINDOW = 32 * 1024
 # Where a launcher joins in, a few lines pass before its prefix is learned.
 FORGIVEN_LINES = 128
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
+_VARIABLES = frozenset(index for index, literal in enumerate(LITERALS) if literal.mark is Mark.VARIABLE)
+# A recorder may have written the time of day before what the shell echoes.
+_ECHO = re.compile(rb"(?:\d\d:\d\d:\d\d )?(?=\+{1,4} )")
 
 
 def literal_bytes() -> tuple[bytes, ...]:
@@ -141,8 +146,11 @@ class Scanner:
         """Read a block of whole lines; False when the log is to be read again from its start with what was learned."""
         hits = self._prefilter.hits(block)
         number, at, position, learned = self._lines, 0, 0, self._unwrapper.learned
-        while at < len(hits) or (self._is_open and position < len(block)):
-            if self._is_open:
+        while True:
+            opened = self._is_open
+            if at >= len(hits) and not (opened and position < len(block)):
+                break
+            if opened:
                 start = position
             else:
                 start = block.rfind(b"\n", position, hits[at][0]) + 1 or position
@@ -153,7 +161,8 @@ class Scanner:
             while at < len(hits) and hits[at][0] < end:
                 marks.append(hits[at][1])
                 at += 1
-            self._take(number, block, start, end, marks)
+            if opened or not self._echoed(number, block, start, end, marks):
+                self._take(number, block, start, end, marks)
             if self._unwrapper.learned != learned:
                 learned = self._unwrapper.learned
                 self._book.understood(number - FORGIVEN_LINES)
@@ -175,30 +184,49 @@ class Scanner:
         if not marks and self._unwrapper.bare:
             self._book.take(parse_text(number, raw, raw), ())
             return
+        known: Line | None = None
+        if self._unwrapper.bare and not self._held:
+            known = parse_text(number, raw, raw)
+            if not known.driver:
+                # The line begins with a process's name, so no launcher's prefix is before it and none is to be learned.
+                self._book.take(known, _literals(tuple(marks)))
+                self._beside.append(known)
+                return
         marks += self._held
         pieces = self._unwrapper.pieces(raw, self._recent if marks else None)
         self._held = [] if pieces else marks
-        literals = [LITERALS[index] for index in sorted(set(marks))] if marks else ()
+        literals = _literals(tuple(marks))
         for piece in pieces:
-            line = parse_text(number, piece.text, piece.whole, piece.label)
+            if known is None or piece.text is not raw:
+                known = parse_text(number, piece.text, piece.whole, piece.label)
+            line, known = known, None
             self._book.take(line, literals)
             self._beside.append(line)
             if piece.strange:
                 self._book.misread(line)
 
-    def _recent(self) -> list[str]:
-        """The lines above the one that is being read that are not empty, of those that a small window holds whole."""
+    def _echoed(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> bool:
+        """Take a line that only echoes variables of the shell; False for any other, which is to be read."""
+        if marks[0] not in _VARIABLES or self._held or not self._unwrapper.bare or not _VARIABLES.issuperset(marks):
+            return False
+        before = _ECHO.match(block, start)
+        if before is not None:
+            self._book.echoed(number, decode(ends_of(block[before.end() : end])))
+        return before is not None
+
+    def _recent(self, count: int = RECENT_LINES) -> list[str]:
+        """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""
         block, start = self._at
         window = (self._above + block[max(0, start - WINDOW) : start])[-WINDOW:]
         # The first line of a full window may lack its head.
         rows = window.split(b"\n")[len(window) >= WINDOW : -1]
-        texts = (decode(row) for row in rows[-2 * RECENT_LINES :])
-        return [text for text in texts if text.strip()][-RECENT_LINES:]
+        texts = (decode(row) for row in rows[-2 * count :])
+        return [text for text in texts if text.strip()][-count:]
 
     def _lines_before(self) -> Iterator[Line]:
         """The lines above the one that is being read, the nearest first."""
         yield from reversed(self._beside)
-        for text in reversed(self._recent()[-LINES_BACK:]):
+        for text in reversed(self._recent(LINES_BACK)):
             for piece in reversed(self._unwrapper.glance(text)):
                 yield parse_text(0, piece.text, piece.whole, piece.label)
 
@@ -218,6 +246,12 @@ class Scanner:
             start = stripped.rfind(b"\n") + 1
             self._last = (self._lines - after + 1, stripped[start:])
         self._size += len(block)
+
+
+@lru_cache(maxsize=4096)
+def _literals(marks: tuple[int, ...]) -> tuple[Literal, ...]:
+    """The literals of a line, each once, in the order of the table."""
+    return tuple(LITERALS[index] for index in sorted(set(marks)))
 
 
 def ends_of(raw: bytes) -> bytes:

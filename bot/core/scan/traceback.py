@@ -334,7 +334,7 @@ class TracebackReader:
     def _carried(self, text: str) -> bool:
         """A remote call right below an exception: Ray prints it for each `Traceback` line of an exception's text.
 
-        So it begins the traceback that the exception carries, as torch's CheckpointException carries those of its ranks.
+        So it begins the traceback that the exception carries: torch's CheckpointException carries those of its ranks.
         """
         remote = _REMOTE.match(text)
         if remote is None:

@@ -41,6 +41,7 @@ _QUIET = (
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: \d\d-\d\d \d\d:|:(?=\S))"
     r"|Error executing job with overrides|\*\*\* SIG|Fatal Python error|(?:slurmstepd|srun|bash): "
 )
+_XTRACE = re.compile(r"\+{1,4} ")
 _RECORD = r'\{ *"|[\w.]{1,40}="?[^"\s]{1,64}"? +[\w.]{1,40}="?'
 _BEGINS = re.compile(rf"(?P<loud>{_LOUD})|{_QUIET}|(?P<record>{_RECORD})")
 
@@ -154,7 +155,7 @@ class _Level:
     def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
         """Whether a layer was learned that opens this line, and whether it is strange that none was."""
         known = program_head(text)
-        if known.named:
+        if known.named or _XTRACE.match(text, known.clock_end):
             return False, False
         strange = False
         for match in _BEGINS.finditer(text, 0, _SEARCHED):
