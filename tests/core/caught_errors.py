@@ -157,6 +157,13 @@ CAUGHT = (
         "AttributeError: 'NoopMeter' object has no attribute 'create_gauge'",
         "Megatron-LM, telemetry/training_metrics.py:96",
     ),
+    Fault(
+        "statistics",
+        WORKER,
+        ("verl/verl/workers/engine_workers.py:update_actor",),
+        "AttributeError: 'MegatronEngineWithLMHead' object has no attribute 'expert_load_statistics'",
+        "a run on a GPU with this planted",
+    ),
 )
 RECORDS = {
     "warning": "WARNING:2026-11-20 14:22:03,674:it failed, going on without it",

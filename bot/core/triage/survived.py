@@ -34,6 +34,10 @@ _WEIGHTS = re.compile(
     re.MULTILINE,
 )
 
+# What a worker's own method raises in its body, before or after the call that trains: that call was made, for a run that
+# ended well printed what the update measured.
+_DISPATCHES = re.compile(r"(?:^|/)verl/workers/\S*:update_(?:actor|critic|policy)$")
+
 
 def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
     """The errors of a run that ended well which are only noise."""
@@ -64,6 +68,8 @@ def _is_noise(error: LoggedError, end: int) -> bool:
 
 def _touches_weights(error: LoggedError) -> bool:
     calls = [call for call in error.calls if not _IMPORT.search(call)]
+    if calls and _DISPATCHES.search(calls[-1]):
+        calls.pop()
     if any(_WEIGHTS.search(call) for call in calls):
         return True
     ours = _BRIDGE if error.record is Record.WARNING else _OURS
