@@ -137,6 +137,12 @@ class FactBook:
         traceback_or_config = bool(self._open) or self._collector is not None
         return traceback_or_config or self._lone_message is not None or self.asked.is_open
 
+    @property
+    def reads_driver(self) -> bool:
+        """See `LogBook.reads_driver`."""
+        config = self._collector is not None and not self._collector.source
+        return config or "" in self._open or self._lone_message is not None or self.asked.is_open
+
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
         """Learn from one line and the literals that it holds."""
         if self._collector is not None:

@@ -300,7 +300,7 @@ _LONES = (
     _lone("uncorrectable ECC error", "DeviceError", r"^(?!Cuda failure )"),
     _lone("fallen off the bus", "DeviceError"),
     _lone("Unexpected result nan", "NotFinite"),
-    _soft("No module named '", "ModuleNotFoundError", r"^ModuleNotFoundError: No module named '"),
+    _soft("ModuleNotFoundError: No module named '", "ModuleNotFoundError", r"^ModuleNotFoundError: No module named '"),
     _soft("died or was killed while executing", "WorkerDied"),
     _soft("thrown while requesting", "HubUnreachable"),
     _soft("Failed to connect to GCS", "GcsUnreachable"),

@@ -43,6 +43,13 @@ _HARMLESS = re.compile(
     r"|missing_keys=\[\],? ?unexpected_keys=\[\]|\b(?:no|0|without) (?:missing|unexpected|mismatched|skipped)\b"
 )
 
+_MAY_REFUSE = tuple(re.compile(pattern.pattern.encode()) for pattern in (_REFUSED, _WEIGHT))
+
+
+def may_refuse(raw: bytes) -> bool:
+    """Whether `refuses` may hold of a raw line; False without a look at who wrote it."""
+    return all(pattern.search(raw) for pattern in _MAY_REFUSE) or _NONE_LOADED.pattern.encode()[:15] in raw
+
 
 def refuses(line: Line, stood: Stage | None) -> bool:
     """Whether the line says that the engine did not take a weight; `stood` is the stage that the run is in."""

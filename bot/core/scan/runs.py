@@ -49,6 +49,11 @@ class LogBook:
         """Whether every next line must be decoded."""
         return self._latest.is_open
 
+    @property
+    def reads_driver(self) -> bool:
+        """Whether one of the next lines of the driver may belong to something that is not finished."""
+        return self._latest.reads_driver
+
     def take(self, line: Line, literals: Sequence[Literal]) -> None:
         """Learn from one line and the literals that it holds."""
         self._latest.take(line, literals)

@@ -17,6 +17,7 @@ from bot.core.scan.decoding import LogDecoder
 from bot.core.scan.literals import LITERALS, Literal, Mark
 from bot.core.scan.prefilter import FindPrefilter, Prefilter
 from bot.core.scan.records import LINES_BACK
+from bot.core.scan.refusals import may_refuse
 from bot.core.scan.runs import LogBook
 from bot.core.scan.unwrap import RECENT_LINES, Unwrapper
 from bot.core.stages import Stage
@@ -29,6 +30,7 @@ WINDOW = 32 * 1024
 FORGIVEN_LINES = 128
 _LITERAL_BYTES = tuple(literal.text.encode() for literal in LITERALS)
 _VARIABLES = frozenset(index for index, literal in enumerate(LITERALS) if literal.mark is Mark.VARIABLE)
+_REFUSALS = frozenset(index for index, literal in enumerate(LITERALS) if literal.mark is Mark.REFUSED)
 # A recorder may have written the time of day before what the shell echoes.
 _ECHO = re.compile(rb"(?:\d\d:\d\d:\d\d )?(?=\+{1,4} )")
 
@@ -161,7 +163,7 @@ class Scanner:
             while at < len(hits) and hits[at][0] < end:
                 marks.append(hits[at][1])
                 at += 1
-            if opened or not self._echoed(number, block, start, end, marks):
+            if not self._settled(number, block, start, end, marks, opened=opened):
                 self._take(number, block, start, end, marks)
             if self._unwrapper.learned != learned:
                 learned = self._unwrapper.learned
@@ -205,14 +207,16 @@ class Scanner:
             if piece.strange:
                 self._book.misread(line)
 
-    def _echoed(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> bool:
-        """Take a line that only echoes variables of the shell; False for any other, which is to be read."""
-        if marks[0] not in _VARIABLES or self._held or not self._unwrapper.bare or not _VARIABLES.issuperset(marks):
+    def _settled(self, number: int, block: bytes, start: int, end: int, marks: list[int], *, opened: bool) -> bool:
+        """Whether the line need not be read as a whole: one that only echoes variables, or says nothing of weights."""
+        if not marks or self._held or not self._unwrapper.bare or (opened and self._book.reads_driver):
             return False
-        before = _ECHO.match(block, start)
-        if before is not None:
-            self._book.echoed(number, decode(ends_of(block[before.end() : end])))
-        return before is not None
+        if marks[0] in _VARIABLES and _VARIABLES.issuperset(marks):
+            before = _ECHO.match(block, start)
+            if before is not None:
+                self._book.echoed(number, decode(ends_of(block[before.end() : end])))
+            return before is not None
+        return not opened and _REFUSALS.issuperset(marks) and not may_refuse(block[start:end])
 
     def _recent(self, count: int = RECENT_LINES) -> list[str]:
         """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""

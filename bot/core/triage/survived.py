@@ -34,7 +34,7 @@ _WEIGHTS = re.compile(
     re.MULTILINE,
 )
 
-# What a worker's own method raises in its body, before or after the call that trains: that call was made, for a run that
+# What a worker raises in its own method, before or after the call that trains: that call was made, for a run that
 # ended well printed what the update measured.
 _DISPATCHES = re.compile(r"(?:^|/)verl/workers/\S*:update_(?:actor|critic|policy)$")
 
