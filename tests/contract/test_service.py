@@ -21,7 +21,7 @@ def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path) -> 
     ):
         furnish(world)
         # Prism takes no path with slashes where GitHub describes one word, so the policy is the packaged one.
-        world.commit({POLICY_FILE: None})
+        world.commit({POLICY_FILE: None, "src/megatron/bridge/__init__.py": ""})
         world.standin.shapes.base = proxy
         with running(world, tmp_path / "service", proxy) as service:
             story = Story(world, service)

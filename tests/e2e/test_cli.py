@@ -196,7 +196,8 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
     done = _verl_e2e("triage", log, "-", stdin="nothing\n")
     first, second = map(json.loads, done.stdout.splitlines())
     assert (done.returncode, first["verdict"], second["verdict"]) == (0, "pass", "blocked")
-    assert set(first) == {"file", "verdict", "stage", "cause", "line", "excerpt", "residual_noise"}
+    keys = {"file", "verdict", "stage", "cause", "line", "excerpt", "residual_noise"}
+    assert set(first) == keys | {"frame", "message", "run", "other_runs"}
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_a_regression_is_found_by_a_check_and_its_baseline_is_kept(place: Place,
     assert done.stdout.startswith("Result: Fail - Level 0 failed at peft: ")
     assert f"; regression: the merge base {base} passes, and the head failed again on a retry\n" in done.stdout
     assert f"- Run beside it: same job on the merge base (0-lora-ddp, Bridge {base}): Pass" in done.stdout
-    order = [done.stderr.index(f"starting {what}") for what in ("on 1 GPU(s), about 5", "same job on", "retry on")]
+    order = [done.stderr.index(f"starting {what}") for what in ("on 1 GPU(s), about 7", "same job on", "retry on")]
     assert order == sorted(order)
     assert place.run("judge", tmp_path / "out").returncode == 1
     again = place.run(*common, "--head", place.commits["also broken"], "--out", tmp_path / "again", "--json")
