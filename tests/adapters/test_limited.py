@@ -138,10 +138,17 @@ def test_one_that_hangs_holds_up_no_other(processes: LimitedProcesses) -> None:
             hung.result()
 
 
+def _waiting_children() -> list[psutil.Process]:
+    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in children if "limited.child" in " ".join(child.cmdline())]
+
+
 def test_children_that_wait_end_with_the_parent(processes: LimitedProcesses) -> None:
     run(processes, "pid")
-    children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    waiting = [child for child in children if "limited.child" in " ".join(child.cmdline())]
-    assert waiting
+    deadline = time.monotonic() + HANG_S
+    # A process may show no command yet while it begins.
+    while not (waiting := _waiting_children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     processes.close()
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in waiting)
