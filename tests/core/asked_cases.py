@@ -167,7 +167,7 @@ CONFIGURED = (
 INSTALLED = (
     b"/usr/local/lib/python3.12/site-packages",
     b"/usr/lib/python3/dist-packages",
-    b"/root/other-checkout/Megatron-Bridge/src",
+    b"/srv/other-checkout/Megatron-Bridge/src",
     b"/workspace/Bridge-main/src",
     b"/opt/venv/lib/python3.11/site-packages",
 )

@@ -127,7 +127,7 @@ def test_hydra_says_more_below_its_first_line() -> None:
         ("/workspace/Megatron-LM/megatron/core/optimizer/__init__.py", True),
         ("/usr/lib/python3/dist-packages/verl/trainer/ppo/ray_trainer.py", True),
         ("verl/workers/engine_workers.py", True),
-        ("/work/verl/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", False),
+        ("/src/verl/.venv/lib/python3.12/site-packages/torch/nn/modules/module.py", False),
         ("/opt/verl/lib/python3.12/json/decoder.py", False),
         ("/opt/megatron/bridge.py", False),
         ("<string>", False),

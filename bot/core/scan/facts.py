@@ -153,7 +153,7 @@ class FactBook:
             self._end_lone_message()
         if self._only_asks(line, literals):
             return None
-        if (self._open or (literals and _may_open(literals))) and self._traceback(line, literals):
+        if (self._open or _may_open(literals)) and self._traceback(line, literals):
             return None
         for index, literal in enumerate(literals):
             handler = self._handlers.get(literal.mark)

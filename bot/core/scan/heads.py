@@ -33,7 +33,8 @@ _TIMED = re.compile(_TIME)
 _DIGITS = re.compile(r"\d+")
 _QUOTES = ('"', "'", "`")
 _GUTTER = re.compile(r"[\s|+\-]*")
-_XTRACE = re.compile(r"\+{1,5} ")
+XTRACE = re.compile(r"\+{1,5} ")
+"""How a shell with `set -x` begins the lines that it echoes."""
 _OPENING = frozenset("[(<{")
 
 
@@ -71,7 +72,7 @@ def is_time(text: str) -> bool:
 
 def shape_of(head: str) -> Shape | None:
     """The shape of a head, None for text that no launcher writes before a line."""
-    if len(head) > MAX_HEAD or not head.strip() or _GUTTER.fullmatch(head) or _XTRACE.match(head):
+    if len(head) > MAX_HEAD or not head.strip() or _GUTTER.fullmatch(head) or XTRACE.match(head):
         return None
     if any(head.count(quote) % 2 for quote in _QUOTES):
         return None

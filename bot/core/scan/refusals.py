@@ -43,12 +43,10 @@ _HARMLESS = re.compile(
     r"|missing_keys=\[\],? ?unexpected_keys=\[\]|\b(?:no|0|without) (?:missing|unexpected|mismatched|skipped)\b"
 )
 
-_MAY_REFUSE = tuple(re.compile(pattern.pattern.encode()) for pattern in (_REFUSED, _WEIGHT))
 
-
-def may_refuse(raw: bytes) -> bool:
-    """Whether `refuses` may hold of a raw line; False without a look at who wrote it."""
-    return all(pattern.search(raw) for pattern in _MAY_REFUSE) or _NONE_LOADED.pattern.encode()[:15] in raw
+def may_refuse(text: str) -> bool:
+    """Whether `refuses` may hold of a line without colours, whoever wrote it."""
+    return bool((_REFUSED.search(text) and _WEIGHT.search(text)) or _NONE_LOADED.search(text))
 
 
 def refuses(line: Line, stood: Stage | None) -> bool:

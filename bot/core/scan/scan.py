@@ -199,9 +199,11 @@ class Scanner:
         self._held = [] if pieces else marks
         literals = _literals(tuple(marks))
         for piece in pieces:
-            if known is None or piece.text is not raw:
-                known = parse_text(number, piece.text, piece.whole, piece.label)
-            line, known = known, None
+            # Nothing was taken off of a line that is still the raw one.
+            if known is not None and piece.text is raw:
+                line = known
+            else:
+                line = parse_text(number, piece.text, piece.whole, piece.label)
             self._book.take(line, literals)
             self._beside.append(line)
             if piece.strange:
@@ -216,7 +218,7 @@ class Scanner:
             if before is not None:
                 self._book.echoed(number, decode(ends_of(block[before.end() : end])))
             return before is not None
-        return not opened and _REFUSALS.issuperset(marks) and not may_refuse(block[start:end])
+        return not opened and _REFUSALS.issuperset(marks) and not may_refuse(decode(ends_of(block[start:end])))
 
     def _recent(self, count: int = RECENT_LINES) -> list[str]:
         """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""

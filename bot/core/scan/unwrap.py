@@ -17,7 +17,7 @@ from typing import Final
 
 from bot.core.log import program_head
 from bot.core.scan.containers import message_path, parse_record
-from bot.core.scan.heads import MAX_HEAD, Shape, shape_of, without_clock
+from bot.core.scan.heads import MAX_HEAD, XTRACE, Shape, shape_of, without_clock
 from bot.core.scan.labels import Ledger
 from bot.core.scan.layers import Layer, RecordLayer, TextLayer
 
@@ -41,7 +41,6 @@ _QUIET = (
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?: \d\d-\d\d \d\d:|:(?=\S))"
     r"|Error executing job with overrides|\*\*\* SIG|Fatal Python error|(?:slurmstepd|srun|bash): "
 )
-_XTRACE = re.compile(r"\+{1,4} ")
 _RECORD = r'\{ *"|[\w.]{1,40}="?[^"\s]{1,64}"? +[\w.]{1,40}="?'
 _BEGINS = re.compile(rf"(?P<loud>{_LOUD})|{_QUIET}|(?P<record>{_RECORD})")
 
@@ -155,7 +154,7 @@ class _Level:
     def _learn(self, text: str, recent: Callable[[], Sequence[str]]) -> tuple[bool, bool]:
         """Whether a layer was learned that opens this line, and whether it is strange that none was."""
         known = program_head(text)
-        if known.named or _XTRACE.match(text, known.clock_end):
+        if known.named or XTRACE.match(text, known.clock_end):
             return False, False
         strange = False
         for match in _BEGINS.finditer(text, 0, _SEARCHED):

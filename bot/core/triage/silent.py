@@ -38,11 +38,12 @@ _OF_A_STEP = frozenset({Silent.METRICS_NOT_FINITE, Silent.AGREEMENT_UNKNOWN})
 
 def silent_fault(facts: LogFacts, rules: Sequence[Rule]) -> SilentFault | None:
     """The first fault of the table that the facts show; of those read from one step, that of the earliest step."""
-    found = [fault for rule in rules if (fault := _found(rule, facts)) is not None]
-    first = next(iter(found), None)
+    found = (fault for rule in rules if (fault := _found(rule, facts)) is not None)
+    first = next(found, None)
     if first is None or first.rule.fact not in _OF_A_STEP:
         return first
-    return min((fault for fault in found if fault.rule.fact in _OF_A_STEP), key=lambda fault: fault.at.line)
+    others = (fault for fault in found if fault.rule.fact in _OF_A_STEP)
+    return min((first, *others), key=lambda fault: fault.at.line)
 
 
 def _found(rule: Rule, facts: LogFacts) -> SilentFault | None:

@@ -1031,7 +1031,7 @@ RULES: tuple[Rule, ...] = (
             "An editable or installed Megatron-Bridge of the image stays behind the checkout only while the checkout "
             "can be imported.",
         ),
-        example="+ PYTHONPATH=/work/bridge/src:/work/bridge/3rdparty/Megatron-LM\n"
+        example="+ PYTHONPATH=/src/bridge/src:/src/bridge/3rdparty/Megatron-LM\n"
         "/usr/lib/python3/site-packages/megatron/bridge/models/qwen/qwen2_bridge.py:48: FutureWarning: old\n"
         "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
