@@ -45,7 +45,7 @@ def run_module(name: str) -> None:
 def main() -> None:
     """Run the command `verl-e2e` and exit with its code."""
     prefer_own_packages()
-    from bot.cli import main as command  # noqa: PLC0415  (after the packages are ours)
+    from verl_e2e.cli import main as command  # noqa: PLC0415  (after the packages are ours)
 
     command()
 

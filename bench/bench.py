@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 import commands  # noqa: E402
 import webhooks  # noqa: E402
 
-from bot.adapters.logs import open_log  # noqa: E402  (the checkout that this file lies in)
+from verl_e2e.adapters.files.logs import open_log  # noqa: E402  (the checkout that this file lies in)
 
 PATTERNS = ROOT / "bench" / "grep.txt"
 LOGS = ROOT / "tests" / "fixtures" / "logs"
@@ -41,11 +41,11 @@ WORKER = """
 import json, resource, sys, time
 sys.path.insert(0, sys.argv[2])
 started = time.perf_counter()
-from bot.adapters.logs import open_log
-from bot.adapters.prefilter import fastest_prefilter
-from bot.core.scan.scan import literal_bytes, scan
-from bot.core.scan.prefilter import FindPrefilter
-from bot.core.triage.triage import triage
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.prefilter import fastest_prefilter
+from verl_e2e.core.log.scan import literal_bytes, scan
+from verl_e2e.core.log.prefilter import FindPrefilter
+from verl_e2e.core.triage.triage import triage
 make = FindPrefilter if sys.argv[3] == "portable" else fastest_prefilter
 facts = scan(open_log(sys.argv[1]), make(literal_bytes()))
 answer = triage(facts)

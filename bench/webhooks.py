@@ -31,11 +31,11 @@ SERVER = """
 import json, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from bot.adapters.durable import Work
-from bot.adapters.json_log import log_to_stderr
-from bot.cli.serving import listen
-from bot.config.settings import Settings
-from bot.wiring.app import open_service
+from verl_e2e.adapters.durable import Work
+from verl_e2e.adapters.json_log import log_to_stderr
+from verl_e2e.cli.serve import listen
+from verl_e2e.config.settings import Settings
+from verl_e2e.wiring.app import open_service
 from datetime import UTC, datetime
 data = Path(sys.argv[2])
 def hear(delivery):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bot.config.policy import load_policy
-from bot.config.problems import ConfigError
-from bot.core.pulls.capabilities import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
+from verl_e2e.config.policy import load_policy
+from verl_e2e.config.problems import ConfigError
+from verl_e2e.core.model.access import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
 
 POLICY = """
 schema: 1

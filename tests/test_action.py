@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bot.action import act
+from verl_e2e.action import act
 
 
 @pytest.mark.parametrize("payload", [{"repository": None}, {"repository": "x"}, {"repository": []}, [], None, "x"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.config import (
+from verl_e2e.config import (
     POLICY_PATH,
     ConfigError,
     load_policy,
@@ -14,10 +14,10 @@ from bot.config import (
     packaged_profiles,
     policy_at,
 )
-from bot.config.policy import PolicyFile
-from bot.core.change import Change
-from bot.core.jobs import SiteProfile
-from bot.core.levels import Level
+from verl_e2e.config.policy import PolicyFile
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.model.levels import Level
 
 GOOD = """\
 schema: 1

@@ -12,16 +12,16 @@ import click
 import pytest
 import yaml
 
-from bot.adapters.github.tokens import ORGANISATION, PERMISSIONS
-from bot.cli import cli
-from bot.config.settings import VARIABLES
-from bot.core.levels import Level
-from bot.core.pulls.capabilities import DEFAULT_GATE
-from bot.core.pulls.command_text import render_capabilities, render_reference
-from bot.core.pulls.commands import CommandLine, Mistake, parse
-from bot.core.pulls.webhook_events import MODELS
-from bot.handlers.hearing import LABEL
 from tests.fakes.shown_pull import PASSED, shown_card
+from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
+from verl_e2e.app.on_event import LABEL
+from verl_e2e.cli import cli
+from verl_e2e.config.settings import VARIABLES
+from verl_e2e.core.model.access import DEFAULT_GATE
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
+from verl_e2e.core.pulls.webhook_events import MODELS
+from verl_e2e.core.report.command_text import render_capabilities, render_reference
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -280,7 +280,7 @@ def test_every_path_of_ours_that_a_page_names_exists(page: Path) -> None:
     named = re.findall(
         r"`((?:bot|runners|tests|bench|scripts|requirements|docs)/[\w./-]*\w/?)(?:::\w+)?`", page.read_text()
     )
-    # `bot/policy/verl-imports.json` and the like are files; these are Bridge's own tests.
+    # `bot/verl_e2e/policy/verl-imports.json` and the like are files; these are Bridge's own tests.
     missing = {name for name in named if not (ROOT / name).exists() and not name.startswith("tests/unit_tests/")}
     assert missing == set()
 

@@ -17,10 +17,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bot.cli import cli
-from bot.core.evidence import Criterion
-from bot.core.levels import VARIANTS
 from tests.fakes.patience import HANG_S
+from verl_e2e.cli import cli
+from verl_e2e.core.model.evidence import Criterion
+from verl_e2e.core.model.levels import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -66,15 +66,19 @@ def locked(name: str) -> dict[str, str]:
 
 # Each line would break one arrow: where it is planted, what it says, and the contract that must notice.
 PLANTED = (
-    ("bot/core/stages.py", "import os", "bot.core is pure"),
-    ("bot/core/stages.py", "from pathlib import Path", "bot.core is pure"),
-    ("bot/core/stages.py", "import bot.ports", "Imports point down through the rooms"),
-    ("bot/handlers/planted.py", "import bot.adapters.planted", "Imports point down through the rooms"),
-    ("bot/wiring/checking.py", "import bot.cli", "Imports point down through the rooms"),
-    ("bot/attic.py", "", "Imports point down through the rooms"),
-    ("bot/adapters/planted.py", "import bot.adapters.other", "Adapters never import each other"),
-    ("runners/planted.py", "import bot.ports", "The runner knows bot.core and nothing else of bot"),
-    ("bot/wiring/checking.py", "import runners", "Only the command line starts the runner"),
+    ("bot/verl_e2e/core/model/stages.py", "import os", "verl_e2e.core is pure"),
+    ("bot/verl_e2e/core/model/stages.py", "from pathlib import Path", "verl_e2e.core is pure"),
+    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.ports", "Imports point down through the rooms"),
+    ("bot/verl_e2e/app/planted.py", "import verl_e2e.adapters.planted", "Imports point down through the rooms"),
+    ("bot/verl_e2e/wiring/check.py", "import verl_e2e.cli", "Imports point down through the rooms"),
+    ("bot/verl_e2e/attic.py", "", "Imports point down through the rooms"),
+    ("bot/verl_e2e/adapters/planted.py", "import verl_e2e.adapters.other", "Adapters never import each other"),
+    (
+        "runners/verl_e2e_runner/planted.py",
+        "import verl_e2e.ports",
+        "The runner knows verl_e2e.core and nothing else of bot",
+    ),
+    ("bot/verl_e2e/wiring/check.py", "import runners", "Only the command line starts the runner"),
 )
 
 
@@ -84,10 +88,16 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("rooms")
     for room in ("bot", "runners"):
         shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("bot/adapters", "bot/handlers", "runners"):
+    for folder in ("bot/verl_e2e/adapters", "bot/verl_e2e/app", "runners"):
         (copy / folder).mkdir(exist_ok=True)
         (copy / folder / "__init__.py").touch()
-    for module in ("bot/ports", "bot/wiring", "bot/cli", "bot/adapters/planted", "bot/adapters/other"):
+    for module in (
+        "bot/verl_e2e/ports",
+        "bot/verl_e2e/wiring",
+        "bot/verl_e2e/cli",
+        "bot/verl_e2e/adapters/planted",
+        "bot/verl_e2e/adapters/other",
+    ):
         (copy / f"{module}.py").touch()
     shutil.copy(ROOT / "pyproject.toml", copy)
     return copy
@@ -114,7 +124,7 @@ def test_a_planted_arrow_is_refused(rooms: Path, file: str, line: str, contract:
 
 
 def test_core_needs_pydantic_and_nothing_else() -> None:
-    assert third_party("bot/core") <= {"pydantic"}
+    assert third_party("bot/verl_e2e/core") <= {"pydantic"}
 
 
 def test_every_dependency_is_used_and_every_import_declared() -> None:
@@ -130,7 +140,7 @@ def test_every_dependency_is_used_and_every_import_declared() -> None:
     assert sorted(used - {"pydantic-core"}) == sorted(declared)
 
 
-@pytest.mark.parametrize("module", ["bot", "bot.cli"])
+@pytest.mark.parametrize("module", ["bot", "verl_e2e.cli"])
 def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
     answer = call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
@@ -197,7 +207,7 @@ def test_the_wheel_holds_the_workflow_of_this_version(wheel: Path) -> None:
 
 
 def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
-    code = "import bot, sys; from bot.cli import main; print(bot.__file__, file=sys.stderr); main()"
+    code = "import bot, sys; from verl_e2e.cli import main; print(bot.__file__, file=sys.stderr); main()"
     answer = call(sys.executable, "-P", "-c", code, "--help", cwd=tmp_path, PYTHONPATH=str(wheel))
     assert answer.returncode == 0, answer.stderr
     assert str(wheel) in answer.stderr

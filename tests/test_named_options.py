@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from bot.cli import cli
-from runners import probe_checkpoint
+from verl_e2e.cli import cli
+from verl_e2e_runner import probe_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -59,7 +59,7 @@ def test_every_option_that_a_text_names_is_one() -> None:
         for option in _OPTION.findall(text)
         if option not in known
         and OTHERS.get(option, "\0") not in text
-        and not (file == "runners/probe_checkpoint.py" and option in own)
+        and not (file == "runners/verl_e2e_runner/probe_checkpoint.py" and option in own)
     ]
     assert unknown == []
 

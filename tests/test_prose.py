@@ -38,30 +38,30 @@ PATTERNS = frozenset({"search", "match", "fullmatch"})
 PROSE = re.compile(r"[A-Za-z`)]{2,}[,;:]? [A-Za-z`(]{2,}|^[;:,] |[;:] `?$")
 # What reads the words of others, which have no field for them.
 FOREIGN = {
-    "bot/core/scan/": "a log's lines",
-    "bot/core/triage/": "a log's lines",
-    "bot/core/reach/": "source code",
-    "bot/core/log.py": "a log's lines",
-    "bot/core/metrics.py": "a log's lines",
-    "bot/core/resolved_config.py": "a log's lines",
-    "bot/core/judging/lacking.py": "errors of pytest and of libraries",
-    "bot/core/judging/resume_proof.py": "a log's lines",
-    "bot/adapters/git.py": "what git prints",
-    "bot/adapters/github/": "what GitHub answers",
-    "bot/adapters/mirror/": "what git prints",
-    "bot/core/judging/junit.py": "what pytest writes",
-    "bot/adapters/dispatch/refusals.py": "what GitHub answers",
-    "runners/prepare.py": "what the hub's client prints",
-    "runners/bridge_events.py": "errors of pytest",
-    "runners/bridge_tests.py": "what pytest prints",
-    "runners/probe/": "what Python raises",
+    "bot/verl_e2e/core/log/": "a log's lines",
+    "bot/verl_e2e/core/triage/": "a log's lines",
+    "bot/verl_e2e/core/reach/": "source code",
+    "bot/verl_e2e/core/log/lines.py": "a log's lines",
+    "bot/verl_e2e/core/log/metrics.py": "a log's lines",
+    "bot/verl_e2e/core/log/resolved_config.py": "a log's lines",
+    "bot/verl_e2e/core/judge/bridge_environment.py": "errors of pytest and of libraries",
+    "bot/verl_e2e/core/judge/criteria/resume.py": "a log's lines",
+    "bot/verl_e2e/adapters/git.py": "what git prints",
+    "bot/verl_e2e/adapters/github/": "what GitHub answers",
+    "bot/verl_e2e/adapters/mirror/": "what git prints",
+    "bot/verl_e2e/core/judge/junit.py": "what pytest writes",
+    "bot/verl_e2e/adapters/dispatch/refusals.py": "what GitHub answers",
+    "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
+    "runners/verl_e2e_runner/bridge_tests/events.py": "errors of pytest",
+    "runners/verl_e2e_runner/bridge_tests/run.py": "what pytest prints",
+    "runners/verl_e2e_runner/instrumentation/": "what Python raises",
 }
 
 
 # Words for programs although they have a blank: the names of a phase, of kinds of change, of a place.
 CODES = frozenset({"bridge tests", "import time", "(module level)", "module level"})
 # Where rows that a field of ours lists are laid out in columns.
-LAID_OUT = {"bot/core/pulls/verdict_parts.py": "one_line(str(one.get('excerpt', '')), 2000).split(', ')"}
+LAID_OUT = {"bot/verl_e2e/core/report/verdict_parts.py": "one_line(str(one.get('excerpt', '')), 2000).split(', ')"}
 
 
 def parsed() -> dict[str, ast.Module]:
@@ -198,7 +198,7 @@ def test_no_decision_is_taken_by_the_words_of_a_sentence() -> None:
 def test_the_rules_find_such_a_decision(line: str) -> None:
     source = f'GONE = frozenset({{"a new head was pushed"}})\nLACKS = "its environment lacks "\nfound = {line}\n'
     tree = ast.parse(source)
-    assert list(decisions("bot/planted.py", tree, constants(tree)))
+    assert list(decisions("bot/verl_e2e/planted.py", tree, constants(tree)))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_the_rules_find_such_a_decision(line: str) -> None:
 )
 def test_and_nothing_else(line: str) -> None:
     tree = ast.parse(f"found = {line}\n")
-    assert list(decisions("bot/planted.py", tree, {})) == []
+    assert list(decisions("bot/verl_e2e/planted.py", tree, {})) == []
 
 
 def test_every_reader_of_foreign_words_is_there() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.json_log import JsonLines
-from bot.config.problems import ConfigError
-from bot.config.settings import VARIABLES, load_settings, settings_table
+from verl_e2e.adapters.json_log import JsonLines
+from verl_e2e.config.problems import ConfigError
+from verl_e2e.config.settings import VARIABLES, load_settings, settings_table
 
 ROOT = Path(__file__).resolve().parents[1]
 # No key of anybody's: the outer shape of one, with zeros inside.

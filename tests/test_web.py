@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from bot.adapters.ledger import SqlDeliveries, Store, open_store
-from bot.core.pulls.deliveries import Received
-from bot.web import BODY_BYTES, Door, PatientProtocol, create_app
-from bot.web.bodies import Bodies
-from bot.web.connections import MOST_WAITING
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.ledger import SqlDeliveries, Store, open_store
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, create_app
+from verl_e2e.web.bodies import Bodies
+from verl_e2e.web.connections import MOST_WAITING
 
 SECRET = "It's a Secret to Everybody"
 DELIVERY = "72d3162e-cc78-11e3-81ab-4c9367dc0958"

@@ -6,7 +6,7 @@ BEGAN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class Hand:
-    """`bot.ports.Clock` that stands still until it is moved."""
+    """`verl_e2e.ports.Clock` that stands still until it is moved."""
 
     def __init__(self) -> None:
         self.time = BEGAN

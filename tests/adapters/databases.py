@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.ledger import Store, open_store
 from tests.fakes.postgres import postgres_server
+from verl_e2e.adapters.ledger import Store, open_store
 
 _NAMES = count()
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))

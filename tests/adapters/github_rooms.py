@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bot.adapters.github.retry import Patience
-from bot.adapters.github.session import GitHub, anonymously, as_app
-from bot.core.pulls.pull import PullRef
 from tests.fakes.github_standin.world import APP_ID, World, living
+from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
+from verl_e2e.core.pulls.pull import PullRef
 
 REPOSITORY = "octo/bridge"
 ONE = PullRef(REPOSITORY, 1)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bot.core.change import Change
-from bot.ports import ForgeError
+from verl_e2e.core.model.change import Change
+from verl_e2e.ports import ForgeError
 
 Ask = Callable[[object], Any]
 

@@ -6,7 +6,7 @@ from xml.sax.saxutils import quoteattr
 from backports import zstd
 from pydantic import BaseModel
 
-from bot.core.record import Record, TestCase
+from verl_e2e.core.model.record import Record, TestCase
 
 
 def write_run_folder(folder: Path, record: Record, log: bytes | None) -> Path:

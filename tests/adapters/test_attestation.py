@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.attestation import verifier
-from bot.core.pulls.attestation import UnprovenError
 from tests.fakes.sigstore_instance import SigstoreInstance
+from verl_e2e.adapters.attestation import verifier
+from verl_e2e.core.pulls.attestation import UnprovenError
 
 CLAIMS = {
     "issuer": "https://token.actions.githubusercontent.com",

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.git import GitError, GitRepository
-from bot.adapters.mirror import Mirrors
-from bot.adapters.reach_cache import SummaryCache
-from bot.config.callers import packaged_uses
-from bot.config.policy import load_policy
-from bot.core.levels import Level
-from bot.core.pulls.pull import Pull, PullRef, PullState
-from bot.handlers.planning import Planner
-from bot.ports import ForgeError, LimitError
-from bot.wiring.analysis import LimitedAnalysis
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import slowness
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.policy import load_policy
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.wiring.analysis import LimitedAnalysis
 
 POLICY = load_policy(POLICY_TEXT, "the test's")
 

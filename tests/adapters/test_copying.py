@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.dispatch.copying import Caps, copy_folder
-from bot.ports import BackendError
+from verl_e2e.adapters.dispatch.copying import Caps, copy_folder
+from verl_e2e.ports import BackendError
 
 CAPS = Caps(total_bytes=100, files=3, depth=3)
 

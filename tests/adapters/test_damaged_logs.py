@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.adapters.logs import open_log
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import TriageVerdict
-from bot.core.triage.triage import TRUNCATED, triage
-from bot.wiring.folders import log_facts
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.triage import TRUNCATED, triage
+from verl_e2e.wiring.folders import log_facts
 
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
 PASSING = "level0-pass"

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.derived_ledger import LEDGER_CHECK, DerivedLedger
-from bot.adapters.github.checks import GithubChecks
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.pulls import GithubPulls
-from bot.adapters.github.session import GitHub, with_token
-from bot.core.levels import Level
-from bot.core.pulls.check_runs import MAX_OUTPUT
-from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
-from bot.ports import ForgeError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.core.builders import make_job
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
+from verl_e2e.adapters.derived_ledger import LEDGER_CHECK, DerivedLedger
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.session import GitHub, with_token
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from verl_e2e.ports import ForgeError
 
 TOKEN = "ghs_of-a-workflow"
 

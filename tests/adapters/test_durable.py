@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.durable import Work, Worker, queue_url
-from bot.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
-from bot.core.pulls.deliveries import Received
-from bot.core.pulls.messages import Message, reply_to
-from bot.ports import ForgeError, UnreadableDeliveryError
 from tests.adapters.databases import database, fresh_database, server, store
 from tests.fakes.patience import HANG_S
 from tests.fakes.postgres import controlled_server
+from verl_e2e.adapters.durable import Work, Worker, queue_url
+from verl_e2e.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.messages import Message, reply_to
+from verl_e2e.ports import ForgeError, UnreadableDeliveryError
 
 __all__ = ["database", "server", "store"]
 
@@ -323,8 +323,8 @@ PROCESS = """
 import sys, time
 from datetime import UTC, datetime
 sys.path.insert(0, sys.argv[1])
-from bot.adapters.durable import Work, Worker, queue_url
-from bot.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, open_store
+from verl_e2e.adapters.durable import Work, Worker, queue_url
+from verl_e2e.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, open_store
 database = sys.argv[2]
 store = open_store(database)
 assert store.claim()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters import folder as disk
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level
-from bot.core.record import Record
-from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
-from bot.core.stages import Stage
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import make_job, make_record
+from verl_e2e.adapters.files import run_folder as disk
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
 
 
 @pytest.fixture

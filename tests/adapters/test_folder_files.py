@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.folder_files import FolderFilesError, folder_files
-from bot.core.pulls.folder_digest import folder_digest
+from verl_e2e.adapters.files.folder_files import FolderFilesError, folder_files
+from verl_e2e.core.pulls.folder_digest import folder_digest
 
 
 def test_every_file_counts_with_name_size_and_content(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.git import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
-from bot.core.change import PathStatus, SubmoduleBump, readable
-from bot.ports import ChangeSource
+from verl_e2e.adapters.git import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
+from verl_e2e.core.model.change import PathStatus, SubmoduleBump, readable
+from verl_e2e.ports import ChangeSource
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

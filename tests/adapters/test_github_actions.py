@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
-from bot.core.jobs import Job, Repository, SiteProfile
-from bot.core.pulls.forge import WorkflowJob
-from bot.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
-from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.ports import BackendError, ForgeError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.core.builders import make_job
 from tests.fakes.workflow_runs import FakeWorkflows
+from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
+from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
+from verl_e2e.core.pulls.forge import WorkflowJob
+from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
+from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.ports import BackendError, ForgeError
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40)

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.attestation import verifier
-from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
-from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.jobs import Repository, SiteProfile
-from bot.core.pulls.attestation import Attestation
-from bot.core.pulls.job_order import portable, unpack
-from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.ports import BackendError, ForgeError
 from tests.adapters.clocks import Hand
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
 from tests.fakes.sigstore_instance import SigstoreInstance
+from verl_e2e.adapters.attestation import verifier
+from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
+from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.core.model.jobs import Repository, SiteProfile
+from verl_e2e.core.pulls.attestation import Attestation
+from verl_e2e.core.pulls.job_order import portable, unpack
+from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.ports import BackendError, ForgeError
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (Path(__file__).resolve().parents[2] / WORKFLOW).read_bytes()

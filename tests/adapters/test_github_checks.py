@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.checks import GithubChecks
-from bot.adapters.github.session import anonymously
-from bot.core.pulls.check_runs import Annotation, CheckRun
-from bot.ports import ForgeError
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from tests.fakes.github_standin.world import APP_ID
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.session import anonymously
+from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
+from verl_e2e.ports import ForgeError
 
 BUTTONS = (("Rerun failed", "Run what failed once more", "rerun-failed"), ("Cancel", "End what runs", "cancel"))
 

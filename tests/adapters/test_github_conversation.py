@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.retry import Patience
-from bot.adapters.github.session import with_token
-from bot.ports import ForgeError
 from tests.adapters.github_rooms import ONE, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down, used_up
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from tests.fakes.github_standin.world import APP_ID
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.session import with_token
+from verl_e2e.ports import ForgeError
 
 BODY = "<!-- verl-e2e -->\nfirst  \r\nsecond"
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.adapters.github.checks import GithubChecks
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.pulls.check_runs import Annotation, CheckRun
-from bot.ports import ForgeError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
+from verl_e2e.ports import ForgeError
 
 FILE = "verl-e2e.yml"
 WORKFLOW = b"""

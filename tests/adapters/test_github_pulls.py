@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.answers import FileAnswer
-from bot.adapters.github.pulls import GithubPulls, as_changed_path
-from bot.adapters.github.session import anonymously
-from bot.core.change import PathStatus, SubmoduleBump
-from bot.core.pulls.pull import OpenPull, PullRef, PullState
-from bot.ports import ForgeError, UnknownPullError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, nobody, room
 from tests.fakes.github_standin.repository import Moved
+from verl_e2e.adapters.github.answers import FileAnswer
+from verl_e2e.adapters.github.pulls import GithubPulls, as_changed_path
+from verl_e2e.adapters.github.session import anonymously
+from verl_e2e.core.model.change import PathStatus, SubmoduleBump
+from verl_e2e.core.pulls.pull import OpenPull, PullRef, PullState
+from verl_e2e.ports import ForgeError, UnknownPullError
 
 
 @pytest.fixture

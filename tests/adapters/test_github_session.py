@@ -13,17 +13,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from bot.adapters.github.administration import GithubAdministration
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.courier import Courier, Lane, Pace
-from bot.adapters.github.people import GithubPeople
-from bot.adapters.github.pulls import GithubPulls
-from bot.adapters.github.session import as_app, checked_api_url, with_token
-from bot.adapters.github.tokens import Tokens, narrowed
-from bot.core.pulls.pull import PullRef
-from bot.ports import ForgeError, UnknownPullError
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.fakes.github_standin.world import APP_ID
+from verl_e2e.adapters.github.administration import GithubAdministration
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.courier import Courier, Lane, Pace
+from verl_e2e.adapters.github.people import GithubPeople
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.session import as_app, checked_api_url, with_token
+from verl_e2e.adapters.github.tokens import Tokens, narrowed
+from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.ports import ForgeError, UnknownPullError
 
 
 @pytest.fixture

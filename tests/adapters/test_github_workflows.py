@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.archives import safe_member, unpack
-from bot.adapters.github.session import with_token
-from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.pulls.forge import Artifact, WorkflowRun
-from bot.ports import ForgeError
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
+from verl_e2e.adapters.github.archives import safe_member, unpack
+from verl_e2e.adapters.github.session import with_token
+from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.core.pulls.forge import Artifact, WorkflowRun
+from verl_e2e.ports import ForgeError
 
 FILE = "verl-e2e.yml"
 KEY = "k" * 64

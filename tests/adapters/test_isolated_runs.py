@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.jobs import Network
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.judging.verdict import judge
-from bot.core.record import Record
-from bot.core.stages import Stage
-from bot.wiring.folders import run_folders
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.jobs import Network
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.wiring.folders import run_folders
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures/runs"
 # All four were recorded by one recorder.

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.ledger import (
+from tests.adapters.databases import database, server, store
+from verl_e2e.adapters.ledger import (
     Retention,
     SqlDeliveries,
     SqlLedger,
@@ -17,12 +18,11 @@ from bot.adapters.ledger import (
     StoreError,
     open_store,
 )
-from bot.adapters.ledger.schema import entries, metadata, steps, versions
-from bot.core.levels import Level
-from bot.core.pulls.deliveries import Received
-from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
-from bot.core.pulls.messages import reply_to
-from tests.adapters.databases import database, server, store
+from verl_e2e.adapters.ledger.schema import entries, metadata, steps, versions
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from verl_e2e.core.pulls.messages import reply_to
 
 __all__ = ["database", "server", "store"]
 
@@ -255,7 +255,7 @@ def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_b
         first, *others = steps(dialect)
         return [list(first), [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
 
-    monkeypatch.setattr("bot.adapters.ledger.store.steps", half)
+    monkeypatch.setattr("verl_e2e.adapters.ledger.store.steps", half)
     with pytest.raises(StoreError):
         open_store(database)
     monkeypatch.undo()
@@ -266,7 +266,7 @@ def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_b
 
 
 def test_a_database_of_the_first_version_gets_what_came_since(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bot.adapters.ledger.store.steps", lambda dialect: steps(dialect)[:1])
+    monkeypatch.setattr("verl_e2e.adapters.ledger.store.steps", lambda dialect: steps(dialect)[:1])
     store = open_store(database)
     SqlDeliveries(store).keep([received("old")])
     store.close()

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from bot.adapters.limited import LimitedProcesses, Limits, StepError
-from bot.adapters.limited.limits import dumps, loads
-from bot.core.change import Change
-from bot.ports import ForgeError, LimitError
 from tests.adapters.limited_work import Evil
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError
+from verl_e2e.adapters.limited.limits import dumps, loads
+from verl_e2e.core.model.change import Change
+from verl_e2e.ports import ForgeError, LimitError
 
 LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
 

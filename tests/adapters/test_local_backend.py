@@ -15,19 +15,19 @@ from typing import Any
 import psutil
 import pytest
 
-from bot.adapters.dispatch.copying import Caps
-from bot.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
-from bot.adapters.folder import read_record
-from bot.adapters.logs import open_log
-from bot.core.jobs import Job
-from bot.core.judging.verdict import Result, judge
-from bot.core.pulls.job_order import same_job
-from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.core.record import EndReason
-from bot.ports import BackendError
 from tests.adapters.clocks import BEGAN, Hand
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World, make_world
+from verl_e2e.adapters.dispatch.copying import Caps
+from verl_e2e.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import EndReason
+from verl_e2e.core.pulls.job_order import same_job
+from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.ports import BackendError
 
 pytestmark = pytest.mark.host
 
@@ -140,7 +140,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 from tests.adapters.clocks import Hand
 from tests.adapters.test_local_backend import make_backend
-from bot.core.pulls.ledger import Run
+from verl_e2e.core.pulls.ledger import Run
 backend = make_backend(Path(sys.argv[1]), Hand())
 run = Run.model_validate_json(sys.stdin.read())
 print("ready", flush=True)

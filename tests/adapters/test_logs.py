@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.adapters.logs import CHUNK, LogBounds, LogError, bounded, open_log
+from verl_e2e.adapters.files.logs import CHUNK, LogBounds, LogError, bounded, open_log
 
 TEXT = b"".join(b"line %d of a log\n" % number for number in range(20_000))
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}

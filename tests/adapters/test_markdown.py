@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.adapters.markdown import MAX_COMMENT, command_lines
+from verl_e2e.adapters.markdown import MAX_COMMENT, command_lines
 
 RUN = "/verl-e2e run"
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.git import GitError, GitRepository
-from bot.adapters.mirror import Bounds, Mirrors
-from bot.core.change import PathStatus
-from bot.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
-from bot.ports import ForgeError, SourceTrees
 from tests.fakes.patience import HANG_S
 from tests.fakes.smart_http import GitServer, serving
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.mirror import Bounds, Mirrors
+from verl_e2e.core.model.change import PathStatus
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
+from verl_e2e.ports import ForgeError, SourceTrees
 
 NAME = "Owner/Bridge"
 TOKEN = "ghs_12345_a-token.of-ours"
@@ -284,9 +284,9 @@ def test_a_damaged_clone_is_made_anew(
 PLANNING = """
 import os, sys
 from pathlib import Path
-from bot.adapters.git import GitError, GitRepository
-from bot.adapters.mirror import Mirrors
-from bot.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 folder, url, base, head = sys.argv[1:]
 pull = Pull(PullRef("Owner/Bridge", 7), "main", base, head, "", "a", "MEMBER", draft=False, state=PullState.OPEN)
 trees = Mirrors(Path(folder), url, (GitRepository, GitError), surroundings=os.environ).changes(pull)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from bot.core.change import Change
-from bot.core.pulls.pull import OpenPull, Pull, PullRef
-from bot.ports import ForgeError
-from bot.wiring.app_work import missed_targets
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef
+from verl_e2e.ports import ForgeError
+from verl_e2e.wiring.app_services import missed_targets
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.durable import queue_url
-from bot.adapters.durable.plain_json import PickleError, drop_pickled
-from bot.adapters.durable.queue import TargetQueue
 from tests.adapters.databases import database, server
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.durable import queue_url
+from verl_e2e.adapters.durable.plain_json import PickleError, drop_pickled
+from verl_e2e.adapters.durable.queue import TargetQueue
 
 __all__ = ["database", "server"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.signal import Run
-from bot.core.signal.figure import THEMES, SignalFigure, signal_figure
 from tests.core.signal.series import noisy, run_of, with_value
+from verl_e2e.core.signal import Run
+from verl_e2e.core.signal.figure import THEMES, SignalFigure, signal_figure
 
 pytestmark = pytest.mark.plots
 
@@ -18,7 +18,7 @@ BASES = tuple(Run(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed 
 
 
 def drawn(figure: SignalFigure, folder: Path) -> dict[str, bytes]:
-    from bot.adapters.plots import draw
+    from verl_e2e.adapters.plots import draw
 
     return {path.name: path.read_bytes() for path in draw(figure, folder)}
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from bot.adapters.prefilter import HyperscanPrefilter, fastest_prefilter
-from bot.core.scan.prefilter import FindPrefilter, Prefilter
-from bot.core.scan.scan import literal_bytes, scan
-from bot.core.triage.triage import triage
 from tests.core.logs import NAMES, recorded
+from verl_e2e.adapters.prefilter import HyperscanPrefilter, fastest_prefilter
+from verl_e2e.core.log.prefilter import FindPrefilter, Prefilter
+from verl_e2e.core.log.scan import literal_bytes, scan
+from verl_e2e.core.triage.triage import triage
 
 
 def pairs(prefilter: Prefilter, block: bytes) -> set[tuple[int, int]]:

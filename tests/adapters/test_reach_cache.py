@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.reach_cache import SummaryCache
-from bot.core.reach.reader import summarize
-from bot.ports import SummaryStore
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.ports import SummaryStore
 
 SOURCE = b"""
 from a.b import c as d

@@ -3,9 +3,9 @@
 import pytest
 from github.GithubException import GithubException
 
-from bot.adapters.dispatch.refusals import Doing, refusal_text, refusals
-from bot.adapters.github.retry import RefusedError, as_forge_error
-from bot.ports import BackendError, ForgeError
+from verl_e2e.adapters.dispatch.refusals import Doing, refusal_text, refusals
+from verl_e2e.adapters.github.retry import RefusedError, as_forge_error
+from verl_e2e.ports import BackendError, ForgeError
 
 NOT_ACCESSIBLE = "Resource not accessible by integration"
 

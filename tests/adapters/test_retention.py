@@ -4,12 +4,12 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bot.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
-from bot.core.pulls.deliveries import Received
-from bot.core.pulls.ledger import RunState
-from bot.core.pulls.messages import reply_to
 from tests.adapters.databases import database, server, store
 from tests.adapters.test_ledger import run as run_of
+from verl_e2e.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.pulls.messages import reply_to
 
 __all__ = ["database", "server", "store"]
 

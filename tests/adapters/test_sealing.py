@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.sealing import public_keys, read_seal
-from bot.core.judging.outcome import Result
-from bot.core.judging.verdict import judge
-from bot.core.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
-from bot.wiring.folders import run_folders
-from runners.sealing import key_file, public_half, recorder_key, seal, seal_again, usable_key
+from verl_e2e.adapters.files.sealing import public_keys, read_seal
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.wiring.folders import run_folders
+from verl_e2e_runner.folder.sealing import key_file, public_half, recorder_key, seal, seal_again, usable_key
 
-RECORDING = Path(__file__).resolve().parents[2] / "bot/demo/recording"
+RECORDING = Path(__file__).resolve().parents[2] / "bot/verl_e2e/demo/recording"
 
 
 @pytest.fixture

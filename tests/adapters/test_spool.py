@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from bot.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
-from bot.adapters.ledger import spool as spooling
-from bot.core.pulls.deliveries import Received
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
+from verl_e2e.adapters.ledger import spool as spooling
+from verl_e2e.core.pulls.deliveries import Received
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,8 +83,8 @@ import resource, sys
 from datetime import UTC, datetime
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from bot.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
-from bot.core.pulls.deliveries import Received
+from verl_e2e.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
+from verl_e2e.core.pulls.deliveries import Received
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 folder, now = Path(sys.argv[2]), datetime(2026, 11, 20, 12, tzinfo=UTC)

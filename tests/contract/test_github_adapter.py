@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.github.administration import GithubAdministration
-from bot.adapters.github.checks import GithubChecks
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.people import GithubPeople
-from bot.adapters.github.pulls import GithubPulls
-from bot.adapters.github.session import anonymously
-from bot.adapters.github.workflows import GithubWorkflows
-from bot.core.pulls.check_runs import Annotation, CheckRun
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.contract.openapi import all_violations, contract
 from tests.fakes.github_standin.faults import server_error
+from verl_e2e.adapters.github.administration import GithubAdministration
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.people import GithubPeople
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.session import anonymously
+from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.core.pulls.check_runs import Annotation, CheckRun
 
 pytestmark = pytest.mark.node
 FILE, KEY = "verl-e2e.yml", "k" * 64

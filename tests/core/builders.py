@@ -6,9 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bot.core.case import Case
-from bot.core.expected import expected_config
-from bot.core.facts import (
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.verdict import Verdict, judge
+from verl_e2e.core.model.expected import expected_config
+from verl_e2e.core.model.facts import (
     AdapterReport,
     Excerpt,
     LogFacts,
@@ -19,10 +20,9 @@ from bot.core.facts import (
     StepMetrics,
     Worker,
 )
-from bot.core.jobs import Checkpoint, Data, Job, Repository, SiteProfile
-from bot.core.judging.verdict import Verdict, judge
-from bot.core.levels import BASE_WRAPPER, Level
-from bot.core.record import (
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.record import (
     Check,
     Container,
     EndReason,
@@ -35,8 +35,8 @@ from bot.core.record import (
     RepositoryState,
     TestCase,
 )
-from bot.core.stages import Stage
-from bot.core.triage.triage import triage
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.triage import triage
 
 RESOLVED = Path(__file__).parent.parent / "fixtures" / "build" / "level0-config.json"
 BRIDGE, VERL, CORE = "a" * 40, "b" * 40, "c" * 40

@@ -3,10 +3,10 @@
 from functools import cache
 from pathlib import Path
 
-from bot.core.judging.documents import verdict_json
-from bot.core.judging.outcome import Verdict
-from bot.handlers.judging import judge_run
-from bot.wiring.folders import run_folders
+from verl_e2e.app.judge_folder import judge_run
+from verl_e2e.core.model.outcome import Verdict
+from verl_e2e.core.report.documents import verdict_json
+from verl_e2e.wiring.folders import run_folders
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
 

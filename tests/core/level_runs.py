@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from bot.core.case import Case
-from bot.core.facts import LogFacts
-from bot.core.jobs import Job
-from bot.core.judging.checkpoint_files import CheckpointFile, CheckpointListing, Checkpoints
-from bot.core.judging.config_proof import requested
-from bot.core.judging.verdict import Verdict, judge
-from bot.core.levels import Level, variant_named
-from bot.core.phases import PlannedPhase, planned_phases
-from bot.core.record import Event, Record
-from bot.core.scan.scan import scan
-from bot.core.triage.triage import triage
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
+from verl_e2e.core.judge.verdict import Verdict, judge
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.checkpoint_files import CheckpointFile, CheckpointListing, Checkpoints
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.triage.triage import triage
 
 LOGGED = "INFO:2026-11-20 14:24:50,000:"
 SAVED = "checkpoints/verl-test/tiny-qwen2-megatron-gsm8k-minimal"

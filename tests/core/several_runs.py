@@ -10,8 +10,8 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from bot.adapters.logs import open_log
 from tests.core.logs import NAMES, recorded
+from verl_e2e.adapters.files.logs import open_log
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, product
 
-from bot.adapters.logs import open_log
 from tests.core.logs import FOLDER, recorded
+from verl_e2e.adapters.files.logs import open_log
 
 RUNS = FOLDER.parent / "runs"
 PASS, FAIL, BLOCKED = "pass", "fail", "blocked"

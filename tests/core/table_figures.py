@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage
-from bot.core.triage.triage import triage
 from tests.core.silent_cases import PASS
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.triage.answer import Triage
+from verl_e2e.core.triage.triage import triage
 
 FIGURE = 0.95
 

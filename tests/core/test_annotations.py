@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.levels import Level
-from bot.core.planning.plan import Plan, Reason
-from bot.core.pulls.annotations import MAX_PATHS, Source, annotate, paths_to_read
-from bot.core.pulls.check_runs import MAX_ANNOTATIONS
 from tests.core.judged import judged_text
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import Plan, Reason
+from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS
+from verl_e2e.core.report.annotations import MAX_PATHS, Source, annotate, paths_to_read
 
 FAILED = json.loads(judged_text("level0-lora-exception"))
 LORA = "src/megatron/bridge/peft/lora.py"

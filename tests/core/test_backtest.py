@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from bot.config import packaged_policy
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.levels import Level
-from bot.core.planning.backtest import (
+from verl_e2e.config import packaged_policy
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.backtest import (
     Case,
     Outcome,
     backtest_json,
@@ -15,7 +15,7 @@ from bot.core.planning.backtest import (
     tag_figures,
     usage,
 )
-from bot.core.planning.plan import plan
+from verl_e2e.core.plan.plan import plan
 
 POLICY = packaged_policy()
 

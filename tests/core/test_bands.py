@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import State
-from bot.core.facts import StepMetrics
-from bot.core.jobs import Checkpoint, Job
-from bot.core.judging.health import agreement_remark, rollout_agreement
-from bot.core.judging.healthy import NotHealthyError, healthy_of, healthy_run, pair_of
-from bot.core.judging.verdict import judge
-from bot.core.levels import Level
-from bot.core.parity.bands import (
+from tests.core.builders import ended, make_case, make_facts, make_job, make_record, step_line
+from verl_e2e.core.compare.bands import (
     ENOUGH,
     LEAST_MARGIN,
     Bands,
@@ -27,10 +21,16 @@ from bot.core.parity.bands import (
     with_healthy,
     with_pair,
 )
-from bot.core.parity.compared import COMPARED, DEFAULTS
-from bot.core.parity.probe import probe_digest, training_digest
-from bot.core.record import Event
-from tests.core.builders import ended, make_case, make_facts, make_job, make_record, step_line
+from verl_e2e.core.compare.healthy_runs import NotHealthyError, healthy_of, healthy_run, pair_of
+from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS
+from verl_e2e.core.compare.workload import probe_digest, training_digest
+from verl_e2e.core.judge.criteria.health import agreement_remark, rollout_agreement
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.jobs import Checkpoint, Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import Event
 
 CORRELATIONS = (0.99975, 0.99977, 0.99983, 0.99984, 0.99971)
 ACTOR = "actor/grad_norm"

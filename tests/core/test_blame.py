@@ -2,13 +2,13 @@
 
 import pytest
 
-from bot.core.facts import LoggedError
-from bot.core.judging import blame, wording
-from bot.core.judging.card import Card, render_text
-from bot.core.judging.outcome import Outcome, Result, Verdict
-from bot.core.related import RelatedRun, RelatedStep, Role
-from bot.core.stages import Stage
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts, make_job, make_record
+from verl_e2e.core.judge import blame, wording
+from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.report.run_card import Card, render_text
 
 BASE, HEAD = "d" * 40, "a" * 40
 EXIT_1 = ended(exit_code=1)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import State
-from bot.core.jobs import ChosenTest, WhyChosen
-from bot.core.judging.bridge_proof import bridge_tests, failed_tests, without_result
-from bot.core.record import Event, TestCase
 from tests.core.builders import BRIDGE, TESTS, ended, make_case, make_job, make_record, passing_tests
+from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests, failed_tests, without_result
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
+from verl_e2e.core.model.record import Event, TestCase
 
 OTHER = "9" * 40
 FAILED = TestCase(name="tests.unit_tests.peft.test_lora.test_a", outcome="failed", message="assert 0")

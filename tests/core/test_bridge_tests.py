@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from bot.config import load_profile, packaged_policy
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.jobs import ChosenTest, Job, Repository, WhyChosen
-from bot.core.judging import wording
-from bot.core.levels import variant_named
-from bot.core.planning.bridge_tests import Choice, is_test_file, runnable
-from bot.core.planning.build import Sources, build_job
-from bot.core.planning.outline import JobOutline
-from bot.core.planning.plan import plan, with_tests
-from bot.core.planning.plan_text import render_plan_text
+from verl_e2e.config import load_profile, packaged_policy
+from verl_e2e.core.judge import wording
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.jobs import ChosenTest, Job, Repository, WhyChosen
+from verl_e2e.core.model.levels import variant_named
+from verl_e2e.core.plan.bridge_tests import Choice, is_test_file, runnable
+from verl_e2e.core.plan.build import Sources, build_job
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.plan import plan, with_tests
+from verl_e2e.core.report.plan_text import render_plan_text
 
 POLICY = packaged_policy()
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))

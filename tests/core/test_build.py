@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bot.config import load_profile, packaged_policy
-from bot.core.expected import expected_config, parsed
-from bot.core.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
-from bot.core.judging.config_proof import requested
-from bot.core.levels import VARIANTS, Level, Variant, variant_named
-from bot.core.planning.build import BuildError, Sources, build_job, select_patches
-from bot.core.planning.outline import JobOutline, Lack, Obstacle
-from bot.core.rules import Feature
+from verl_e2e.config import load_profile, packaged_policy
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.model.expected import expected_config, parsed
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
+from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
+from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
+from verl_e2e.core.plan.outline import JobOutline, Lack, Obstacle
+from verl_e2e.core.plan.policy import Feature
 
 POLICY = packaged_policy()
 RESOLVED = Path(__file__).parent.parent / "fixtures" / "build" / "level0-config.json"

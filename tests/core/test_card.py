@@ -6,15 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.evidence import Criterion, Evidence, State
-from bot.core.facts import Excerpt, LogFacts
-from bot.core.inert import BREAK
-from bot.core.jobs import Checkpoint
-from bot.core.judging.card import MAX_MARKDOWN, Card, NotRun, render_markdown, render_text, result_of, sentence_of
-from bot.core.judging.outcome import Deliverable, Outcome, Result, Verdict
-from bot.core.judging.verdict import judge
-from bot.core.record import Check, EndReason, Finding, Record
-from bot.core.stages import Stage
 from tests.core.builders import (
     bridge_error,
     cut_facts,
@@ -26,6 +17,23 @@ from tests.core.builders import (
     make_job,
     make_record,
 )
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.facts import Excerpt, LogFacts
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.outcome import Deliverable, Outcome, Result, Verdict
+from verl_e2e.core.model.record import Check, EndReason, Finding, Record
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.report.run_card import (
+    MAX_MARKDOWN,
+    Card,
+    NotRun,
+    render_markdown,
+    render_text,
+    result_of,
+    sentence_of,
+)
+from verl_e2e.core.text.escape import BREAK
 
 GOLDEN = Path(__file__).parent.parent / "fixtures" / "cards"
 LATE = error(

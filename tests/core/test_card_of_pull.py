@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.pulls.card_of_pull import card_of
-from bot.core.pulls.conduct import conduct
-from bot.core.pulls.pull_card import render
-from bot.core.pulls.situation import Situation
 from tests.fakes.shown_pull import FAILED, shown_plan, shown_situation
+from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.report.pull_card import render
+from verl_e2e.core.report.pull_card_content import card_of
 
 
 def shown(situation: Situation) -> str:

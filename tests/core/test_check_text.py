@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.core.inert import prose
-from bot.core.levels import Level
-from bot.core.pulls.check_runs import MAX_OUTPUT
-from bot.core.pulls.check_text import MAX_TITLE, CheckText, gate_text, job_text
-from bot.core.pulls.gate import JobState, Standing, gate, standings
-from bot.core.pulls.holding import Hold
-from bot.core.pulls.ledger import Override, Run, RunState, run_key
-from bot.core.pulls.wanted import WantedJob
 from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
+from verl_e2e.core.pulls.gate import JobState, Standing, gate, standings
+from verl_e2e.core.pulls.hold_reason import Hold
+from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.report.check_text import MAX_TITLE, CheckText, gate_text, job_text
+from verl_e2e.core.text.escape import prose
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

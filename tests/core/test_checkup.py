@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bot.core.pulls.checkup import (
+from verl_e2e.core.pulls.checkup import (
     Finding,
     State,
     failed_deliveries,
@@ -15,7 +15,7 @@ from bot.core.pulls.checkup import (
     of_runners,
     of_workflow,
 )
-from bot.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
+from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 
 NEEDED = {"checks": "write", "contents": "read"}
 EVENTS = ("merge_group", "pull_request")

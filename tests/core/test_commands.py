@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.pulls.capabilities import Capability
-from bot.core.pulls.command_text import render_help, render_mistakes, render_reference
-from bot.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+from verl_e2e.core.model.access import Capability
+from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
+from verl_e2e.core.report.command_text import render_help, render_mistakes, render_reference
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.facts import StepMetrics
-from bot.core.parity.compared import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
-from bot.core.parity.comparison import Agreement, Comparison, compare_steps
-from bot.core.parity.comparison_text import Report, render_report, render_report_markdown, report_json
-from bot.core.scan.scan import scan
 from tests.core.logs import recorded
+from verl_e2e.core.compare.steps import Agreement, Comparison, compare_steps
+from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.report.comparison_text import Report, render_report, render_report_markdown, report_json
 
 ACTOR, CRITIC, KL = "actor/grad_norm", "critic/grad_norm", "actor/kl_loss"
 
@@ -203,7 +203,7 @@ def test_recorded_scatter_hides_no_doubled_gradient_and_cries_no_wolf(
 
 
 ROOT = Path(__file__).resolve().parents[2]
-SAME_JOB = (ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first")
+SAME_JOB = (ROOT / "bot/verl_e2e/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first")
 
 
 def kept_metrics(folder: Path) -> tuple[StepMetrics, ...]:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from bot.core.planning.contract import Finding, Kind, check_contract
-from bot.core.reach.effects import Sides
-from bot.core.reach.entries import uses_of
-from bot.core.reach.program import Program, module_name
-from bot.core.reach.reader import summarize
-from bot.core.reach.walk import Reach
+from verl_e2e.core.plan.contract import Finding, Kind, check_contract
+from verl_e2e.core.reach.effects import Sides
+from verl_e2e.core.reach.entries import uses_of
+from verl_e2e.core.reach.program import Program, module_name
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.walk import Reach
 
 CALLER = b"""
 from lib.kit import Maker, keep

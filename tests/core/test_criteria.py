@@ -5,17 +5,6 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import State
-from bot.core.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
-from bot.core.jobs import DeselectedTest, Repository, SiteProfile
-from bot.core.judging.bridge_proof import bridge_tests
-from bot.core.judging.config_proof import requested, resolved_config, same_value
-from bot.core.judging.criteria import exit_zero, no_exception, steps_completed
-from bot.core.judging.import_proof import MODULES, is_below, local_import, run_imported_checkout
-from bot.core.levels import FULL_RECOMPUTE, PROBE_LEARNING_RATE, Level
-from bot.core.phases import planned_phases
-from bot.core.record import Check, EndReason, Event, Finding, Record, TestCase
-from bot.core.stages import Stage
 from tests.core.builders import (
     FILES,
     PREFLIGHT,
@@ -38,6 +27,17 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
+from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests
+from verl_e2e.core.judge.criteria.config import requested, resolved_config, same_value
+from verl_e2e.core.judge.criteria.every_level import exit_zero, no_exception, steps_completed
+from verl_e2e.core.judge.criteria.imports import MODULES, is_below, local_import, run_imported_checkout
+from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise, ResolvedConfig, Worker
+from verl_e2e.core.model.jobs import DeselectedTest, Repository, SiteProfile
+from verl_e2e.core.model.levels import FULL_RECOMPUTE, PROBE_LEARNING_RATE, Level
+from verl_e2e.core.model.record import Check, EndReason, Event, Finding, Record, TestCase
+from verl_e2e.core.model.stages import Stage
 
 FAILED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 1 == 2")
 SKIPPED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_d", outcome="skipped")

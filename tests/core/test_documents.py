@@ -2,12 +2,12 @@
 
 import json
 
-from bot.core.facts import Excerpt, Noise
-from bot.core.judging.card import Card, NotRun
-from bot.core.judging.documents import card_json, evidence_json, triage_line, verdict_json
-from bot.core.stages import Stage
-from bot.core.triage.triage import triage, triage_json
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts
+from verl_e2e.core.model.facts import Excerpt, Noise
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.report.documents import card_json, evidence_json, triage_line, verdict_json
+from verl_e2e.core.report.run_card import Card, NotRun
+from verl_e2e.core.triage.triage import triage, triage_json
 
 FAILED = judged(cut_facts(Stage.PEFT, errors=(bridge_error(),)), events=ended(exit_code=1))
 NOT_RUN = NotRun("2-dense", "Level 2: Parallelism stress (dense)", "it needs 0-lora-ddp, which did not pass")

@@ -1,10 +1,10 @@
 """What the evidence of a card says of the host, what was installed by hand included."""
 
-from bot.core.judging import evidence_rows
-from bot.core.judging.card import Card, render_text
-from bot.core.judging.verdict import judge
-from bot.core.record import Container
 from tests.core.builders import make_environment, make_facts, make_record
+from verl_e2e.core.judge import evidence_rows
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.record import Container
+from verl_e2e.core.report.run_card import Card, render_text
 
 BY_HAND = make_environment(hand_installed=("apex", "mbridge"), packages={"mbridge": "0.15.1"})
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.core.evidence import State
-from bot.core.expected import Value
-from bot.core.jobs import Job, JobFeature
-from bot.core.judging.config_proof import requested
-from bot.core.judging.feature_evidence import TRACES, feature_active, judge_feature, leaves_trace
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level
-from bot.core.scan.scan import scan
 from tests.core.builders import config_with, make_case, make_record
 from tests.core.level_runs import Run, job_of, run_of, said
 from tests.core.logs import recorded
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.features import TRACES, feature_active, judge_feature, leaves_trace
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.expected import Value
+from verl_e2e.core.model.jobs import Job, JobFeature
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
 
 POLICY = packaged_policy()
 FEATURES = {one.name: JobFeature(name=one.name, active_when=dict(one.active_when)) for one in POLICY.features}

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from bot.config import load_policy, packaged_policy
-from bot.config.problems import ConfigError
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.jobs import WRAPPER_SCRIPT
-from bot.core.levels import Level
-from bot.core.planning.outline import JobOutline, Lack
-from bot.core.planning.plan import plan
-from bot.core.planning.plan_text import render_plan_text
-from bot.core.planning.policy_lint import lint_alone, lint_features, lint_jobs, lint_policy
+from verl_e2e.config import load_policy, packaged_policy
+from verl_e2e.config.problems import ConfigError
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_jobs, lint_policy
+from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.report.plan_text import render_plan_text
 
 PACKAGED = packaged_policy()
 POLICY = """

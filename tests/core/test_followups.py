@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import Criterion, Evidence, State
-from bot.core.expected import expected_config
-from bot.core.jobs import Job, Patch, Repository, Substitution
-from bot.core.judging.config_proof import requested
-from bot.core.judging.followups import (
+from tests.core.builders import judged, make_job
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.followups import (
     AS_ASKED,
     NOTHING,
     TWINS,
@@ -24,12 +22,14 @@ from bot.core.judging.followups import (
     without_base,
     without_saving,
 )
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.levels import VARIANTS, Level
-from bot.core.phases import planned_phases
-from bot.core.related import RelatedRun, Role
-from bot.core.stages import Stage
-from tests.core.builders import judged, make_job
+from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.expected import expected_config
+from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
+from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
 
 BASE = MergeBase("d" * 40)
 ALLOWED = Allowed(merge_base=BASE)

@@ -1,12 +1,12 @@
 """Level 3: Megatron-FSDP around every model, by the configuration and by the class in the log."""
 
-from bot.core.evidence import State
-from bot.core.judging.fsdp_proof import fsdp_active
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level
-from bot.core.stages import Stage
 from tests.core.level_runs import Run, job_of, run_of
 from tests.core.logs import recorded
+from verl_e2e.core.judge.criteria.fsdp import fsdp_active
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.stages import Stage
 
 DDP, FSDP = "DistributedDataParallel contains", "FullyShardedDataParallelV1 contains"
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.jobs import Job
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level
-from bot.core.pulls.gate import Gate, GateState, JobState, gate, standings
-from bot.core.pulls.holding import Hold
-from bot.core.pulls.job_order import portable
-from bot.core.pulls.ledger import Override, Run, RunState, run_key
-from bot.core.pulls.wanted import WantedJob
 from tests.core.builders import make_job
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.gate import Gate, GateState, JobState, gate, standings
+from verl_e2e.core.pulls.hold_reason import Hold
+from verl_e2e.core.pulls.job_order import portable
+from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
 HEAD, OTHER = "a" * 40, "d" * 40
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import Criterion, State
-from bot.core.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
-from bot.core.jobs import SiteProfile
-from bot.core.judging.health import (
+from tests.core.builders import config_with, make_case, make_facts, make_job, make_record, step_line
+from verl_e2e.core.judge.criteria.health import (
     AGREEMENT_REMARK_BELOW,
     HEALTH,
     HEALTH_STAGE,
@@ -19,8 +17,10 @@ from bot.core.judging.health import (
     wants_adapter,
     weights_kept,
 )
-from bot.core.triage.silent import AGREEMENT_FAIL_BELOW
-from tests.core.builders import config_with, make_case, make_facts, make_job, make_record, step_line
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, StepMetrics
+from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
 
 NO_CRITIC = config_with({"algorithm.adv_estimator": "grpo"})
 

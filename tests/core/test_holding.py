@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.core.pulls.capabilities import Start
-from bot.core.pulls.holding import BROKEN_CONTRACT, DRAFT, Hold, hold, hold_of_plan
-from bot.core.pulls.ledger import Asked
-from bot.core.pulls.pull import MergeGroup, Pull, PullState
-from bot.core.pulls.situation import CLOSED, Situation
-from bot.core.pulls.trust import NeedsApproval
 from tests.fakes.shown_pull import BASE, FAILED, HEAD, NOW, REF, shown_situation
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.access import Start
+from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT, DRAFT, Hold, hold, hold_of_plan
+from verl_e2e.core.pulls.ledger import Asked
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState
+from verl_e2e.core.pulls.target_state import CLOSED, Situation
+from verl_e2e.core.pulls.trust import NeedsApproval
 
 
 def situation(**changes: object) -> Situation:

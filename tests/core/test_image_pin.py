@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from bot.config.policy import packaged_policy
-from bot.core.planning.policy_lint import lint_image
-from bot.core.rules import Image
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.plan.lint import lint_image
+from verl_e2e.core.plan.policy import Image
 
 POLICY = packaged_policy()
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bot.core.jobs import SiteProfile
-from bot.core.planning.images import site_in_image, with_image
-from bot.core.rules import Image
+from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.plan.images import site_in_image, with_image
+from verl_e2e.core.plan.policy import Image
 
 PIN = f"sha256:{'a' * 64}"
 TAG, PINNED = Image("verlai/verl", "t"), Image("verlai/verl", "t", PIN)

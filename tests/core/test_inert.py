@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.blocks import Block, fit, folded, folded_text
-from bot.core.inert import (
+from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
+from verl_e2e.core.text.escape import (
     BREAK,
     Prose,
     code,

@@ -10,7 +10,7 @@ from cmarkgfm.cmark import Options
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.core.inert import BREAK, code, markdown, one_line, prose, summary
+from verl_e2e.core.text.escape import BREAK, code, markdown, one_line, prose, summary
 
 HOSTILE = st.lists(
     st.one_of(

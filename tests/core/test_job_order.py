@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.jobs import Checkpoint, Repository
-from bot.core.levels import VARIANTS
-from bot.core.pulls.job_order import (
+from tests.core.builders import make_job
+from verl_e2e.core.model.jobs import Checkpoint, Repository
+from verl_e2e.core.model.levels import VARIANTS
+from verl_e2e.core.pulls.job_order import (
     OrderError,
     OrderTarget,
     check_inputs,
@@ -23,7 +24,6 @@ from bot.core.pulls.job_order import (
     same_job,
     unpack,
 )
-from tests.core.builders import make_job
 
 
 def test_a_job_travels_whole() -> None:

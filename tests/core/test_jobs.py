@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bot.core.jobs import Job
 from tests.core.builders import make_job
+from verl_e2e.core.model.jobs import Job
 
 
 @pytest.mark.parametrize("name", ["", "A B", "A=B", "1A", "A-B", "a\nb"])

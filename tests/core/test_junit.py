@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.judging.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
-from bot.core.judging.junit_writing import CaseResult, junit_text
-from bot.core.record import TestCase
+from verl_e2e.core.judge.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
+from verl_e2e.core.judge.junit_writing import CaseResult, junit_text
+from verl_e2e.core.model.record import TestCase
 
 REAL = b"""<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="0"
  failures="1" skipped="1" tests="4" time="3.2"><testcase classname="tests.unit.test_a.TestA" name="test_x[1-2]"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.core.judging.lacking import lacking, missing_package
+from verl_e2e.core.judge.bridge_environment import lacking, missing_package
 
 
 @pytest.mark.parametrize(

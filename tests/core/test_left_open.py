@@ -2,16 +2,16 @@
 
 import pytest
 
-from bot.core.judging.card import Card, NotRun, limitations_of, render_text
-from bot.core.judging.left_open import Aspect, Limitation, OfJob, merged, paired
-from bot.core.judging.outcome import Verdict
-from bot.core.pulls.card_of_pull import card_of
-from bot.core.pulls.check_text import job_text
-from bot.core.pulls.conduct import conduct
-from bot.core.pulls.pull_card import render
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_situation
+from verl_e2e.core.judge.left_open import Aspect, Limitation, OfJob, merged, paired
+from verl_e2e.core.model.outcome import Verdict
+from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.report.check_text import job_text
+from verl_e2e.core.report.pull_card import render
+from verl_e2e.core.report.pull_card_content import card_of
+from verl_e2e.core.report.run_card import Card, NotRun, limitations_of, render_text
 
 RESUME = Limitation("Save and resume are not exercised.", (Aspect.SAVE_RESUME,))
 SIZES = Limitation("All parallel sizes are 1.", (Aspect.TENSOR, Aspect.PIPELINE, Aspect.CONTEXT))

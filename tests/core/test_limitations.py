@@ -4,12 +4,6 @@ from typing import Any
 
 import pytest
 
-from bot.core.facts import Excerpt, LogFacts, Noise
-from bot.core.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile
-from bot.core.judging import limitations
-from bot.core.judging.verdict import judge_criteria
-from bot.core.levels import Level
-from bot.core.record import Check, EndReason, Event, Finding, RepositoryState
 from tests.core.builders import (
     config_with,
     ended,
@@ -20,6 +14,12 @@ from tests.core.builders import (
     make_record,
     step_line,
 )
+from verl_e2e.core.judge import limitations
+from verl_e2e.core.judge.verdict import judge_criteria
+from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise
+from verl_e2e.core.model.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import Check, EndReason, Event, Finding, RepositoryState
 
 REMARK = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="The image tag is unknown.")
 QUIET = Finding(check=Check.IMAGE, ok=True, blocking=False, summary="The image is the one asked for.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.core.log import EXCERPT_CAP, LINE_CAP, clean, parse_line
+from verl_e2e.core.log.lines import EXCERPT_CAP, LINE_CAP, clean, parse_line
 
 CASES = (
     (b"plain", "", "plain"),

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bot.core.levels import Level
-from bot.core.pulls.capabilities import OverrideRules
-from bot.core.pulls.ledger import Override
-from bot.core.pulls.overrides import SECOND_PERSON, counted, expires_at
+from verl_e2e.core.model.access import OverrideRules
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.ledger import Override
+from verl_e2e.core.pulls.overrides import SECOND_PERSON, counted, expires_at
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import State
-from bot.core.facts import Worker
-from bot.core.judging.config_proof import requested
-from bot.core.judging.outcome import Outcome, Result
-from bot.core.judging.parallel_proof import parallel_sizes
-from bot.core.levels import Level, variants_of
 from tests.core.builders import config_with
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.parallel import parallel_sizes
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.facts import Worker
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.outcome import Outcome, Result
 
 TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {

@@ -5,22 +5,29 @@ from typing import Any
 
 import pytest
 
-from bot.core.case import Case
-from bot.core.evidence import Criterion, State
-from bot.core.facts import StepMetrics
-from bot.core.judging.card import Card, render_markdown
-from bot.core.judging.config_proof import requested
-from bot.core.judging.outcome import Result
-from bot.core.judging.verdict import judge_case
-from bot.core.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, VARIANTS, Level
-from bot.core.parity.bands import Bands
-from bot.core.parity.jobs import differences, for_parity, trivial_sizes, with_data_parallel
-from bot.core.parity.parity import parity, reports, resumed_step
-from bot.core.planning.outline import JobOutline
-from bot.core.planning.plan import Plan
-from bot.core.related import RelatedRun, RelatedStep, Role
-from bot.core.stages import Stage
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
+from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.compare.jobs import differences, for_parity, trivial_sizes, with_data_parallel
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
+from verl_e2e.core.judge.verdict import judge_case
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.levels import (
+    DETERMINISTIC,
+    DISTINCT_SAMPLES,
+    PARITY_STEPS,
+    TELLING_LEARNING_RATE,
+    VARIANTS,
+    Level,
+)
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.report.run_card import Card, render_markdown
 
 DENSE = {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2", "NUM_GPUS": "4"}
 HEALTHY = {

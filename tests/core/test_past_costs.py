@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bot.core.costs import CostBasis
-from bot.core.jobs import Checkpoint
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level, variant_named
-from bot.core.planning.outline import JobOutline
-from bot.core.pulls.ledger import Run, RunState
-from bot.core.pulls.past_costs import expected_cost, past_costs
 from tests.core.builders import make_job
+from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.past_costs import expected_cost, past_costs
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 JOB = make_job(Level.SAVE_RESUME, "resume")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.config import load_policy, packaged_policy
-from bot.core.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from bot.core.levels import VARIANTS, Level
-from bot.core.planning.outline import Lack
-from bot.core.planning.plan import Plan, plan
-from bot.core.planning.plan_text import render_plan_text
+from verl_e2e.config import load_policy, packaged_policy
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.plan.outline import Lack
+from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.report.plan_text import render_plan_text
 
 BASE, HEAD = "a" * 40, "b" * 40
 MODELS = "src/megatron/bridge/models"

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bot.core.evidence import Criterion, State
-from bot.core.judging.outcome import Outcome, Result
-from bot.core.judging.plausible import Expected, Took, hold_against_record, run_record
-from bot.core.judging.verdict import judge
-from bot.core.record import EndReason, Event, Record
 from tests.core.builders import ended, make_facts, make_job, make_record
+from verl_e2e.core.judge.criteria.run_record import Expected, Took, hold_against_record, run_record
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.record import EndReason, Event, Record
 
 NONCE = "a1" * 16
 BEGAN = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level, variants_of
-from bot.core.planning.outline import JobOutline
-from bot.core.planning.plan import NotRequired, Plan, Reason
-from bot.core.pulls.ledger import Override, Run, RunState, run_key
-from bot.core.pulls.pull_card import (
+from tests.core.judged import judged_text
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
+from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.report.pull_card import (
     MARKER,
     MAX_CARD,
     EarlierHead,
@@ -26,7 +27,6 @@ from bot.core.pulls.pull_card import (
     row_of,
     standing_of,
 )
-from tests.core.judged import judged_text
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

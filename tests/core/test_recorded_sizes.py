@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.folder import read_record
-from bot.adapters.logs import open_log
-from bot.core.evidence import Criterion, State
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.judging.verdict import judge
-from bot.core.levels import Level
-from bot.core.record import Record
-from bot.core.scan.scan import scan
 from tests.core.level_runs import job_of
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.record import Record
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level2-dense"
 SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size")

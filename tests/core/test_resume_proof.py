@@ -4,14 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from bot.core.evidence import Criterion, State
-from bot.core.judging.checkpoint_files import CheckpointListing, Checkpoints
-from bot.core.judging.criteria import exit_zero
-from bot.core.judging.outcome import Outcome, Result
-from bot.core.judging.resume_proof import resume_stage, resumed
-from bot.core.levels import Level
-from bot.core.phases import planned_phases, started_phases
-from bot.core.stages import Stage
 from tests.core.builders import make_case
 from tests.core.level_runs import (
     Run,
@@ -26,6 +18,14 @@ from tests.core.level_runs import (
     saving,
     trained,
 )
+from verl_e2e.core.judge.criteria.every_level import exit_zero
+from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
+from verl_e2e.core.judge.phases import planned_phases, started_phases
+from verl_e2e.core.model.checkpoint_files import CheckpointListing, Checkpoints
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.stages import Stage
 
 STEP_ONE = "global_step_1"
 

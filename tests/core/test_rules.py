@@ -2,8 +2,8 @@
 
 import pytest
 
-from bot.config import load_policy
-from bot.core.rules import Policy, classify
+from verl_e2e.config import load_policy
+from verl_e2e.core.plan.policy import Policy, classify
 
 POLICY = """
 schema: 1

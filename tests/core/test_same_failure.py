@@ -5,15 +5,6 @@ from typing import Any
 
 import pytest
 
-from bot.core.case import Case
-from bot.core.facts import Excerpt, LogFacts, LoggedError
-from bot.core.judging.decide import decide
-from bot.core.judging.outcome import Decision, Result
-from bot.core.judging.same_failure import normal, same_failure, signature
-from bot.core.judging.verdict import judge_criteria
-from bot.core.record import TestCase as Test
-from bot.core.related import RelatedRun, Role
-from bot.core.stages import Stage
 from tests.core.builders import (
     bridge_error,
     cut_facts,
@@ -24,6 +15,15 @@ from tests.core.builders import (
     make_record,
     step_line,
 )
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.decide import decide
+from verl_e2e.core.judge.same_failure import normal, same_failure, signature
+from verl_e2e.core.judge.verdict import judge_criteria
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
+from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.record import TestCase as Test
+from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
 
 ONE = "size mismatch for decoder.layers.3.linear_qkv.weight: [512, 64] in /opt/kit/model/a.safetensors at 0x7f12ab"
 SAME = "size mismatch for decoder.layers.11.linear_qkv.weight: [768, 32] in $WORK/model/a.safetensors at 0x55cc"

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.facts import LogFacts, LoggedError
-from bot.core.scan.literals import LITERALS, Literal, grep_patterns
-from bot.core.scan.prefilter import FindPrefilter
-from bot.core.scan.progress import MAX_STEPS
-from bot.core.scan.scan import Scanner, literal_bytes, scan
-from bot.core.stages import Stage
 from tests.core.logs import NAMES, lines, recorded
+from verl_e2e.core.log.literals import LITERALS, Literal, grep_patterns
+from verl_e2e.core.log.prefilter import FindPrefilter
+from verl_e2e.core.log.progress import MAX_STEPS
+from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
+from verl_e2e.core.model.facts import LogFacts, LoggedError
+from verl_e2e.core.model.stages import Stage
 
 ORDER = ["environment", "ray", "data", "bridge_provider", "peft", "optimizer", "hf_import", "ddp_wrap"]
 W = "(WorkerDict pid=7) "

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from bot.core.facts import ResolvedConfig
-from bot.core.resolved_config import lookup, lora_rank, read_dict
-from bot.core.scan.facts import MAX_CONFIGS
-from bot.core.scan.scan import scan
 from tests.core.logs import lines, recorded
+from verl_e2e.core.log.read_facts import MAX_CONFIGS
+from verl_e2e.core.log.resolved_config import lookup, lora_rank, read_dict
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import ResolvedConfig
 
 P = "(TaskRunner pid=5) "
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bot.core.facts import Frame, LoggedError
-from bot.core.scan.messages import MAX_LINES, MAX_TEXT, is_ours
-from bot.core.scan.scan import Scanner, scan
-from bot.core.triage.answer import TriageVerdict
-from bot.core.triage.triage import triage
 from tests.core.logs import lines
+from verl_e2e.core.log.messages import MAX_LINES, MAX_TEXT, is_ours
+from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.model.facts import Frame, LoggedError
+from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.triage import triage
 
 H = "Traceback (most recent call last):"
 FRAME = '  File "/w/megatron/bridge/peft/lora.py", line 7, in transform'

@@ -2,10 +2,10 @@
 
 import pytest
 
-from bot.core.scan.phases import Move, move
-from bot.core.scan.scan import scan
-from bot.core.stages import Stage
 from tests.core.logs import lines
+from verl_e2e.core.log.phase_markers import Move, move
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.stages import Stage
 
 E, R, T, S = Stage.ENVIRONMENT, Stage.RAY, Stage.TRAIN_STEP, Stage.SHUTDOWN
 X, L, P, V = Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_LOAD, Stage.BRIDGE_PROVIDER, Stage.ROLLOUT_ENGINE

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bot.core.facts import LoggedError
-from bot.core.scan.scan import scan
 from tests.core.logs import lines
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import LoggedError
 
 H = "Traceback (most recent call last):"
 CAUSE = "The above exception was the direct cause of the following exception:"

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.core.costs import COSTS, CostBasis
-from bot.core.jobs import Checkpoint
-from bot.core.levels import VARIANTS, Variant, variant_named
-from bot.core.planning.obstacles import with_obstacles
-from bot.core.planning.outline import JobOutline, Lack
-from bot.core.planning.sizing import MOST_GPUS, fit
-from bot.core.rules import ModelFacts, Policy
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.costs import COSTS, CostBasis
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.levels import VARIANTS, Variant, variant_named
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.policy import ModelFacts, Policy
+from verl_e2e.core.plan.sizing import MOST_GPUS, fit
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements.md"
 POLICY = packaged_policy()

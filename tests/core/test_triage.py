@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage, TriageVerdict
-from bot.core.triage.triage import triage, triage_json, triage_of_run
 from tests.core.logs import NAMES, lines, recorded
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.triage import triage, triage_json, triage_of_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS, FAIL, BLOCKED = TriageVerdict.PASS, TriageVerdict.FAIL, TriageVerdict.BLOCKED

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.evidence import State
-from bot.core.judging.import_proof import local_import
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage
-from bot.core.triage.triage import triage
 from tests.core.asked_cases import BLOCKED, Asked, cases, echoed, uncommanded
 from tests.core.builders import make_case, make_facts
 from tests.core.logs import lines
 from tests.core.silent_cases import base
 from tests.core.table_figures import check_table
+from verl_e2e.core.judge.criteria.imports import local_import
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.triage.answer import Triage
+from verl_e2e.core.triage.triage import triage
 
 CASES = cases()
 

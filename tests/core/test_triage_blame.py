@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage, TriageVerdict
-from bot.core.triage.triage import triage
 from tests.core.blame_cases import Case, cases, faults
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.triage import triage
 
 RIGHT = 0.95
 EVERY = tuple((case, triage(scan([case.log]))) for case in cases())

@@ -4,17 +4,17 @@ from collections import Counter
 
 import pytest
 
-from bot.adapters.prefilter import fastest_prefilter
-from bot.core.facts import Record
-from bot.core.log import parse_line
-from bot.core.scan.records import record_above, record_of
-from bot.core.scan.scan import Scanner, literal_bytes, scan
-from bot.core.triage.answer import Triage, TriageVerdict
-from bot.core.triage.survived import CAUGHT
-from bot.core.triage.triage import triage
 from tests.core.caught_errors import ASIDE, RECORDS, Case, caught_errors, log_of, several_inserted
 from tests.core.logs import lines
 from tests.core.several_runs import rows_of
+from verl_e2e.adapters.prefilter import fastest_prefilter
+from verl_e2e.core.log.lines import parse_line
+from verl_e2e.core.log.records import record_above, record_of
+from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
+from verl_e2e.core.model.facts import Record
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.survived import CAUGHT
+from verl_e2e.core.triage.triage import triage
 
 FIGURE = 0.95
 CASES = caught_errors()

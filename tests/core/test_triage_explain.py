@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from bot.core.facts import LogFacts
-from bot.core.scan.scan import scan
-from bot.core.stages import Stage
-from bot.core.triage.explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text
-from bot.core.triage.timeline import timeline
-from bot.core.triage.triage import triage_json
 from tests.core.logs import NAMES, lines, recorded
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.explain import SHOWN_CANDIDATES, Explained, explain, explain_json, explain_text
+from verl_e2e.core.triage.timeline import timeline
+from verl_e2e.core.triage.triage import triage_json
 
 H = "Traceback (most recent call last):"
 STEP = "step:{} - a:1 - b:2 - c:3"

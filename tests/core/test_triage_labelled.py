@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage, TriageVerdict
-from bot.core.triage.triage import triage
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.triage import triage
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 PACKED = {

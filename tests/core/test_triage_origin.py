@@ -2,12 +2,12 @@
 
 import pytest
 
-from bot.core.facts import LoggedError
-from bot.core.scan.scan import scan
-from bot.core.triage.codes import Origin, http_status, of_device, of_errno
-from bot.core.triage.files import of_file
-from bot.core.triage.origin import origin_of, others
-from bot.core.triage.services import of_class
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.triage.codes import Origin, http_status, of_device, of_errno
+from verl_e2e.core.triage.files import of_file
+from verl_e2e.core.triage.origin import origin_of, others
+from verl_e2e.core.triage.services import of_class
 
 STATE = "megatron/bridge/models/hf_pretrained/state.py:load_tensors"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.facts import LogFacts
-from bot.core.scan.scan import Scanner, scan
-from bot.core.triage.answer import FORMAT, Triage, TriageVerdict
-from bot.core.triage.triage import triage
 from tests.core.launcher_logs import EVERY, LATE, TUNED, UNSEEN, Builder, Rows, interleaved, joined
 from tests.core.test_triage_labelled import CASES
+from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.triage.answer import FORMAT, Triage, TriageVerdict
+from verl_e2e.core.triage.triage import triage
 
 LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
 LABELLED = CASES["labelled"]

@@ -2,15 +2,15 @@
 
 import pytest
 
-from bot.core.facts import Excerpt, Frame, Noise
-from bot.core.scan.scan import scan
-from bot.core.stages import Stage
-from bot.core.triage.answer import RunOutcome, Triage, TriageVerdict
-from bot.core.triage.explain import explain, explain_text
-from bot.core.triage.report import MAX_WIDTH, printable, triage_text
-from bot.core.triage.triage import triage
 from tests.core.logs import NAMES, lines, recorded
 from tests.core.several_runs import FAILED, PASSED, case
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import Excerpt, Frame, Noise
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import RunOutcome, Triage, TriageVerdict
+from verl_e2e.core.triage.explain import explain, explain_text
+from verl_e2e.core.triage.report import MAX_WIDTH, printable, triage_text
+from verl_e2e.core.triage.triage import triage
 
 FAILURE = """\
 run.log: fail in peft

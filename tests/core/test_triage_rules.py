@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.facts import LoggedError
-from bot.core.scan.literals import grep_patterns
-from bot.core.scan.scan import scan
-from bot.core.stages import Stage
-from bot.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage
-from bot.core.triage.docs import noise_table, runbook
-from bot.core.triage.noise import noise_name
-from bot.core.triage.rules import NoiseRule, Rule, Silent
-from bot.core.triage.table import NOISE, RULES
-from bot.core.triage.triage import mend_of, stage_of, triage
+from verl_e2e.core.log.literals import grep_patterns
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import COMPLETED, INCOMPLETE, UNEXPLAINED, Triage
+from verl_e2e.core.triage.docs import noise_table, runbook
+from verl_e2e.core.triage.noise import noise_name
+from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
+from verl_e2e.core.triage.table import NOISE, RULES
+from verl_e2e.core.triage.triage import mend_of, stage_of, triage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "bot" / "core" / "triage" / "table.py"

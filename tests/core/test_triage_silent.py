@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.judging.outcome import Result
-from bot.core.judging.verdict import judge
-from bot.core.metrics import not_finite
-from bot.core.scan.scan import scan
-from bot.core.triage.answer import Triage
-from bot.core.triage.hollow import AGREEMENT
-from bot.core.triage.triage import triage
 from tests.core.builders import make_facts, make_record
 from tests.core.logs import lines
 from tests.core.silent_cases import Silent, base, cases
 from tests.core.table_figures import check_table
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.log.metrics import not_finite
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.triage.answer import Triage
+from verl_e2e.core.triage.hollow import AGREEMENT
+from verl_e2e.core.triage.triage import triage
 
 CASES = cases()
 

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from bot.core.scan.scan import Scanner, scan
-from bot.core.triage.answer import TriageVerdict
-from bot.core.triage.triage import triage
 from tests.core.torn_logs import ROOTS, SHAPES, Raised, exception, log_of
+from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.triage.answer import TriageVerdict
+from verl_e2e.core.triage.triage import triage
 
 SEEDS = range(12)
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.core.pulls.capabilities import DEFAULT_ACCESS, ROLES, Access, Capability, Grant
-from bot.core.pulls.ledger import Approval
-from bot.core.pulls.pull import Pull, PullRef, PullState
-from bot.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.access import DEFAULT_ACCESS, ROLES, Access, Capability, Grant
+from verl_e2e.core.pulls.ledger import Approval
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
 
 HEAD, OTHER = "a" * 40, "b" * 40
 REF = PullRef("octo/bridge", 7)

@@ -4,18 +4,18 @@ import json
 from functools import cache
 from pathlib import Path
 
-from bot.core.case import Case
-from bot.core.evidence import Evidence, State
-from bot.core.facts import StepMetrics
-from bot.core.judging.config_proof import requested
-from bot.core.judging.outcome import Result
-from bot.core.judging.verdict import judge_case
-from bot.core.levels import Level
-from bot.core.parity.parity import parity
-from bot.core.related import RelatedRun, RelatedStep, Role
-from bot.core.stages import Stage
 from tests.core.builders import bar, config_with, make_case, make_facts, make_record
 from tests.core.level_runs import job_of
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.parity import parity
+from verl_e2e.core.judge.verdict import judge_case
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
 
 SERIES = Path(__file__).resolve().parents[1] / "fixtures" / "series" / "data-parallel-gradients.json"
 

@@ -8,14 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.evidence import Criterion, State
-from bot.core.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
-from bot.core.judging import wording
-from bot.core.judging.outcome import Outcome, Result, Verdict
-from bot.core.judging.verdict import judge
-from bot.core.levels import VARIANTS, Level, Variant
-from bot.core.record import Check, Container, EndReason, Event, Finding, Record, TestCase
-from bot.core.stages import Stage
 from tests.core.builders import (
     PREFLIGHT,
     TRAINER,
@@ -34,6 +26,14 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
+from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
+from verl_e2e.core.model.levels import VARIANTS, Level, Variant
+from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase
+from verl_e2e.core.model.stages import Stage
 
 FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
 NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", mend="Make it.")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.pulls.webhook_events import (
+from verl_e2e.core.pulls.webhook_events import (
     MODELS,
     CheckRunEvent,
     CommentEvent,
@@ -17,7 +17,7 @@ from bot.core.pulls.webhook_events import (
     PullRequestEvent,
     PushEvent,
 )
-from bot.core.pulls.webhooks import MAX_BODY, BadDeliveryError, parse_event
+from verl_e2e.core.pulls.webhooks import MAX_BODY, BadDeliveryError, parse_event
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "fixtures" / "webhooks" / "examples.json.xz"
 SHOWN: list[dict[str, Any]] = json.loads(lzma.decompress(EXAMPLES.read_bytes()))

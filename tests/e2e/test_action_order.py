@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.folder import read_record
-from bot.core.jobs import Job, Repository
-from bot.core.judging.verdict import Result, judge
-from bot.core.pulls.job_order import OrderTarget, pack, same_job
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.pulls.job_order import OrderTarget, pack, same_job
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_that-may-only-read"

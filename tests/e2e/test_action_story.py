@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.derived_ledger import LEDGER_CHECK
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
 from tests.stories.conftest import furnish
 from tests.stories.recordings import SMOKE, job_of, left_by
+from verl_e2e.adapters.derived_ledger import LEDGER_CHECK
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_of-the-workflow"

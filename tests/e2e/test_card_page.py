@@ -5,9 +5,9 @@ from struct import unpack
 
 import pytest
 
-from bot.core.pulls.pull_card import JobRow, PullCard, Standing, render
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
+from verl_e2e.core.report.pull_card import JobRow, PullCard, Standing, render
 
 PHONE = 400
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bot.adapters.demo_repository import build_demo_repository
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World, make_world
+from verl_e2e.adapters.demo_repository import build_demo_repository
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.config.workflow_file import workflow_text
 from tests.fakes.github_standin.faults import server_error
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
+from verl_e2e.config.workflow_file import workflow_text
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "octo/bridge"

@@ -21,14 +21,14 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.adapters.git import UnknownRevisionError
-from bot.core.jobs import Job, Repository
-from bot.core.levels import BASE_WRAPPER
-from bot.wiring.checking import beside_job
-from runners.other_runs import LOCK
 from tests.fakes.patience import HANG_S
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
+from verl_e2e.adapters.git import UnknownRevisionError
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.wiring.check import beside_job
+from verl_e2e_runner.preflight.other_runs import LOCK
 
 pytestmark = pytest.mark.host
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.judging.junit import read_junit
-from bot.wiring.errors import UsageError
-from bot.wiring.folders import read_junit_file
 from tests.core.builders import BRIDGE, make_job
+from verl_e2e.core.judge.junit import read_junit
+from verl_e2e.wiring.errors import UsageError
+from verl_e2e.wiring.folders import read_junit_file
 
 OTHER = "9" * 40
 PLAIN = '<testsuites><testsuite><testcase name="t"/></testsuite></testsuites>'

@@ -76,7 +76,7 @@ def test_a_policy_file_is_checked_by_its_name_alone(both: tuple[Path, Path], tmp
     bridge, _ = both
     policy = bridge / ".github" / "verl-e2e.yml"
     policy.parent.mkdir()
-    policy.write_bytes((Path(__file__).parents[2] / "bot/policy/megatron-bridge.yml").read_bytes())
+    policy.write_bytes((Path(__file__).parents[2] / "bot/verl_e2e/policy/megatron-bridge.yml").read_bytes())
     inside = verl_e2e("policy", "check", policy)
     assert (inside.returncode, f"Held against {bridge}" in inside.stderr) == (0, True)
     assert "multi-LoRA: its paths meet no file" in inside.stdout

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bot.cli.privacy import close_to_others
 from tests.e2e.test_serve import ROOT, SECRET, key, serving, settings
 from tests.fakes.patience import HANG_S
+from verl_e2e.cli.privacy import close_to_others
 
 __all__ = ["key", "settings"]
 
 # As somebody who is not root: root reads everything.
 PEEK = """
 import ctypes, os, subprocess, sys
-from bot.cli.privacy import be_private
+from verl_e2e.cli.privacy import be_private
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
     # A change of user shuts a process as well; here it is the call alone that shall do it.

@@ -15,7 +15,7 @@ LOG = ROOT / "tests" / "fixtures" / "logs" / "level5-flat-cut-at-14-of-20.log.xz
 FOLDER = ROOT / "tests" / "fixtures" / "runs" / "level0-lora-exception"
 # A module that is None cannot be found: a machine without the library.
 WITHOUT_PLOTS = (
-    "import sys; sys.modules['matplotlib'] = None; sys.argv[0] = 'verl-e2e'; from bot.cli import main; main()"
+    "import sys; sys.modules['matplotlib'] = None; sys.argv[0] = 'verl-e2e'; from verl_e2e.cli import main; main()"
 )
 
 

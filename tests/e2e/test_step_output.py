@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bot.cli.step_output import StepOutput
-from bot.core.inert import BREAK, step_text
 from tests.fakes.patience import HANG_S
+from verl_e2e.cli.step_output import StepOutput
+from verl_e2e.core.text.escape import BREAK, step_text
 
 ROOT = Path(__file__).resolve().parents[2]
 PIECES = st.lists(st.text(alphabet=st.sampled_from(list(":#[]\n\r \t\x85\u2028ea")), max_size=5), max_size=8)

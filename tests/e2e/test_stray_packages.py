@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.dispatch import COMMAND
 from tests.fakes.patience import HANG_S
+from verl_e2e.adapters.dispatch import COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(sys.executable).with_name("verl-e2e")
@@ -21,8 +21,8 @@ import sys
 import verl_e2e_command
 sys.path.insert(0, {stray!r})
 verl_e2e_command.prefer_own_packages()
-from bot.adapters.limited import LimitedProcesses, Limits
-processes = LimitedProcesses("bot.adapters.demo_repository:build_demo_repository")
+from verl_e2e.adapters.limited import LimitedProcesses, Limits
+processes = LimitedProcesses("verl_e2e.adapters.demo_repository:build_demo_repository")
 child = processes._take()
 child._expect_ready()
 print("ready")

@@ -1,1 +1,1 @@
-"""Hand-made stand-ins with state, for the ports of `bot.ports`."""
+"""Hand-made stand-ins with state, for the ports of `verl_e2e.ports`."""

@@ -9,22 +9,22 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from bot.adapters.markdown import command_lines
-from bot.config.policy import POLICY_PATH
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.facts import LogFacts
-from bot.core.jobs import Checkpoint, Data, Job, SiteProfile
-from bot.core.pulls.check_runs import CheckRun
-from bot.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
-from bot.core.pulls.pull import OpenPull, Pull, PullRef, PullState, Target
-from bot.core.reach.entries import Uses
-from bot.core.record import Event, Record
-from bot.handlers.analysis import DirectAnalysis
-from bot.handlers.app_rooms import AppRooms
-from bot.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
 from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
 from tests.fakes.rooms import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
+from verl_e2e.adapters.markdown import command_lines
+from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.services import AppRooms
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
+from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.pulls.check_runs import CheckRun
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, PullState, Target
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
 
 REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
 REF = PullRef(REPOSITORY, 7)

@@ -2,7 +2,9 @@
 
 from datetime import datetime
 
-from bot.core.pulls.webhook_events import (
+from tests.fakes.app import APP, REPOSITORY
+from tests.fakes.trees import sha
+from verl_e2e.core.pulls.webhook_events import (
     CheckRunEvent,
     CheckSuiteEvent,
     CommentEvent,
@@ -12,9 +14,7 @@ from bot.core.pulls.webhook_events import (
     WorkflowJobEvent,
     WorkflowRunEvent,
 )
-from bot.ports import Comment
-from tests.fakes.app import APP, REPOSITORY
-from tests.fakes.trees import sha
+from verl_e2e.ports import Comment
 
 _REPO = {"full_name": REPOSITORY}
 

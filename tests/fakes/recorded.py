@@ -8,8 +8,8 @@ from pathlib import Path
 
 from backports import zstd
 
-from bot.core.jobs import Job
-from bot.core.record import LOG_FILE
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import LOG_FILE
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
 

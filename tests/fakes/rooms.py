@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bot.core.change import Change
-from bot.core.facts import LogFacts
-from bot.core.jobs import Job
-from bot.core.levels import Level
-from bot.core.record import CHECK_FILE, CheckNotes, Record
-from bot.core.related import RELATED_FILE, Related
-from bot.core.signal.figure import SignalFigure
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import CHECK_FILE, CheckNotes, Record
+from verl_e2e.core.model.related import RELATED_FILE, Related
+from verl_e2e.core.signal.figure import SignalFigure
 
 
 @dataclass

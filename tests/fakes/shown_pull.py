@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from bot.config.policy import packaged_policy
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.jobs import Job
-from bot.core.planning.plan import Plan, plan
-from bot.core.pulls.card_of_pull import card_of
-from bot.core.pulls.check_text import CheckText, gate_text, job_text
-from bot.core.pulls.conduct import Steps, conduct
-from bot.core.pulls.ledger import Run, RunState, run_key
-from bot.core.pulls.pull import Pull, PullRef, PullState
-from bot.core.pulls.pull_card import render
-from bot.core.pulls.situation import Situation
-from bot.core.pulls.trust import Trusted
-from bot.core.pulls.wanted import WantedJob
-from bot.core.reach.effects import Effect, Effects, Inside
 from tests.core.judged import RUNS, judged, judged_text
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.pulls.decide import Steps, conduct
+from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.trust import Trusted
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.reach.effects import Effect, Effects, Inside
+from verl_e2e.core.report.check_text import CheckText, gate_text, job_text
+from verl_e2e.core.report.pull_card import render
+from verl_e2e.core.report.pull_card_content import card_of
 
 REF = PullRef("octo/bridge", 7)
 BASE = "1c0a8b5e9d3f4a6b7c8d9e0f1a2b3c4d5e6f7a8b"

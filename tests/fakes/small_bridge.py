@@ -1,8 +1,8 @@
 """A small Bridge, with code of every kind that a change could hide behind, and what a small verl uses of it."""
 
-from bot.core.reach.entries import Uses
-from bot.core.reach.walk import Entry
 from tests.fakes.trees import Files
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.walk import Entry
 
 TOP = "src/megatron/bridge/"
 CORE = f"{TOP}models/conversion/model_bridge.py"

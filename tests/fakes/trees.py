@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.reach.summary import Summary
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.reach.summary import Summary
 
 Files = Mapping[str, str | bytes]
 

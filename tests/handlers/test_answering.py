@@ -2,11 +2,11 @@
 
 import pytest
 
-from bot.handlers.answering import MAX_EACH, MAX_TOGETHER, NO_MORE
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import APP, REF, App
 from tests.fakes.events import comment_event
+from verl_e2e.app.answer_commands import MAX_EACH, MAX_TOGETHER, NO_MORE
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
 
 
 @pytest.fixture

@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from bot.config.policy import POLICY_PATH
-from bot.core.judging.outcome import Result
-from bot.core.pulls.ledger import RunState
-from bot.core.pulls.pull import MergeGroup, PullRef, PullState
-from bot.core.pulls.webhook_events import Event
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile, under_way
-from bot.ports import BackendError, ForgeError
 from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.events import check_event, comment_event, group_event, pull_event
 from tests.fakes.trees import sha
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile, under_way
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.pulls.pull import MergeGroup, PullRef, PullState
+from verl_e2e.core.pulls.webhook_events import Event
+from verl_e2e.ports import BackendError, ForgeError
 
 PATHS = {"docs": "docs/a.md", "one job": "src/lora/a.py", "three jobs": "src/peft/a.py"}
 REQUIRED = {

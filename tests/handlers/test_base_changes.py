@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import cast
 
-from bot.config.policy import POLICY_PATH
-from bot.core.pulls.pull import PullRef
-from bot.handlers.acting import DerivedMemory, Here, busy_pulls
-from bot.handlers.base_changes import outdated
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import POLICY, REF, REPOSITORY, App
 from tests.fakes.trees import sha
+from verl_e2e.app.action_run import DerivedMemory, Here, busy_pulls
+from verl_e2e.app.base_branch_changed import outdated
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.pull import PullRef
 
 
 def change_policy(app: App, text: str) -> None:

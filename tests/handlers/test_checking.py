@@ -8,27 +8,27 @@ from typing import cast
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.config.profiles import load_profile
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.core.facts import LogFacts
-from bot.core.jobs import Job
-from bot.core.judging.card import Card, render_text, result_of, sentence_of
-from bot.core.judging.followups import AS_ASKED, Allowed, MergeBase
-from bot.core.judging.verdict import Result
-from bot.core.levels import Level, Variant
-from bot.core.planning.contract import Finding, Kind
-from bot.core.planning.plan import plan
-from bot.core.record import PLAN_FILE, Check, Environment, Record
-from bot.core.record import Finding as PreflightFinding
-from bot.core.related import Role
-from bot.core.rules import Policy
-from bot.core.stages import Stage
-from bot.handlers.checking import CheckRequest, Rooms, check_change, in_order
-from bot.handlers.judging import card_of
-from bot.handlers.planning import Planned, Planner
 from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
 from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
+from verl_e2e.app.check import CheckRequest, Rooms, check_change, in_order
+from verl_e2e.app.judge_folder import card_of
+from verl_e2e.app.plan_change import Planned, Planner
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.config.profiles import load_profile
+from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase
+from verl_e2e.core.judge.verdict import Result
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Record
+from verl_e2e.core.model.record import Finding as PreflightFinding
+from verl_e2e.core.model.related import Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.report.run_card import Card, render_text, result_of, sentence_of
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
 NO_GPU = PreflightFinding(

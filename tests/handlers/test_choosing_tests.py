@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from bot.config import load_policy
-from bot.core.jobs import WhyChosen
-from bot.core.planning.bridge_tests import Choice
-from bot.core.rules import Policy
-from bot.handlers.planning import Planner, uses_at
 from tests.fakes.trees import FakeSummaries, FakeTrees
+from verl_e2e.app.plan_change import Planner, uses_at
+from verl_e2e.config import load_policy
+from verl_e2e.core.model.jobs import WhyChosen
+from verl_e2e.core.plan.bridge_tests import Choice
+from verl_e2e.core.plan.policy import Policy
 
 POLICY_TEXT = """
 schema: 1

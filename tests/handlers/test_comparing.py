@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.demo_repository import build_demo_repository
-from bot.config.bands import bands_text, load_bands, packaged_bands, read_bands
-from bot.config.policy import load_policy
-from bot.config.problems import ConfigError
-from bot.core.judging.healthy import NotHealthyError
-from bot.core.judging.outcome import Result
-from bot.core.parity.bands import ENOUGH, Bands, band_of, only_of, with_healthy
-from bot.core.parity.comparison_text import render_report, render_report_markdown, report_json
-from bot.core.parity.probe import probe_digest
-from bot.core.record import METRICS_FILE
-from bot.core.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
-from bot.handlers.comparing import NotComparableError, add_healthy, add_pair, compare_folders, described
-from bot.handlers.judging import judge_folders, write_judgement
-from bot.wiring import checking, folders
-from bot.wiring.errors import UsageError
 from tests.core.test_bands import healthy
 from tests.runners.world import commit, git
+from verl_e2e.adapters.demo_repository import build_demo_repository
+from verl_e2e.app.compare_runs import NotComparableError, add_healthy, add_pair, compare_folders, described
+from verl_e2e.app.judge_folder import judge_folders, write_judgement
+from verl_e2e.config.bands import bands_text, load_bands, packaged_bands, read_bands
+from verl_e2e.config.policy import load_policy
+from verl_e2e.config.problems import ConfigError
+from verl_e2e.core.compare.bands import ENOUGH, Bands, band_of, only_of, with_healthy
+from verl_e2e.core.compare.healthy_runs import NotHealthyError
+from verl_e2e.core.compare.workload import probe_digest
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import METRICS_FILE
+from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
+from verl_e2e.wiring import check as checking
+from verl_e2e.wiring import folders
+from verl_e2e.wiring.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-FIRST, SECOND = ROOT / "bot/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
+FIRST, SECOND = ROOT / "bot/verl_e2e/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
 FAILED = ROOT / "tests/fixtures/runs/level0-lora-exception"
 FOLDERS = folders.run_folders()
 
@@ -138,7 +139,7 @@ def test_a_bands_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 
 def test_the_packaged_bands_are_written_as_the_command_writes_them() -> None:
-    packaged = (ROOT / "bot/policy/bands.yml").read_text()
+    packaged = (ROOT / "bot/verl_e2e/policy/bands.yml").read_text()
     assert bands_text(packaged_bands()) == packaged
 
 
@@ -164,7 +165,7 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
 
 def policy_text(bands: str) -> str:
     """The packaged policy, with a bands file."""
-    packaged = (ROOT / "bot/policy/megatron-bridge.yml").read_text()
+    packaged = (ROOT / "bot/verl_e2e/policy/megatron-bridge.yml").read_text()
     return packaged.replace("\nfamily_jobs:", f"\nbands: {bands}\nfamily_jobs:", 1)
 
 

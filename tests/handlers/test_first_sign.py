@@ -5,13 +5,13 @@ from typing import NoReturn
 
 import pytest
 
-from bot.core.pulls.check_runs import CheckRun
-from bot.core.pulls.pull import MergeGroup, PullState
-from bot.handlers.grouping import remember_end, remember_group
-from bot.handlers.reconciling import reconcile
-from bot.ports import BackendError, ForgeError
 from tests.fakes.app import BASE, REF, REPOSITORY, App, passes
 from tests.fakes.trees import sha
+from verl_e2e.app.merge_groups import remember_end, remember_group
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.core.pulls.check_runs import CheckRun
+from verl_e2e.core.pulls.pull import MergeGroup, PullState
+from verl_e2e.ports import BackendError, ForgeError
 
 
 def gate(app: App, head: str = "one") -> CheckRun:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bot.config.policy import POLICY_PATH
-from bot.core.pulls.pull import PullState
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import BASE, POLICY, REF, App
 from tests.fakes.events import comment_event, pull_event
 from tests.fakes.trees import sha
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.pull import PullState
 
 LORA = "src/lora/a.py"
 

@@ -4,12 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from bot.config.policy import POLICY_PATH
-from bot.core.pulls.checks_wanted import CheckId
-from bot.core.pulls.ledger import Approval, Asked, Override
-from bot.core.pulls.pull import MergeGroup
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, App, fails
 from tests.fakes.events import (
     check_event,
@@ -21,6 +15,12 @@ from tests.fakes.events import (
     workflow_event,
 )
 from tests.fakes.trees import sha
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.checks_wanted import CheckId
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override
+from verl_e2e.core.pulls.pull import MergeGroup
 
 GATE = str(CheckId(7, sha("one")))
 

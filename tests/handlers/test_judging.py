@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.folder import FolderError
-from bot.core.evidence import State
-from bot.core.judging.card import NotRun, render_markdown, render_text
-from bot.core.judging.documents import card_json
-from bot.core.judging.outcome import Result
-from bot.handlers.judging import card_of, judge_folders, make_card, write_judgement
-from bot.wiring import folders as wiring
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import FILES as MODULE_FILES
 from tests.core.builders import ended, judged, make_record, passing_tests
 from tests.core.logs import recorded
+from verl_e2e.adapters.files.run_folder import FolderError
+from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.report.documents import card_json
+from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text
+from verl_e2e.wiring import folders as wiring
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
 LOG = recorded("level0-pass")

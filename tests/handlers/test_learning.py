@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from bot.core.facts import LogFacts
-from bot.core.levels import Level
-from bot.core.record import Record
-from bot.core.related import RELATED_FILE, Related
-from bot.core.signal import SignalOutcome
-from bot.handlers.judging import judge_folders, write_judgement
-from bot.handlers.learning import NoSignalError, Source, signal_of, source_of
 from tests.core.builders import make_facts, make_record
 from tests.core.signal.series import noisy, run_of
 from tests.core.signal.test_judging import base, facts, job
 from tests.fakes.rooms import FakeFolders
+from verl_e2e.app.judge_folder import judge_folders, write_judgement
+from verl_e2e.app.learning_signal import NoSignalError, Source, signal_of, source_of
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import Record
+from verl_e2e.core.model.related import RELATED_FILE, Related
+from verl_e2e.core.signal import SignalOutcome
 
 RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(3))
 MAIN = Path("out/jobs/5-signal")

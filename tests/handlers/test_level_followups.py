@@ -6,16 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.evidence import Criterion, State
-from bot.core.facts import StepMetrics
-from bot.core.jobs import Job
-from bot.core.judging.config_proof import requested
-from bot.core.judging.followups import Allowed, MergeBase
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.levels import Level
-from bot.core.related import Role
-from bot.core.stages import Stage
-from bot.handlers.rerunning import Beside, follow_up
 from tests.core.builders import (
     bar,
     bridge_error,
@@ -29,6 +19,16 @@ from tests.core.builders import (
 from tests.core.level_runs import Run, job_of, resume_run
 from tests.fakes.recorded import NothingKept
 from tests.fakes.rooms import FakeFolders
+from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.followups import Allowed, MergeBase
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.related import Role
+from verl_e2e.core.model.stages import Stage
 
 HEAD, BASE = "a" * 40, "d" * 40
 ALLOWED = Allowed(roles=frozenset(Role), merge_base=MergeBase(BASE))

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.judging.outcome import Result
-from bot.core.pulls.ledger import Run
-from bot.core.pulls.pull import Target
-from bot.core.rules import Policy
-from bot.handlers.analysis import DirectAnalysis
-from bot.handlers.app_rooms import AppRooms
-from bot.handlers.collecting import MOST_JUDGINGS
-from bot.handlers.judging_ended import Judged
-from bot.handlers.planning import Planned
-from bot.handlers.reconciling import reconcile
-from bot.handlers.returning import LONGEST_REST, MOST_BEGUN, reconcile_counted, rest_after
-from bot.ports import LimitError
 from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
+from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.collect_runs import MOST_JUDGINGS
+from verl_e2e.app.crash_loops import LONGEST_REST, MOST_BEGUN, reconcile_counted, rest_after
+from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.plan_change import Planned
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import Target
+from verl_e2e.ports import LimitError
 
 
 class Killed(BaseException):

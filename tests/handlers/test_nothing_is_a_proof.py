@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.handlers.planning import Planner
 from tests.fakes.small_bridge import ASIDE, BASE, CORE, INIT, LORA, TOP, USES
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.config.policy import packaged_policy
 
 POLICY = packaged_policy()
 

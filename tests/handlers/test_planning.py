@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.config import load_policy
-from bot.core.change import ChangedPath, PathStatus, SubmoduleBump
-from bot.core.planning.contract import Kind
-from bot.core.planning.plan_text import render_plan_text
-from bot.core.pulls.reasons_text import reason_blocks
-from bot.handlers.explaining import explain
-from bot.handlers.known_repository import OtherRepositoryError
-from bot.handlers.plan_details import with_bumps
-from bot.handlers.planning import Planned, Planner, uses_at
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
+from verl_e2e.app.explain import explain
+from verl_e2e.app.known_repository import OtherRepositoryError
+from verl_e2e.app.plan_change import Planned, Planner, uses_at
+from verl_e2e.app.plan_details import with_bumps
+from verl_e2e.config import load_policy
+from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.report.plan_text import render_plan_text
+from verl_e2e.core.report.reasons_text import reason_blocks
 
 POLICY = load_policy(
     """

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from bot.config.policy import packaged_policy
-from bot.handlers.planning import Planner, uses_at
 from tests.fakes.trees import FakeSummaries, FakeTrees
+from verl_e2e.app.plan_change import Planner, uses_at
+from verl_e2e.config.policy import packaged_policy
 
 POLICY = packaged_policy()
 MODELS, TRAINING = "src/megatron/bridge/models/", "src/megatron/bridge/training/"

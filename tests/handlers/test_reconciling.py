@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.dispatch.local_backend import follow_ups
-from bot.adapters.folder import FolderError, read_record
-from bot.config.policy import POLICY_PATH
-from bot.core.facts import LogFacts
-from bot.core.jobs import Isolation, Job
-from bot.core.judging.outcome import Result
-from bot.core.levels import Level
-from bot.core.parity.bands import Bands
-from bot.core.pulls.ledger import Approval, Asked, Override, Run, RunState
-from bot.core.pulls.pull import MergeGroup, PullState
-from bot.core.pulls.pull_card import MARKER
-from bot.core.record import Event, Record
-from bot.handlers.grouping import remember_end, remember_group
-from bot.handlers.reconciling import due, reconcile, under_way
-from bot.handlers.taking import Taken, leave_blocked
-from bot.handlers.trusting import AUTHOR_KEPT
-from bot.ports import BackendError, ForgeError
-from bot.wiring.folders import run_folders
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, FakeSource, blocks, fails, passes
 from tests.fakes.trees import sha
+from verl_e2e.adapters.dispatch.local_backend import follow_ups
+from verl_e2e.adapters.files.run_folder import FolderError, read_record
+from verl_e2e.app.accept_job import Taken, leave_blocked
+from verl_e2e.app.look_up_person import AUTHOR_KEPT
+from verl_e2e.app.merge_groups import remember_end, remember_group
+from verl_e2e.app.reconcile import due, reconcile, under_way
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Isolation, Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import Event, Record
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Run, RunState
+from verl_e2e.core.pulls.pull import MergeGroup, PullState
+from verl_e2e.core.report.pull_card import MARKER
+from verl_e2e.ports import BackendError, ForgeError
+from verl_e2e.wiring.folders import run_folders
 
 SMOKE, AMPLIFIED, RECOMPUTE = "0-lora-ddp", "0-amplified-lora", "0-recompute"
 

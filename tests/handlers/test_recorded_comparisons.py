@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
-from bot.adapters.logs import open_log
-from bot.core.evidence import Criterion, Evidence, State
-from bot.core.judging.beside import summary
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.record import LOG_FILE
-from bot.core.related import RELATED_FILE, Related, RelatedRun, Role
-from bot.core.stages import Stage
-from bot.handlers.comparing import add_healthy, add_pair, described
-from bot.handlers.judging import judge_folders
-from bot.wiring import folders as wiring
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.app.compare_runs import add_healthy, add_pair, described
+from verl_e2e.app.judge_folder import judge_folders
+from verl_e2e.core.judge.reference_runs import summary
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.record import LOG_FILE
+from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.wiring import folders as wiring
 
 RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")

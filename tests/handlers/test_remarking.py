@@ -5,17 +5,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bot.adapters.github.check_limits import checked
-from bot.core.facts import LogFacts
-from bot.core.jobs import Job
-from bot.core.pulls.check_runs import Annotation
-from bot.core.pulls.conduct import conduct
-from bot.core.pulls.pull import Target
-from bot.core.record import Record
-from bot.handlers.app_rooms import AppRooms
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
 from tests.fakes.shown_pull import FAILED, PASSED, shown_situation
+from verl_e2e.adapters.github.check_limits import checked
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Record
+from verl_e2e.core.pulls.check_runs import Annotation
+from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.pulls.pull import Target
 
 LORA = "src/megatron/bridge/peft/lora.py"
 BEFORE, AFTER = b"one = 1\ntwo = 2\nthree = 3\n", b"one = 1\ntwo = 20\nthree = 30\n"

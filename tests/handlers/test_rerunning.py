@@ -7,15 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.adapters.baselines import BaselineCache
-from bot.adapters.dispatch.local import RunnerError
-from bot.adapters.folder import find_jobs, read_record
-from bot.core.judging.followups import AS_ASKED, Allowed, MergeBase, without_base
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.related import Role
-from bot.handlers.judging import judge_folders
-from bot.handlers.rerunning import Beside, follow_up
-from bot.wiring import folders as wiring
 from tests.fakes.recorded import (
     MATCHES_NOTHING,
     NO_GRADIENT,
@@ -27,6 +18,15 @@ from tests.fakes.recorded import (
     RecordedRuns,
     recorded_job,
 )
+from verl_e2e.adapters.dispatch.local import RunnerError
+from verl_e2e.adapters.files.baselines import BaselineCache
+from verl_e2e.adapters.files.run_folder import find_jobs, read_record
+from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.app.judge_folder import judge_folders
+from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.related import Role
+from verl_e2e.wiring import folders as wiring
 
 HEAD, BASE = "b" * 40, "d" * 40
 FOLDERS = wiring.run_folders()

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from bot.core.pulls.pull import PullState
-from bot.core.pulls.webhook_events import CommentEvent
-from bot.core.pulls.webhooks import parse_event
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
-from bot.ports import Comment
 from tests.fakes.app import APP, REF, App, passes
 from tests.fakes.events import comment_event
 from tests.fakes.trees import sha
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.core.pulls.pull import PullState
+from verl_e2e.core.pulls.webhook_events import CommentEvent
+from verl_e2e.core.pulls.webhooks import parse_event
+from verl_e2e.ports import Comment
 
 FALSE = "<!-- verl-e2e:card:v1 -->\n### ✅ verl-e2e: Pass - edited by hand"
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from bot.config.policy import POLICY_PATH
-from bot.core.pulls.pull import Pull, PullRef, PullState
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
-from bot.ports import ForgeError
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.events import comment_event, pull_event, workflow_event, workflow_job_event
 from tests.fakes.trees import sha
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.ports import ForgeError
 
 OTHER = PullRef(REPOSITORY, 8)
 LENIENT, STRICT = sha("lenient"), sha("strict")

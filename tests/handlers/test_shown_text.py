@@ -8,16 +8,16 @@ import cmarkgfm
 import pytest
 from cmarkgfm.cmark import Options
 
-from bot.adapters.folder import FolderError
-from bot.config.policy import POLICY_PATH
-from bot.core.pulls.ledger import RunState
-from bot.core.pulls.pull import PullState
-from bot.core.pulls.verdict_parts import verdict_sentence
-from bot.handlers.hearing import hear
-from bot.handlers.reconciling import reconcile
 from tests.fakes.app import APP, POLICY, REF, App, blocks, fails
 from tests.fakes.events import check_event, comment_event
 from tests.fakes.trees import sha
+from verl_e2e.adapters.files.run_folder import FolderError
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.pulls.pull import PullState
+from verl_e2e.core.report.verdict_parts import verdict_sentence
 
 # Each tells a person what to do by a command, or quotes one.
 SAID = (

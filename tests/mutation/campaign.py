@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bot.core.reach.program import Node
-from bot.core.rules import ChoiceOfTests, Policy
-from bot.handlers.planning import Planner
 from tests.mutation.files import file_mutants
 from tests.mutation.harmless import harmless_edits
 from tests.mutation.mutants import Source
 from tests.mutation.overlay import Edit, Overlay
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.core.plan.policy import ChoiceOfTests, Policy
+from verl_e2e.core.reach.program import Node
 
 
 @dataclass(slots=True)
@@ -118,10 +118,10 @@ def _tell(found: Figures, quiet: Figures) -> str:
 
 
 def main() -> int:
-    from bot.adapters.git import GitRepository
-    from bot.adapters.reach_cache import SummaryCache
-    from bot.config.policy import packaged_policy
-    from bot.wiring.planning import PlanOrder, uses_for
+    from verl_e2e.adapters.files.reach_cache import SummaryCache
+    from verl_e2e.adapters.git import GitRepository
+    from verl_e2e.config.policy import packaged_policy
+    from verl_e2e.wiring.planning import PlanOrder, uses_for
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repo", type=Path, required=True)

@@ -3,9 +3,9 @@
 import hashlib
 from collections.abc import Collection, Mapping
 
-from bot.core.change import Change, ChangedPath, PathStatus
-from bot.ports import SourceTrees
 from tests.fakes.trees import LinkTo
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.ports import SourceTrees
 
 # What an edit makes of each path: a content, a link, or nothing.
 Edit = Mapping[str, bytes | LinkTo | None]

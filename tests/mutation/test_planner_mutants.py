@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from bot.config.callers import packaged_uses
-from bot.config.policy import packaged_policy
-from bot.core.reach.entries import Uses
-from bot.core.rules import ChoiceOfTests
-from bot.handlers.planning import Planner
 from tests.fakes.small_bridge import BASE, USES
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files
 from tests.mutation.campaign import Campaign, run
 from tests.mutation.overlay import Overlay
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.plan.policy import ChoiceOfTests
+from verl_e2e.core.reach.entries import Uses
 
 RELEASE = "megatron-bridge==0.3.1"
 WHEEL = "sha256:4d9a9ad679bd927a84f923e5239512d72af7fa47331b749a8f275592c2920616"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from bot.cli import cli
+from verl_e2e.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))

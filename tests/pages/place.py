@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bot.config.workflow_file import workflow_text
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
 from tests.runners.world import commit, git, make_world
+from verl_e2e.config.workflow_file import workflow_text
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -136,7 +136,9 @@ def _repositories(folder: Path, wrapper: Path) -> dict[str, str]:
 def _policy(verl: str, address: str = "https://github.com/verl-project/verl") -> str:
     """The packaged policy with a verl that is there."""
     text = (
-        (ROOT / "bot/policy/megatron-bridge.yml").read_text().replace("https://github.com/verl-project/verl", address)
+        (ROOT / "bot/verl_e2e/policy/megatron-bridge.yml")
+        .read_text()
+        .replace("https://github.com/verl-project/verl", address)
     )
     return re.sub(r"(?m)^  commit: [0-9a-f]{40}$", f"  commit: {verl}", text, count=1)
 

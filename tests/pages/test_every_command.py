@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 import pytest
 
-from bot.cli import cli
-from bot.core.pulls.commands import CommandLine, Mistake, parse
 from tests.pages.collecting import ROOT, Shown, pull_request_commands, shell_commands
 from tests.pages.place import Place, place
+from verl_e2e.cli import cli
+from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
 
 # What a page leaves open, and what lies in the folder for it; tried in this order. Names in braces are the place's.
 WORDS = (
@@ -49,7 +49,7 @@ WORDS = (
     (r"LABELS\.json", "labels.json"),
     (r"(?m)LOG(\.\.\.)?(?=$| )", "train.log"),
     (r"(?<=action )EVENT", "event"),
-    (r"> bot/policy/verl-imports\.json", "> {FRESH}"),
+    (r"> bot/verl_e2e/policy/verl-imports\.json", "> {FRESH}"),
     # `...` stands for the arguments of a check, and for the settings of the service.
     (r"check \.\.\. ", "check --repo Megatron-Bridge --base origin/main --verl verl --out {FRESH} "),
     (r"GITHUB_APP_PRIVATE_KEY_FILE=app\.pem \.\.\. verl-e2e serve", "verl-e2e serve"),

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runners.session import Session
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import World, fingerprint, make_world
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 
 BASE = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bot.adapters.dispatch import COMMAND
-from bot.core.jobs import Job, Patch, Repository, Substitution
-from bot.core.levels import BASE_WRAPPER, Level
-from runners.by_hand import dry_run
 from tests.fakes.patience import HANG_S
 from tests.runners.world import SCRIPT, World, commit, fingerprint
+from verl_e2e.adapters.dispatch import COMMAND
+from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e_runner.by_hand import dry_run
 
 PREPARE = ("verl-e2e", "run", "--prepare")
 TRAINER = """

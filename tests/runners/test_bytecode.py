@@ -4,10 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bot.core.jobs import Repository
-from runners.bytecode import compile_trees
-from runners.worktrees import prepare_trees
 from tests.runners.world import World, fingerprint, make_world
+from verl_e2e.core.model.jobs import Repository
+from verl_e2e_runner.preflight.bytecode import compile_trees
+from verl_e2e_runner.trees.worktrees import prepare_trees
 
 CORE = "megatron/core/__pycache__"
 

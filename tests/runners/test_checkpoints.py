@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.judging.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
-from bot.core.redact import redactor
-from runners.checkpoints import HASHED_BYTES, MAX_FILES, CheckpointLister, listing
-from runners.recorder import Recorder, open_recorder
+from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.folder.checkpoints import HASHED_BYTES, MAX_FILES, CheckpointLister, listing
+from verl_e2e_runner.folder.recorder import Recorder, open_recorder
 
 
 @pytest.fixture

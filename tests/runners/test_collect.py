@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.facts import LogFacts, ResolvedConfig, StepMetrics
-from bot.core.record import CONFIG_FILE, EVENTS_FILE, IMPORTS_FILE, METRICS_FILE, EndReason, Event, ImportLine
-from bot.core.redact import redactor
-from bot.core.stages import Stage
-from runners.collect import collect, durations, plain, record_end
-from runners.processes import Survivor
-from runners.recorder import Recorder, open_recorder
-from runners.supervision import Ended
+from verl_e2e.core.model.facts import LogFacts, ResolvedConfig, StepMetrics
+from verl_e2e.core.model.record import (
+    CONFIG_FILE,
+    EVENTS_FILE,
+    IMPORTS_FILE,
+    METRICS_FILE,
+    EndReason,
+    Event,
+    ImportLine,
+)
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.folder.collect import collect, durations, plain, record_end
+from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.process.processes import Survivor
+from verl_e2e_runner.watch.supervision import Ended
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
 ENDED = Ended(

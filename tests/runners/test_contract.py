@@ -2,8 +2,8 @@
 
 import pytest
 
-from runners.contract import check_contract, reads
 from tests.runners.world import WRAPPER
+from verl_e2e_runner.preflight.contract import check_contract, reads
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import time
 
 import psutil
 
-from runners.deadline import deadline
 from tests.fakes.patience import HANG_S
+from verl_e2e_runner.process.deadline import deadline
 
 
 def sleeper() -> "subprocess.Popen[bytes]":

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.record import EndReason
-from bot.core.redact import redactor
-from bot.core.scan.scan import Scanner
-from runners.clock import SystemClock
-from runners.gpu import GpuSampler
-from runners.processes import start
-from runners.progress import Progress
-from runners.recorder import open_recorder
-from runners.supervision import FATAL_END_S, Limits
-from runners.watch import watch
+from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.model.record import EndReason
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.clock import SystemClock
+from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.watch.gpu import GpuSampler
+from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.supervision import FATAL_END_S, Limits
+from verl_e2e_runner.watch.watch import watch
 
 pytestmark = pytest.mark.host
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from runners.gpu import (
+from verl_e2e_runner.watch.gpu import (
     KEPT_BEFORE_THINNING,
     SAMPLE_S,
     GpuReading,

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.jobs import Checkpoint
-from bot.core.levels import BASE_WRAPPER, Level
-from runners.harness.verl import (
+from tests.runners.world import SCRIPT, World
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e_runner.process.session import Session, planned_session
+from verl_e2e_runner.trees.worktrees import planned_trees
+from verl_e2e_runner.verl_wrapper import (
     PROBE,
     command,
     dry_run_text,
@@ -20,9 +23,6 @@ from runners.harness.verl import (
     quoted,
     wrapper_map,
 )
-from runners.session import Session, planned_session
-from runners.worktrees import planned_trees
-from tests.runners.world import SCRIPT, World
 
 PYTHONPATH_OVERRIDE = "++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH="
 

@@ -8,14 +8,14 @@ from typing import Any
 import psutil
 import pytest
 
-from bot.core.record import Check, Finding
-from bot.core.stages import Stage
-from runners.harness.verl import launches, python_path
-from runners.imports import ImportProof, prove_imports
-from runners.packages import ask_interpreter
-from runners.session import Session, close_session, open_session
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import World
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
+from verl_e2e_runner.preflight.packages import ask_interpreter
+from verl_e2e_runner.process.session import Session, close_session, open_session
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.verl_wrapper import launches, python_path
 
 pytestmark = pytest.mark.ray
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from bot.core.jobs import Network, SiteIsolation
-from runners.cage import Cage, Tools
-from runners.clock import SystemClock
-from runners.gate import run
-from runners.isolation import hand_folder_over
-from runners.processes import start
-from runners.suspect_files import names_below, read_below
 from tests.fakes.patience import HANG_S
+from verl_e2e.core.model.jobs import Network, SiteIsolation
+from verl_e2e_runner.clock import SystemClock
+from verl_e2e_runner.folder.suspect_files import names_below, read_below
+from verl_e2e_runner.process.cage import Cage, Tools
+from verl_e2e_runner.process.isolation import hand_folder_over
+from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.process.program import run
 
 pytestmark = [pytest.mark.bwrap, pytest.mark.host]
 

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from bot.core.judging.plausible import Expected, run_record
-from bot.core.record import EVENTS_FILE, EndReason, Event
-from bot.core.redact import redactor
-from bot.wiring.nonces import leave_nonce, take_nonce
-from runners.collect import record_end
-from runners.recorder import open_recorder
-from runners.supervision import Ended
 from tests.core.builders import make_facts, make_record
+from verl_e2e.core.judge.criteria.run_record import Expected, run_record
+from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
+from verl_e2e.core.text.redact import redactor
+from verl_e2e.wiring.job_nonce import leave_nonce, take_nonce
+from verl_e2e_runner.folder.collect import record_end
+from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.watch.supervision import Ended
 
 NONCE = "a1b2" * 8
 

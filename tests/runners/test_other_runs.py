@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runners import other_runs
-from runners.other_runs import sole_run
 from tests.fakes.patience import HANG_S
+from verl_e2e_runner.preflight import other_runs
+from verl_e2e_runner.preflight.other_runs import sole_run
 
 pytestmark = pytest.mark.host
 
@@ -34,9 +34,7 @@ def test_the_first_run_is_alone_and_the_second_is_blocked_with_its_number(tmp_pa
 
 def test_a_killed_holder_keeps_nobody_out(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = (
-        f"import pathlib, time\nfrom runners.other_runs import sole_run\nwith sole_run(pathlib.Path({str(lock)!r})):\n"
-    )
+    code = f"import pathlib, time\nfrom verl_e2e_runner.preflight.other_runs import sole_run\nwith sole_run(pathlib.Path({str(lock)!r})):\n"
     holder = subprocess.Popen(
         [sys.executable, "-c", code + "    print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
     )

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bot.core.jobs import Patch, Repository, Substitution
-from bot.core.record import Check, Finding
-from runners.patches import apply_patches
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import VERL, World
+from verl_e2e.core.model.jobs import Patch, Repository, Substitution
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.trees.patches import apply_patches
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 
 FILE = "verl/utils/megatron_utils.py"
 OLD, NEW = VERL[FILE], "KIND = 'new'\n"

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from bot.core.jobs import Checkpoint, Data, Job, Repository
-from bot.core.levels import BASE_WRAPPER
-from bot.core.record import Check, Container, Finding, Gpu
-from bot.core.stages import Stage
-from runners.patches import apply_patches
-from runners.preflight import Preflight, preflight
-from runners.preflight_host import Device, Devices, check_disk, check_gpus, check_image, visible
-from runners.preflight_inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
-from runners.session import Session, close_session, open_session
-from runners.worktrees import prepare_trees
 from tests.runners.world import SUBMODULE, World
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository
+from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.core.model.record import Check, Container, Finding, Gpu
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.preflight.host import Device, Devices, check_disk, check_gpus, check_image, visible
+from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
+from verl_e2e_runner.preflight.preflight import Preflight, preflight
+from verl_e2e_runner.process.session import Session, close_session, open_session
+from verl_e2e_runner.trees.patches import apply_patches
+from verl_e2e_runner.trees.worktrees import prepare_trees
 
 pytestmark = pytest.mark.host
 

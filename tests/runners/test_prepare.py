@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from bot.core.jobs import Checkpoint, Data, Job
-from bot.core.record import Check
-from bot.core.stages import Stage
-from runners.hub import cached_snapshot, hub_cache, hub_home, is_offline
-from runners.prepare import cache_variables, prepare
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import World
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job
+from verl_e2e.core.model.record import Check
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.preflight.hub import cached_snapshot, hub_cache, hub_home, is_offline
+from verl_e2e_runner.preflight.prepare import cache_variables, prepare
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 
 
 def data(folder: Path) -> Data:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runners.harness.verl import PROBE
+from verl_e2e_runner.verl_wrapper import PROBE
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runners.probe_checkpoint import ProbeError, Recipe, main, make_probe, scale_tensors, with_rope_theta
+from verl_e2e_runner.probe_checkpoint import ProbeError, Recipe, main, make_probe, scale_tensors, with_rope_theta
 
 QKV = "model.layers.0.self_attn.q_proj.weight"
 GATE = "model.layers.0.mlp.gate_proj.weight"

@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.clock import SystemClock
-from runners.processes import (
+from tests.fakes.patience import HANG_S
+from verl_e2e_runner.clock import SystemClock
+from verl_e2e_runner.process.processes import (
     MARKER_FILE,
     RUN_VARIABLE,
     WrapperProcess,
@@ -19,7 +20,6 @@ from runners.processes import (
     remove_own_folder,
     start,
 )
-from tests.fakes.patience import HANG_S
 
 CLOCK = SystemClock()
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
-from bot.core.redact import redactor
-from runners.recorder import FRAME_BYTES, FolderInUseError, Recorder, open_recorder
 from tests.fakes.patience import HANG_S
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.folder.recorder import FRAME_BYTES, FolderInUseError, Recorder, open_recorder
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -152,8 +152,8 @@ def test_a_folder_with_a_run_in_it_is_refused(tmp_path: Path, hand: Hand) -> Non
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bot.core.redact import redactor
-from runners.recorder import open_recorder
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.folder.recorder import open_recorder
 
 now = [0.0]
 recorder = open_recorder(Path(sys.argv[1]), redactor=redactor(), monotonic=lambda: now[0])

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from bot.core.jobs import Job
-from bot.core.levels import BASE_WRAPPER
-from bot.core.record import Check, Finding
-from bot.core.resolved_config import lookup
-from runners.compose import Composition, compose
-from runners.harness.verl import Launch, launches, python_path
-from runners.rehearsal import Rehearsal, check_rehearsal, rehearse
-from runners.session import Session
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import SCRIPT, WRAPPER, World
+from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.preflight.compose import Composition, compose
+from verl_e2e_runner.preflight.rehearsal import Rehearsal, check_rehearsal, rehearse
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
+from verl_e2e_runner.verl_wrapper import Launch, launches, python_path
 
 pytestmark = pytest.mark.host
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import runners.rewards
-from bot.core.signal.rewards import LENGTH_FREE
-from runners import rewards
-from runners.rewards import digit_share
+import verl_e2e_runner.rewards
+from verl_e2e.core.signal.rewards import LENGTH_FREE
+from verl_e2e_runner import rewards
+from verl_e2e_runner.rewards import digit_share
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_verl_loads_the_file_by_its_path_and_calls_by_keyword() -> None:
 
 
 def test_what_is_declared_free_of_the_length_is_what_the_judge_knows() -> None:
-    assert runners.rewards.LENGTH_FREE == LENGTH_FREE
+    assert verl_e2e_runner.rewards.LENGTH_FREE == LENGTH_FREE
 
 
 @pytest.mark.parametrize("name", sorted(LENGTH_FREE))
 @given(answer=st.text(min_size=1, max_size=40), times=st.integers(2, 30))
 def test_such_a_reward_does_not_depend_on_the_length(name: str, answer: str, times: int) -> None:
-    reward = getattr(runners.rewards, name)
+    reward = getattr(verl_e2e_runner.rewards, name)
     assert reward("openai/gsm8k", answer * times, "18") == pytest.approx(reward("openai/gsm8k", answer, "18"))

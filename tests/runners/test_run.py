@@ -19,25 +19,25 @@ from typing import Any
 import psutil
 import pytest
 
-from bot.adapters.folder import read_record
-from bot.adapters.logs import open_log
-from bot.core.case import Case
-from bot.core.evidence import State
-from bot.core.jobs import Job, Repository
-from bot.core.judging.criteria import steps_completed
-from bot.core.judging.resume_proof import resumed
-from bot.core.judging.verdict import Result, judge
-from bot.core.levels import Level
-from bot.core.phases import started_phases
-from bot.core.record import Check, EndReason, Finding, Gpu
-from bot.core.scan.scan import scan
-from bot.core.triage.triage import triage
-from runners.preflight_host import Device, Devices
-from runners.recorder import FolderInUseError
-from runners.run import run_job
 from tests.core.level_runs import resuming, saving, trained
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World, commit
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.run_folder import read_record
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.every_level import steps_completed
+from verl_e2e.core.judge.criteria.resume import resumed
+from verl_e2e.core.judge.phases import started_phases
+from verl_e2e.core.judge.verdict import Result, judge
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import Check, EndReason, Finding, Gpu
+from verl_e2e.core.triage.triage import triage
+from verl_e2e_runner.folder.recorder import FolderInUseError
+from verl_e2e_runner.preflight.host import Device, Devices
+from verl_e2e_runner.run import run_job
 
 pytestmark = pytest.mark.host
 

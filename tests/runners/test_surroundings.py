@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.core.redact import redactor
-from bot.core.secret_names import is_secret, is_secret_name
-from runners.redaction import host_redactor
-from runners.surroundings import inherited
+from verl_e2e.core.text.redact import redactor
+from verl_e2e.core.text.secret_names import is_secret, is_secret_name
+from verl_e2e_runner.folder.redaction import host_redactor
+from verl_e2e_runner.process.environment import inherited
 
 VALUE = "tuna-Sandwich!99"
 SECRET_NAMES = (

@@ -13,21 +13,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bot.core.facts import Excerpt, LoggedError
-from bot.core.record import EVENTS_FILE, LOG_FILE, EndReason, Event
-from bot.core.redact import redactor
-from bot.core.scan.scan import Scanner as LogScanner
-from bot.core.scan.scan import scan
-from bot.core.stages import Stage
-from runners.clock import Clock, SystemClock
-from runners.gpu import GpuReading, GpuSampler, NoReadingError
-from runners.import_lines import ImportLines
-from runners.processes import Survivor, WrapperProcess, start
-from runners.progress import Progress
-from runners.recorder import Recorder, open_recorder
-from runners.signals import received_signals
-from runners.supervision import Ended, Limits
-from runners.watch import watch
+from verl_e2e.core.log.scan import Scanner as LogScanner
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import Excerpt, LoggedError
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, EndReason, Event
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.clock import Clock, SystemClock
+from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.process.processes import Survivor, WrapperProcess, start
+from verl_e2e_runner.process.signals import received_signals
+from verl_e2e_runner.watch.gpu import GpuReading, GpuSampler, NoReadingError
+from verl_e2e_runner.watch.import_lines import ImportLines
+from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.supervision import Ended, Limits
+from verl_e2e_runner.watch.watch import watch
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -529,14 +529,14 @@ def test_an_interrupted_command_leaves_its_folder_and_nothing_running(tmp_path: 
 INTERRUPTED = """
 import io, sys
 from pathlib import Path
-from bot.core.redact import redactor
-from runners.clock import SystemClock
-from runners.gpu import GpuSampler
-from runners.processes import start
-from runners.progress import Progress
-from runners.recorder import open_recorder
-from runners.supervision import Limits
-from runners.watch import watch
+from verl_e2e.core.text.redact import redactor
+from verl_e2e_runner.clock import SystemClock
+from verl_e2e_runner.watch.gpu import GpuSampler
+from verl_e2e_runner.process.processes import start
+from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.folder.recorder import open_recorder
+from verl_e2e_runner.watch.supervision import Limits
+from verl_e2e_runner.watch.watch import watch
 
 class Scanner:
     stage = step = fatal = hopeless = marker = None

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.core.jobs import Repository
-from bot.core.record import Check, Finding
-from bot.core.stages import Stage
-from runners.findings import stops
-from runners.worktrees import Trees, prepare_trees
 from tests.runners.world import BRIDGE, MEGATRON, SUBMODULE, VERL, World, commit, fingerprint, git, make_world
+from verl_e2e.core.model.jobs import Repository
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.findings import stops
+from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 
 
 def blocking(trees: Trees) -> list[Finding]:

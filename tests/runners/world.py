@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bot.core.jobs import Checkpoint, Data, Job, Repository, SiteProfile
-from bot.core.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 
 SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
 SUBMODULE = "3rdparty/Megatron-LM"

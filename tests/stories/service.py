@@ -14,39 +14,39 @@ from pathlib import Path
 
 import uvicorn
 
-from bot.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
-from bot.adapters.git import GitError, GitRepository
-from bot.adapters.github.administration import GithubAdministration
-from bot.adapters.github.checks import GithubChecks
-from bot.adapters.github.conversation import GithubConversation
-from bot.adapters.github.people import GithubPeople
-from bot.adapters.github.pulls import GithubPulls
-from bot.adapters.github.retry import Patience
-from bot.adapters.github.session import GitHub, as_app
-from bot.adapters.github.workflows import GithubWorkflows
-from bot.adapters.ledger import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
-from bot.adapters.markdown import command_lines
-from bot.adapters.mirror import Mirrors
-from bot.adapters.reach_cache import SummaryCache
-from bot.config.callers import packaged_uses
-from bot.config.profiles import load_profile
-from bot.core.parity.bands import Bands
-from bot.core.pulls.deliveries import Received
-from bot.core.pulls.references import read_reference, reference_text
-from bot.core.pulls.webhook_events import PushEvent
-from bot.core.pulls.webhooks import parse_event
-from bot.handlers.analysis import DirectAnalysis
-from bot.handlers.app_rooms import AppRooms
-from bot.handlers.base_changes import base_pushed, look_again
-from bot.handlers.hearing import hear
-from bot.handlers.messaging import write
-from bot.handlers.reconciling import due, reconcile
-from bot.handlers.redelivering import Redelivery
-from bot.ports import Revisions
-from bot.web import Door, create_app
-from bot.wiring.folders import run_folders
 from tests.fakes.app import FakeSource
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
+from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.github.administration import GithubAdministration
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.people import GithubPeople
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.session import GitHub, as_app
+from verl_e2e.adapters.github.workflows import GithubWorkflows
+from verl_e2e.adapters.ledger import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
+from verl_e2e.adapters.markdown import command_lines
+from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.base_branch_changed import base_pushed, look_again
+from verl_e2e.app.keep_message import write
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import due, reconcile
+from verl_e2e.app.redeliver import Redelivery
+from verl_e2e.app.services import AppRooms
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.config.profiles import load_profile
+from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.references import read_reference, reference_text
+from verl_e2e.core.pulls.webhook_events import PushEvent
+from verl_e2e.core.pulls.webhooks import parse_event
+from verl_e2e.ports import Revisions
+from verl_e2e.web import Door, create_app
+from verl_e2e.wiring.folders import run_folders
 
 # A story whose looks go on for longer than this never comes to rest.
 _MOST_LOOKS = 200

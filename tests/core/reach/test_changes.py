@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.reach.changes import compare
+from verl_e2e.core.reach.changes import compare
 
 BASE = '''
 import logging

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bot.core.reach.dependencies import changed_requirements
+from verl_e2e.core.reach.dependencies import changed_requirements
 
 BASE = """
 [project]

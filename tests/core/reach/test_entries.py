@@ -1,6 +1,6 @@
 """What another program imports and uses of a package."""
 
-from bot.core.reach.entries import uses_of
+from verl_e2e.core.reach.entries import uses_of
 
 SOURCES = {
     "app/build.py": b"""

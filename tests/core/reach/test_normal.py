@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.core.reach.changes import compare
+from verl_e2e.core.reach.changes import compare
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = tuple(sorted((ROOT / "bot" / "core").rglob("*.py")))

@@ -5,9 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from bot.core.reach.program import Node, Program, module_name
-from bot.core.reach.reader import summarize
-from bot.core.reach.walk import Entry, Reach
+from verl_e2e.core.reach.program import Node, Program, module_name
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.walk import Entry, Reach
 
 ROOTS = ("src/", "more/")
 

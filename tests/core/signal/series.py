@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from bot.core.facts import StepMetrics
+from verl_e2e.core.model.facts import StepMetrics
 
 SEEDS = range(5)
 

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from bot.core.facts import StepMetrics
-from bot.core.signal import SignalOptions, SignalOutcome, signal_report
 from tests.core.logs import FOLDER
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.signal import SignalOptions, SignalOutcome, signal_report
 
 SERIES = json.loads((FOLDER.parent / "series" / "digit-share.json").read_text())["runs"]
 LEARNING = [run for run in SERIES if run["learning_rate"] > 0]

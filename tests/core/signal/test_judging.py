@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from bot.core.evidence import Criterion, State
-from bot.core.facts import StepMetrics
-from bot.core.jobs import Checkpoint, Job
-from bot.core.judging.card import Card, render_markdown, render_text
-from bot.core.judging.outcome import Result, Verdict
-from bot.core.judging.verdict import judge
-from bot.core.levels import Level, variants_of
-from bot.core.related import RelatedRun, RelatedStep, Role
-from bot.core.signal import learning_signal
-from bot.core.stages import Stage
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.evidence import Criterion, State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.jobs import Checkpoint, Job
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.report.run_card import Card, render_markdown, render_text
+from verl_e2e.core.signal import learning_signal
 
 (VARIANT,) = variants_of(Level.LEARNING_SIGNAL)
 CONFIG = config_with(
@@ -141,7 +141,10 @@ def test_an_earlier_fault_of_health_comes_first() -> None:
     assert judged(steps).stage is Stage.TRAIN_STEP
 
 
-REWARD = ("reward.custom_reward_function.path=$VERL_E2E/runners/rewards.py", "reward.custom_reward_function.name=")
+REWARD = (
+    "reward.custom_reward_function.path=$VERL_E2E/verl_e2e_runner/rewards.py",
+    "reward.custom_reward_function.name=",
+)
 OURS = (REWARD[0], f"{REWARD[1]}digit_share")
 
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from bot.adapters.logs import open_log
-from bot.core.facts import StepMetrics
-from bot.core.metrics import not_finite
-from bot.core.scan.scan import scan
-from bot.core.signal import Run, SignalOptions, SignalOutcome, SignalReport, signal_report
-from bot.core.signal.compare import Standing
-from bot.core.signal.sparkline import sparkline
 from tests.core.logs import FOLDER
 from tests.core.signal.series import SEEDS, noisy, run_of, with_value, without
+from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.core.log.metrics import not_finite
+from verl_e2e.core.log.scan import scan
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.signal import Run, SignalOptions, SignalOutcome, SignalReport, signal_report
+from verl_e2e.core.signal.compare import Standing
+from verl_e2e.core.signal.sparkline import sparkline
 
 RUNS = FOLDER.parent / "runs"
 PASSED, FLAT = SignalOutcome.PASSED, SignalOutcome.FLAT

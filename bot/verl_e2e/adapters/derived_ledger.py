@@ -1,0 +1,266 @@
+"""The bot's memory where it has no database: read off GitHub each time, and written back there.
+
+Each head has a book, kept in a completed check run of our own App, named `LEDGER_CHECK`: the commands as they were
+heard on that head, its runs, what was posted. An entry that a comment made counts only while that comment is there,
+unedited and by the same person. Whoever may write check runs as the same App may forge a book; `docs/security.md`
+says who that is. One process at a time may write for a pull request, which the workflows' concurrency groups see to.
+"""
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AwareDatetime, Field, ValidationError
+
+from verl_e2e.core.model.jobs import Document, Sha
+from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
+from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
+
+LEDGER_CHECK = "verl-e2e / ledger"
+# The App that a workflow's own token belongs to, on github.com.
+GITHUB_ACTIONS_APP = 15368
+_MAX_BOOK_BYTES = 8 * 1024 * 1024
+_MOST_HEADS = 20
+_SHA_CHARS = 40
+_LONGEST_HEARD = 5_000
+_SAYS = (
+    "What verl-e2e remembers of this commit, for the commands, runs and comments that belong to it. "
+    "It is written and read by the program; `text` is compressed JSON."
+)
+Entry = Asked | Approval | Override
+
+
+class Book(Document):
+    """What is remembered of one head. `opened` is when we first saw it, `earlier` are the heads before, newest first.
+
+    `heard` are the comments that were acted on while it was the head, whatever came of them.
+    """
+
+    opened: AwareDatetime
+    earlier: tuple[Sha, ...] = ()
+    heard: tuple[int, ...] = ()
+    entries: tuple[Annotated[Entry, Field(union_mode="left_to_right")], ...] = ()
+    runs: tuple[Run, ...] = ()
+    posted: tuple[Posted, ...] = ()
+
+
+class DerivedLedger:
+    """`verl_e2e.ports.Ledger` without a database. `before` maps a head to the one that it replaced, as an event told.
+
+    `app_id` is that of the App whose check runs are ours. What was read is kept until `forget`.
+    """
+
+    def __init__(
+        self,
+        checks: Checks,
+        conversation: Conversation,
+        pulls: Pulls,
+        clock: Clock,
+        *,
+        app_id: int = GITHUB_ACTIONS_APP,
+        before: Mapping[str, str] | None = None,
+    ) -> None:
+        self._checks, self._conversation, self._pulls, self._clock = checks, conversation, pulls, clock
+        self._app_id = app_id
+        self._before = before or {}
+        self._books: dict[tuple[str, str], tuple[int, Book]] = {}
+        self._comments: dict[PullRef, tuple[Comment, ...]] = {}
+        self._unsaved: set[tuple[str, str]] = set()
+
+    def forget(self) -> None:
+        """Read GitHub anew from here on; what was not written yet is written first."""
+        self.flush()
+        self._books.clear()
+        self._comments.clear()
+
+    def flush(self) -> None:
+        """Write what is still to be written; call it at the end."""
+        for repository, head_sha in sorted(self._unsaved):
+            self._save(repository, head_sha)
+
+    def add(self, entry: Entry) -> bool:
+        """Append an entry to the book of its head; false when one of its kind with this source is there already."""
+        book = self._book(entry.repository, entry.head_sha)
+        if any(type(one) is type(entry) and one.source == entry.source for one in book.entries):
+            return False
+        changed = book.model_copy(update={"entries": (*book.entries, entry)})
+        self._keep(entry.repository, entry.head_sha, changed, now=True)
+        return True
+
+    def entries(self, repository: str, number: int) -> tuple[Entry, ...]:
+        """The entries of the pull request's heads that still stand, oldest head first."""
+        ref = PullRef(repository, number)
+        written = [one for book in self._books_of(ref) for one in book.entries if one.number == number]
+        if not any(one.source.startswith("comment:") for one in written):
+            return tuple(written)
+        authors = {one.id: one.author for one in self._read_comments(ref) if not one.edited and not self._wrote(one)}
+        return tuple(one for one in written if _stands(one, authors))
+
+    def put_run(self, run: Run) -> Run:
+        """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
+        book = self._book(run.repository, run.head_sha)
+        known = next((one for one in book.runs if one.key == run.key), None)
+        if known is not None and known.state.final:
+            return known
+        runs = tuple(run if one.key == run.key else one for one in book.runs)
+        changed = book.model_copy(update={"runs": runs if known else (*runs, run)})
+        self._keep(run.repository, run.head_sha, changed, now=True)
+        return run
+
+    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+        """The runs of a pull request's heads or of one head, oldest first; nobody can list those of a repository."""
+        if head_sha:
+            books: Iterable[Book] = (self._book(repository, head_sha),)
+        elif number is not None:
+            books = self._books_of(PullRef(repository, number))
+        else:
+            books = ()
+        found = [run for book in books for run in book.runs if number in (None, run.number)]
+        return tuple(sorted(found, key=lambda run: run.created))
+
+    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
+        """What was posted for a subject, as the book of its head or of a head before knows."""
+        newest = self._book(repository, self._head_of(repository, subject))
+        for book in (newest, *(self._book(repository, head) for head in newest.earlier)):
+            for one in book.posted:
+                if (one.kind, one.subject) == (kind, subject):
+                    return one
+        return None
+
+    def put_posted(self, posted: Posted) -> None:
+        """Remember what was posted; written with the next change, or at the end."""
+        head_sha = self._head_of(posted.repository, posted.subject)
+        book = self._book(posted.repository, head_sha)
+        others = [one for one in book.posted if (one.kind, one.subject) != (posted.kind, posted.subject)]
+        changed = book.model_copy(update={"posted": (*others, posted)})
+        self._keep(posted.repository, head_sha, changed, now=False)
+
+    def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
+        """Comments of others than us, written after we first saw the head as it is now, that nobody has acted on yet.
+
+        `since` is when to count from, else when the head's book was opened.
+        """
+        book = self._book(ref.repository, self._pulls.pull(ref).head_sha)
+        known = {*book.heard, *(_comment_of(one.source) for one in book.entries)}
+        # GitHub's times have whole seconds.
+        opened = (since or book.opened).replace(microsecond=0)
+        comments = (one for one in self._read_comments(ref) if not one.edited and not self._wrote(one))
+        return tuple(one for one in comments if one.created >= opened and one.id not in known)
+
+    def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
+        """These comments were acted on."""
+        head_sha = self._pulls.pull(ref).head_sha
+        book = self._book(ref.repository, head_sha)
+        heard = tuple(dict.fromkeys((*book.heard, *comment_ids)))[-_LONGEST_HEARD:]
+        self._keep(ref.repository, head_sha, book.model_copy(update={"heard": heard}), now=True)
+
+    def _head_of(self, repository: str, subject: str) -> str:
+        """The head in whose book a subject stands: `SHA`, `SHA:...`, else that of the pull `NUMBER` or `NUMBER:...`."""
+        first = subject.partition(":")[0]
+        return first if len(first) == _SHA_CHARS else self._pulls.pull(PullRef(repository, int(first))).head_sha
+
+    def _books_of(self, ref: PullRef) -> list[Book]:
+        """The books of the head and of those before it, oldest first."""
+        newest = self._book(ref.repository, self._pulls.pull(ref).head_sha)
+        earlier = [self._book(ref.repository, head) for head in newest.earlier]
+        return [*reversed(earlier), newest]
+
+    def _book(self, repository: str, head_sha: str) -> Book:
+        place = (repository, head_sha)
+        if place not in self._books:
+            found = [check for check in self._checks.check_runs(repository, head_sha) if self._is_ours(check)]
+            newest = max(found, key=lambda check: check.id, default=None)
+            book = _opened(newest) if newest else None
+            self._books[place] = (newest.id if newest else 0, book or self._new(repository, head_sha))
+        return self._books[place][1]
+
+    def _new(self, repository: str, head_sha: str) -> Book:
+        before = self._before.get(head_sha, "")
+        earlier = (before, *self._book(repository, before).earlier) if before and before != head_sha else ()
+        heads = tuple(dict.fromkeys(one for one in earlier if one != head_sha))[:_MOST_HEADS]
+        return Book(opened=self._clock.now(), earlier=heads)
+
+    def _is_ours(self, check: CheckRun) -> bool:
+        wanted = (LEDGER_CHECK, self._app_id, _external_id(check.head_sha))
+        return (check.name, check.app_id, check.external_id) == wanted
+
+    def _wrote(self, comment: Comment) -> bool:
+        """Whether our own App wrote a comment; another App may be given capabilities by its login."""
+        return comment.author_is_app and comment.app_id in {None, self._app_id}
+
+    def _keep(self, repository: str, head_sha: str, book: Book, *, now: bool) -> None:
+        self._books[repository, head_sha] = (self._books[repository, head_sha][0], book)
+        self._unsaved.add((repository, head_sha))
+        if now:
+            self._save(repository, head_sha)
+
+    def _save(self, repository: str, head_sha: str) -> None:
+        check_id, book = self._books[repository, head_sha]
+        written = CheckRun(
+            name=LEDGER_CHECK,
+            head_sha=head_sha,
+            status=CheckStatus.COMPLETED,
+            conclusion=Conclusion.SUCCESS,
+            title=f"{len(book.entries)} commands, {len(book.runs)} runs",
+            summary=_SAYS,
+            text=_packed(book),
+            external_id=_external_id(head_sha),
+            id=check_id,
+        )
+        self._books[repository, head_sha] = (self._checks.write_check(repository, written), book)
+        self._unsaved.discard((repository, head_sha))
+
+    def _read_comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        if ref not in self._comments:
+            self._comments[ref] = self._conversation.comments(ref)
+        return self._comments[ref]
+
+
+def _external_id(head_sha: str) -> str:
+    return f"ledger:{head_sha}"
+
+
+def _comment_of(source: str) -> int:
+    """The comment that an entry's source names, 0 for another source."""
+    kind, _, rest = source.partition(":")
+    number = rest.partition(":")[0]
+    return int(number) if kind == "comment" and number.isdigit() else 0
+
+
+def _stands(entry: Entry, authors: Mapping[int, str]) -> bool:
+    number = _comment_of(entry.source)
+    return number == 0 or authors.get(number, "").lower() == entry.actor.lower()
+
+
+def _opened(check: CheckRun) -> Book | None:
+    """The book in a check run; None for what cannot be read, which is then written anew."""
+    try:
+        inflater = zlib.decompressobj()
+        raw = inflater.decompress(base64.b64decode("".join(check.text.split()), validate=True), _MAX_BOOK_BYTES)
+        return Book.model_validate_json(raw) if inflater.eof else None
+    except (binascii.Error, zlib.error, ValidationError):
+        return None
+
+
+def _packed(book: Book) -> str:
+    for smaller in _smaller(book):
+        text = base64.b64encode(zlib.compress(smaller.model_dump_json().encode(), 9)).decode("ascii")
+        if len(text) <= MAX_OUTPUT:
+            return text
+    raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")
+
+
+def _smaller(book: Book) -> Iterator[Book]:
+    """The book, then without what can be done without: the jobs of ended runs, their verdicts, oldest first."""
+    yield book
+    runs = [run.model_copy(update={"job": None}) if run.state.final else run for run in book.runs]
+    yield book.model_copy(update={"runs": tuple(runs)})
+    for index, run in enumerate(runs):
+        if run.verdict:
+            runs[index] = run.model_copy(update={"verdict": ""})
+            yield book.model_copy(update={"runs": tuple(runs)})

@@ -1,0 +1,370 @@
+"""Run jobs on GitHub Actions runners: one `workflow_dispatch` for each run, found again by the run's key.
+
+The handle is the number of the workflow run. Whoever submits looks for a run that shows the key first, so an answer
+that was lost on the way starts nothing twice. What runs is `.github/workflows/verl-e2e.yml`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from verl_e2e.adapters.dispatch.copying import CAPS
+from verl_e2e.adapters.dispatch.refusals import Doing, refusals
+from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
+from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
+from verl_e2e.core.pulls.job_order import OrderError, check_inputs, pack
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.ports import BackendError, Clock, ForgeError, Progress, Workflows
+
+WORKFLOW = "verl-e2e.yml"
+# The job that checks, uploads and attests the run folder; it runs none of the code under test.
+ATTEST = "attest"
+_LOG_BYTES = 64 * 1024 * 1024
+# Checkouts, the image, preflight and the upload, beside what the job itself may take.
+_AROUND_S = 3600
+# The run itself and those beside it: a merge base, a repetition.
+_RUNS = 3
+_TITLES: Mapping[str, str] = {"startup_failure": "the workflow could not start", "stale": "GitHub gave it up"}
+
+
+def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[str, ...]]:
+    """Labels of self-hosted runners by the number of their GPUs, as `[self-hosted, linux, gpu-x8]`."""
+    return {size: ("self-hosted", "linux", f"gpu-x{size}") for size in sizes}
+
+
+@dataclass(frozen=True, slots=True)
+class ActionsSettings:
+    """What the workflow is given and how long we wait.
+
+    `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
+    verl-e2e that runs the job. A run that does not end within `force_after_s` of being asked to is forced.
+    `followed` says that other jobs of the workflow run follow the order's, as a report does. `attestation` says
+    whether a folder counts that nothing proves to be handed over by the workflow's second job, and `verify` gives what
+    an attestation says once it was verified, None where no verifier is installed.
+    """
+
+    branch: str
+    tool_repository: str
+    tool_sha: str
+    workflow: str = WORKFLOW
+    runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
+    # Runners for the jobs of forks; empty where they share the others.
+    fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    force_after_s: float = 300.0
+    followed: bool = False
+    attestation: Attestation = Attestation.PREFERRED
+    verify: Callable[[str], Attested] | None = None
+
+
+class GitHubActionsBackend:
+    """The self-hosted runners of the repository under test."""
+
+    def __init__(self, workflows: Workflows, settings: ActionsSettings, clock: Clock) -> None:
+        self._workflows = workflows
+        self._settings = settings
+        self._clock = clock
+        # When each run was first asked to end; where nobody remembers, when that was last put down.
+        self._asked: dict[int, datetime] = {}
+        self._given_up: set[int] = set()
+        # Why nothing proves who handed a folder over, by the run's key.
+        self._doubts: dict[str, str] = {}
+
+    def _refusals(self, doing: Doing) -> AbstractContextManager[None]:
+        return refusals(doing, self._settings.workflow, self._settings.branch)
+
+    def submit(self, run: Run) -> str:
+        """Dispatch the workflow once; the handle is the number of its run."""
+        inputs = order_inputs(run, self._settings)
+        with self._refusals(Doing.START):
+            known = self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
+            settings = self._settings
+            started = known or self._workflows.dispatch(
+                run.repository, settings.workflow, settings.branch, inputs, run.key
+            )
+        return str(started.id)
+
+    def find(self, run: Run) -> str:
+        """The number of the workflow run that shows the key, empty when none is listed."""
+        with self._refusals(Doing.LOOK):
+            found = self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
+        return str(found.id) if found is not None else ""
+
+    def end_doubles(self, run: Run) -> None:
+        """Cancel every other workflow run that shows the key, and take nothing from it."""
+        with self._refusals(Doing.LOOK):
+            found = self._workflows.found(run.repository, self._settings.workflow, run.key, self._settings.branch)
+            for one in found:
+                if str(one.id) != run.handle and not one.ended:
+                    self._workflows.cancel(run.repository, one.id)
+
+    def poll(self, run: Run) -> Progress:
+        """Where GitHub says that the run stands; gives up one that no runner takes."""
+        with self._refusals(Doing.LOOK):
+            found = self._found(run)
+            if found is None:
+                return self._unknown(run)
+            found = self._as_its_job(run, found)
+            if found.ended:
+                return self._ended(run, found)
+            self._hurry(run, found)
+            return self._going(run, found)
+
+    def cancel(self, run: Run) -> None:
+        """Ask the workflow run to end; one that does not is forced when `poll` comes by later."""
+        with self._refusals(Doing.LOOK):
+            found = self._found(run)
+            if found is not None and not found.ended:
+                self._asked.setdefault(found.id, self._clock.now())
+                self._workflows.cancel(run.repository, found.id)
+
+    def log(self, run: Run) -> Iterator[bytes]:
+        """GitHub's log of the job, which is there when the job has ended; nothing before."""
+        with self._refusals(Doing.LOOK):
+            found = self._found(run)
+            rows = self._workflows.jobs(run.repository, found.id) if found else ()
+            jobs = _of_order(rows, run) or rows
+            if jobs:
+                yield from self._workflows.log(run.repository, jobs[-1].id, limit=_LOG_BYTES)
+
+    def artifacts(self, run: Run, into: Path) -> bool:
+        """Unpack the run folder that the workflow uploaded into the new folder `into`; false when there is none."""
+        if into.exists():
+            return True
+        with self._refusals(Doing.BRING):
+            artifact = self._artifact(run)
+            if artifact is None:
+                return False
+            if artifact.size > CAPS.total_bytes:
+                what = f"the artifact {artifact.name} has {artifact.size:,} bytes, and {CAPS.total_bytes:,} are taken"
+                raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
+            doubt = self._doubts[run.key] = self._doubt(run, artifact)
+            if doubt and self._settings.attestation is Attestation.REQUIRED:
+                raise BackendError(doubt, final=True)
+            self._workflows.fetch(run.repository, artifact, into, limit=CAPS.total_bytes)
+        return True
+
+    def unattested(self, run: Run) -> str:
+        """Why nothing proves that the workflow's second job handed the folder over, empty when an attestation does."""
+        if run.key not in self._doubts:
+            with self._refusals(Doing.BRING):
+                artifact = self._artifact(run)
+                self._doubts[run.key] = self._doubt(run, artifact) if artifact else ""
+        return self._doubts[run.key]
+
+    def _artifact(self, run: Run) -> Artifact | None:
+        """The newest run folder that the workflow run left, None when it left none."""
+        number = self._number(run)
+        left = self._workflows.artifacts(run.repository, number) if number else ()
+        ours = [artifact for artifact in left if artifact.name == artifact_name(run.key) and not artifact.expired]
+        return max(ours, key=lambda artifact: artifact.id, default=None)
+
+    def _doubt(self, run: Run, artifact: Artifact) -> str:
+        found, reason = self._found(run), "GitHub keeps no attestation of it"
+        if self._settings.verify is None:
+            reason = "verl-e2e is installed without the extra `attestation`"
+        elif not artifact.sha256 or found is None:
+            reason = "GitHub does not tell its digest"
+        else:
+            asked = self._handover(run, found, artifact)
+            for objection in self._objections(run, artifact, asked, self._settings.verify):
+                if not objection:
+                    return ""
+                reason = objection
+        what = f"nothing proves that the job {ATTEST} of {self._settings.workflow} handed over the run folder: {reason}"
+        return f"{what}; copy this version's workflow, and see docs/security.md#who-hands-a-run-folder-over"
+
+    def _objections(
+        self, run: Run, artifact: Artifact, asked: Handover, verify: Callable[[str], Attested]
+    ) -> Iterator[str]:
+        """What speaks against each attestation of the artifact, empty for one that vouches for it."""
+        try:
+            bundles = self._workflows.attestations(run.repository, artifact.sha256)
+        except ForgeError as error:
+            if error.passing:
+                raise
+            yield str(error)
+            return
+        for bundle in bundles:
+            try:
+                yield why_not(verify(bundle), asked)
+            except UnprovenError as error:
+                yield f"its attestation cannot be verified: {error}"
+
+    def _handover(self, run: Run, found: WorkflowRun, artifact: Artifact) -> Handover:
+        repository, (web, _, _) = found.url.partition("/actions/runs/")[0], found.url.partition(f"/{run.repository}/")
+        settings = self._settings
+        ours = f"{repository}/.github/workflows/{settings.workflow}@refs/heads/{settings.branch}"
+        called = f"{web}/{settings.tool_repository}/.github/workflows/{WORKFLOW}@{settings.tool_sha}"
+        return Handover(
+            digest=artifact.sha256,
+            repository=repository,
+            workflow=ours,
+            # The job may lie in the dispatched workflow itself, or in ours that it calls at the pinned commit.
+            signers=(ours, called),
+            commit=found.head_sha,
+            run=f"{found.url}/attempts/{found.attempt}",
+        )
+
+    def _number(self, run: Run) -> int:
+        """The workflow run's number, 0 when there is none."""
+        found = None if run.handle.isdigit() else self._found(run)
+        return int(run.handle) if run.handle.isdigit() else found.id if found else 0
+
+    def _found(self, run: Run) -> WorkflowRun | None:
+        if run.handle.isdigit():
+            return self._workflows.run(run.repository, int(run.handle))
+        return self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
+
+    def _as_its_job(self, run: Run, found: WorkflowRun) -> WorkflowRun:
+        """The workflow run, ended as soon as the order's job has: what follows may look from inside, or be dropped."""
+        open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
+        rows = self._workflows.jobs(run.repository, found.id) if open_or_dropped else ()
+        own = _of_order(rows, run)
+        if not own or any(job.status != "completed" for job in (*own, *_named(rows, ATTEST))):
+            return found
+        return replace(found, status="completed", conclusion=own[-1].conclusion)
+
+    def _took(self, run: Run, found: WorkflowRun) -> Took:
+        """What GitHub tells of the order's job; well ended is what no job of ours, nor the whole, ended otherwise."""
+        rows = self._workflows.jobs(run.repository, found.id)
+        own = _of_order(rows, run) or rows
+        handed = [job for job in _named(rows, ATTEST) if job.conclusion != "skipped"]
+        ends = [job.conclusion for job in (*own, *handed)]
+        # What follows the order's job in its workflow is still under way where it looks from inside.
+        ends += [found.conclusion] if not self._settings.followed else []
+        starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
+        return Took(
+            who=f"GitHub's job {run.job_id}",
+            started=min(starts, default=None),
+            ended=max(stops, default=None),
+            succeeded=all(end == "success" for end in ends),
+            conclusion=next((end for end in ends if end != "success"), "success"),
+        )
+
+    def _unknown(self, run: Run) -> Progress:
+        if run.state is RunState.CANCELLING:
+            return Progress(RunState.CANCELLED, "GitHub knows no such run any more")
+        what = f"GitHub knows no run of {self._settings.workflow} for it any more"
+        return Progress(RunState.LOST, f"{what}; run the job again")
+
+    def _ended(self, run: Run, found: WorkflowRun) -> Progress:
+        if found.conclusion != "cancelled":
+            title = _TITLES.get(found.conclusion)
+            if title is None:
+                return Progress(RunState.FINISHED, "", found.url, self._took(run, found))
+            mend = "look at its page, mend the workflow with `verl-e2e doctor`, and run the job again"
+            return Progress(RunState.LOST, f"{title}; {mend}", found.url)
+        if run.state is RunState.CANCELLING and found.id not in self._given_up:
+            return Progress(RunState.CANCELLED, "it was cancelled", found.url)
+        if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
+            return Progress(RunState.LOST, self._no_runner(run), found.url)
+        return Progress(RunState.CANCELLED, "somebody cancelled it on GitHub", found.url)
+
+    def _going(self, run: Run, found: WorkflowRun) -> Progress:
+        if run.state is RunState.CANCELLING:
+            return Progress(RunState.CANCELLING, "GitHub is ending it", found.url)
+        if found.id in self._given_up:
+            return Progress(RunState.CANCELLING, self._no_runner(run), found.url)
+        if found.status == "in_progress":
+            return Progress(RunState.RUNNING, "it runs on a GPU host", found.url)
+        if found.status == "waiting":
+            return Progress(RunState.SUBMITTED, "it waits for an approval on GitHub", found.url)
+        return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)
+
+    def _hurry(self, run: Run, found: WorkflowRun) -> None:
+        """End a run that waits for a runner past the deadline, and force one that was asked to end and did not."""
+        now = self._clock.now()
+        if run.state is RunState.CANCELLING:
+            self._asked.setdefault(found.id, run.updated)
+        elif found.status != "in_progress" and self._overdue(run, found) and found.id not in self._asked:
+            self._asked[found.id] = now
+            self._given_up.add(found.id)
+            self._workflows.cancel(run.repository, found.id)
+        asked = self._asked.get(found.id)
+        if asked is not None and now - asked >= timedelta(seconds=self._settings.force_after_s):
+            self._workflows.cancel(run.repository, found.id, force=True)
+
+    def _overdue(self, run: Run, found: WorkflowRun) -> bool:
+        since = found.created or run.created
+        return self._clock.now() - since >= timedelta(seconds=run.queue_deadline_s)
+
+    def _taken(self, run: Run, found: WorkflowRun) -> bool:
+        rows = self._workflows.jobs(run.repository, found.id)
+        return any(job.runner for job in _of_order(rows, run) or rows)
+
+    def _no_runner(self, run: Run) -> str:
+        labels = _words(self._labels(run))
+        what = f"no runner with {labels} took the job within {run.queue_deadline_s // 60} minutes"
+        return f"{what}; start one with these labels (`verl-e2e doctor` lists those that answer), and run the job again"
+
+    def _labels(self, run: Run) -> tuple[str, ...]:
+        return labels_for(run.job.gpu_count, _pool(run, self._settings)) if run.job else ()
+
+
+def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
+    """The jobs of a workflow run that have the order's name, also where another workflow calls the one that runs it."""
+    return _named(rows, run.job_id)
+
+
+def _named(rows: tuple[WorkflowJob, ...], name: str) -> tuple[WorkflowJob, ...]:
+    return tuple(job for job in rows if job.name == name or job.name.endswith(f" / {name}"))
+
+
+def artifact_name(key: str) -> str:
+    """The name under which the workflow uploads the folder of a run."""
+    return f"verl-e2e-{key}"
+
+
+def labels_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> tuple[str, ...]:
+    """The labels of the smallest runner with enough GPUs; BackendError when none is large enough."""
+    sizes = sorted(size for size in runners if size >= gpu_count)
+    if not sizes:
+        most = max(runners, default=0)
+        what = f"the job needs {gpu_count} GPUs, and the largest runner that is named has {most}"
+        raise BackendError(f"{what}; name the labels of a larger one", final=True)
+    return runners[sizes[0]]
+
+
+def _pool(run: Run, settings: ActionsSettings) -> Mapping[int, tuple[str, ...]]:
+    """The runners that may take a run: a fork's has a pool of its own where one is named."""
+    return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
+
+
+def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
+    """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
+    job = run.job
+    if job is None:
+        raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
+    image = job.site.image
+    if not image:
+        mend = "set `image` in the policy or in the site profile"
+        raise BackendError(f"no container image is named for {job.id}; {mend}", final=True)
+    inputs = {
+        "key": run.key,
+        "job_id": run.job_id,
+        "job": pack(job, run.merge_base, run.nonce),
+        "pull": "" if run.number is None else str(run.number),
+        "head_sha": run.head_sha,
+        "labels": "[" + ",".join(f'"{label}"' for label in labels_for(job.gpu_count, _pool(run, settings))) + "]",
+        "image": image,
+        "timeout_minutes": str(_minutes(job)),
+        "tool_repository": settings.tool_repository,
+        "tool_sha": settings.tool_sha,
+    }
+    try:
+        check_inputs(inputs)
+    except OrderError as error:
+        raise BackendError(str(error), final=True) from None
+    return inputs
+
+
+def _minutes(job: Job) -> int:
+    return (_RUNS * job.time_limit_s + job.bridge_tests_limit_s + _AROUND_S) // 60
+
+
+def _words(labels: tuple[str, ...]) -> str:
+    return "the labels " + ", ".join(labels) if labels else "the labels of the job"

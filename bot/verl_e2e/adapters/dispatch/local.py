@@ -1,0 +1,84 @@
+"""Run jobs on this machine: `verl-e2e run` as a subprocess, its progress passed through to stderr."""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from verl_e2e.adapters.dispatch import COMMAND
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import EVENTS_FILE
+from verl_e2e.ports import DispatchError
+
+
+class RunnerError(DispatchError):
+    """The runner could not even begin; it has said why."""
+
+
+@dataclass(slots=True)
+class _Received:
+    """The signals that came, each handed to the runner once it is there."""
+
+    numbers: list[int] = field(default_factory=list)
+    runner: subprocess.Popen[bytes] | None = None
+
+    def take(self, number: int, _: FrameType | None) -> None:
+        self.numbers.append(number)
+        if self.runner is not None:
+            self.runner.send_signal(number)
+
+    def hand_to(self, runner: subprocess.Popen[bytes]) -> None:
+        self.runner = runner
+        for number in tuple(self.numbers):
+            runner.send_signal(number)
+
+
+@contextmanager
+def _held_signals() -> Iterator[_Received]:
+    received = _Received()
+    numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    before = {number: signal.signal(number, received.take) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class LocalDispatcher:
+    """Runs one job after the other here. `work` keeps private worktrees and caches between runs, None for none."""
+
+    def __init__(self, work: Path | None = None) -> None:
+        self._work = work
+
+    def run(self, job: Job, out: Path) -> int:
+        """Run a job to its end; the run folder is `out`, the job's file lies beside it. Returns the exit code.
+
+        An interruption is handed to the runner, which ends its run and leaves a whole folder; only then
+        KeyboardInterrupt is raised. RunnerError when the runner left no folder.
+        """
+        command = self._command(job, out)
+        with _held_signals() as received:
+            # In a group of its own: the terminal's Ctrl-C would reach it twice, and the second one means hurry.
+            runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
+            received.hand_to(runner)
+            code = runner.wait()
+        if received.numbers:
+            raise KeyboardInterrupt
+        if not (out / EVENTS_FILE).exists():
+            raise RunnerError(f"{out}: the runner left no folder (exit code {code}); its own message stands above")
+        return code
+
+    def _command(self, job: Job, out: Path) -> list[str]:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        file = out.with_name(f"{out.name}.job.json")
+        file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        work = ["--work", str(self._work)] if self._work else []
+        return [*COMMAND, "run", "--job", str(file), "--out", str(out), *work]

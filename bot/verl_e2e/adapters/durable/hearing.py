@@ -1,0 +1,133 @@
+"""Hear deliveries: each by itself, so that one that waits for GitHub holds up no other."""
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from verl_e2e.adapters.durable.failures import problem, retry_at, tell
+from verl_e2e.adapters.durable.lanes import Lanes
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.messages import PEOPLE
+from verl_e2e.ports import Deliveries, UnreadableDeliveryError
+
+# What needs no answer of GitHub has threads of its own; of the others each lane has a share, and people most.
+_QUICK_THREADS, _THREADS, _PEOPLE_AT_ONCE, _OTHERS_AT_ONCE = 2, 16, 8, 3
+_BATCH = 64
+# Deliveries that are at hand at once, with their bodies; the others wait in the table.
+_MOST_HELD, _MOST_HELD_BYTES = 2_000, 64 * 1024 * 1024
+# With the waits of `retry_at` about 3 days, as long as GitHub would deliver it again.
+_ATTEMPTS = 300
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of some deliveries."""
+
+    count: int
+    """How many they were."""
+    targets: Collection[str]
+    """What is to be looked at because of them."""
+    urgent: Collection[str]
+    """Those that somebody with a role asked about."""
+
+
+class Hearing:
+    """Takes deliveries from the table, has them heard, and keeps what came of them; `round` is called by one thread.
+
+    `hear` gives the targets of a delivery, `lane_of` what it may wait for: see `verl_e2e.core.pulls.messages.hearing_lane`.
+    """
+
+    def __init__(
+        self,
+        hear: Callable[[Received], Collection[str]],
+        lane_of: Callable[[Received], str],
+        deliveries: Deliveries,
+        now: Callable[[], datetime],
+        wake: Callable[[], None],
+    ) -> None:
+        self._hear, self._lane_of, self._deliveries, self._now = hear, lane_of, deliveries, now
+        self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "hear", wake)
+        self._asking = Lanes(_THREADS, _at_once, "ask", wake)
+        self._lock = threading.Lock()
+        self._held: dict[str, int] = {}
+        self._ended: dict[str, tuple[str, Collection[str] | None]] = {}
+
+    def round(self) -> tuple["Heard", bool]:
+        """Begin what can be begun and keep what has ended; gives that, and whether more wait in the table."""
+        heard = self._keep()
+        return heard, self._take()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._quick.stop()
+        self._asking.stop()
+
+    def _take(self) -> bool:
+        """Put more of the waiting deliveries into their lanes; whether there may be more."""
+        with self._lock:
+            held = tuple(self._held)
+            size = sum(self._held.values())
+        if len(held) >= _MOST_HELD or size >= _MOST_HELD_BYTES:
+            return False
+        batch = self._deliveries.waiting(self._now(), _BATCH, besides=held)
+        lanes = {delivery.id: (self._lane_of(delivery), delivery) for delivery in batch}
+        with self._lock:
+            self._held |= {key: len(delivery.body) for key, (_, delivery) in lanes.items()}
+        for key, (lane, delivery) in lanes.items():
+            (self._asking if lane else self._quick).put(key, lane, partial(self._work, delivery, lane))
+        return len(batch) == _BATCH
+
+    def _keep(self) -> "Heard":
+        """Keep what was heard, in one write; only then it may be taken from the table again."""
+        with self._lock:
+            ended = dict(self._ended)
+        heard = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]
+        if heard:
+            self._deliveries.heard(heard, self._now())
+        with self._lock:
+            for key in ended:
+                self._ended.pop(key)
+                self._held.pop(key, None)
+        by_people = (targets or () for lane, targets in ended.values() if lane.endswith(f":{PEOPLE}"))
+        everything = {target for _, targets in heard for target in targets}
+        return Heard(len(heard), everything, {target for targets in by_people for target in targets})
+
+    def _work(self, delivery: Received, lane: str) -> None:
+        targets: Collection[str] | None = None
+        try:
+            targets = self._heard(delivery)
+        finally:
+            with self._lock:
+                self._ended[delivery.id] = (lane, targets)
+
+    def _heard(self, delivery: Received) -> Collection[str] | None:
+        """The targets of a delivery, None when it could not be heard; that is written down."""
+        about = {"delivery": delivery.id, "event": delivery.event}
+        try:
+            return self._hear(delivery)
+        except UnreadableDeliveryError as error:
+            log.warning("delivery refused: %s", error, extra=about)
+            self._failed(delivery.id, str(error), None)
+        except Exception as error:
+            tell("delivery not heard", error, about)
+            given_up = delivery.attempts + 1 >= _ATTEMPTS
+            self._failed(
+                delivery.id, problem(error), None if given_up else retry_at(self._now(), delivery.attempts, error)
+            )
+        return None
+
+    def _failed(self, delivery_id: str, what: str, again_at: datetime | None) -> None:
+        try:
+            self._deliveries.failed(delivery_id, what, again_at)
+        except Exception as error:
+            # The database went away meanwhile: the delivery still waits there.
+            tell("not kept that a delivery was not heard", error, {"delivery": delivery_id})
+
+
+def _at_once(lane: str) -> int:
+    return _PEOPLE_AT_ONCE if lane.endswith(f":{PEOPLE}") else _OTHERS_AT_ONCE

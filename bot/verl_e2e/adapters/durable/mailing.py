@@ -1,0 +1,56 @@
+"""Write what waits in the outbox: one message of a lane at a time, and nothing that gates waits for it."""
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from verl_e2e.adapters.durable.failures import problem, retry_at, tell
+from verl_e2e.adapters.durable.lanes import Lanes
+from verl_e2e.core.pulls.messages import Letter, Message
+from verl_e2e.ports import ForgeError, Outbox
+
+_THREADS, _BATCH = 6, 32
+# With the waits of `retry_at` about a day; nobody waits longer for an answer.
+_ATTEMPTS = 100
+
+log = logging.getLogger(__name__)
+
+
+class Mailing:
+    """Takes messages from the outbox and has them written; `round` is called by one thread."""
+
+    def __init__(
+        self, write: Callable[[Message], None], outbox: Outbox, now: Callable[[], datetime], wake: Callable[[], None]
+    ) -> None:
+        self._write, self._outbox, self._now = write, outbox, now
+        self._lanes = Lanes(_THREADS, lambda _: 1, "mail", wake)
+
+    def round(self) -> None:
+        """Begin what can be begun."""
+        for letter in self._outbox.due(self._now(), _BATCH, besides=self._lanes.filled(_BATCH // 2)):
+            self._lanes.put(str(letter.number), letter.message.lane, partial(self._work, letter))
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._lanes.stop()
+
+    def _work(self, letter: Letter) -> None:
+        try:
+            self._try(letter)
+        except Exception as error:
+            # The database went away: the message still waits there, and writing it again changes nothing.
+            tell("not kept what came of a message", error, {})
+
+    def _try(self, letter: Letter) -> None:
+        about = {"subject": letter.message.subject, "repository": letter.message.repository}
+        try:
+            self._write(letter.message)
+        except Exception as error:
+            tell("message not written", error, about)
+            refused = isinstance(error, ForgeError) and not error.passing
+            given_up = refused or letter.attempts + 1 >= _ATTEMPTS
+            again_at = None if given_up else retry_at(self._now(), letter.attempts, error)
+            self._outbox.failed(letter.number, problem(error), again_at)
+        else:
+            self._outbox.written(letter.number)

@@ -1,0 +1,1 @@
+"""Files on this machine: run folders, logs, kept baselines, caches."""

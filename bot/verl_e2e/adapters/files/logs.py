@@ -1,0 +1,236 @@
+"""Console logs on disk: plain, gzip, xz or Zstandard, told apart by their first bytes, read in bounded memory.
+
+A compressed log whose end is missing is read as far as it goes, and says so; a file that is not text is named.
+
+Zstandard comes from `backports.zstd`, the backport of Python 3.14's own `compression.zstd`: one interface on
+every version, and nothing to install from 3.14 on.
+"""
+
+import lzma
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol, Self
+
+from verl_e2e.core.log.content import SNIFFED, foreign
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+CHUNK: Final = 1 << 20
+STDIN: Final = "-"
+# What a decoder may take for its window; the largest preset of each program stays below it.
+MEMORY_LIMIT: Final = 96 * 1024 * 1024
+_ZSTD_WINDOW_LOG: Final = 26
+_SKIPPABLE: Final = frozenset(bytes([0x50 + low]) + b"\x2a\x4d\x18" for low in range(16))
+_PADDING: Final = b"\x00"
+
+
+class LogError(Exception):
+    """A log that cannot be read: the user's mistake or a broken copy, with the mend in the last sentence."""
+
+    user_mistake = True
+
+    def __init__(self, file: str, problem: str, mend: str) -> None:
+        super().__init__(f"{file}: {problem}. {mend}")
+        self.file = file
+        self.problem = problem
+        self.mend = mend
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """How much of a log is read before it is given up."""
+
+    total_bytes: int = 1 << 30
+    """Bytes after decompression."""
+    lines: int = 20_000_000
+    """Line ends."""
+    seconds: float = 120.0
+    """From the first byte to the last, with what the reader does in between."""
+
+
+class _Decoder(Protocol):
+    """What `lzma` and `zstd` decompressors share."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's decompressor with the interface of the others."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(wbits=31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
+
+
+class LogStream(Iterator[bytes]):
+    """The bytes of one log, decompressed, at most `CHUNK` at a time."""
+
+    def __init__(self, name: str, bounds: LogBounds | None = None) -> None:
+        self.truncated = False
+        """Whether the compressed data ends before its end mark; known once every block was read."""
+        self._name = name
+        self._blocks = self._checked(self._read())
+        if bounds is not None:
+            self._blocks = _within(name, self._blocks, bounds)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._blocks)
+
+    def _read(self) -> Iterator[bytes]:
+        with ExitStack() as stack:
+            raw = _standard_input() if self._name == STDIN else stack.enter_context(_open(self._name))
+            pieces = _pieces(self._name, raw)
+            head = next(pieces, b"")
+            if len(head) < 4:
+                head += next(pieces, b"")
+            make = _decoder_for(head)
+            if make is None:
+                yield from (piece for piece in (head,) if piece)
+                yield from pieces
+            else:
+                yield from self._decoded(make, head, pieces)
+
+    def _checked(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """The blocks, once the first bytes were seen to be no other kind of file."""
+        head = b""
+        while len(head) < SNIFFED and (block := next(blocks, b"")):
+            head += block
+        if found := foreign(head):
+            raise LogError(self._name, f"this is {found.name}, not a console log", found.hint)
+        yield from (head[at : at + CHUNK] for at in range(0, len(head), CHUNK))
+        yield from blocks
+
+    def _decoded(self, make: Callable[[], _Decoder], head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        decoder, data = make(), head
+        try:
+            while True:
+                out = decoder.decompress(data, CHUNK)
+                data = b""
+                if out:
+                    yield out
+                if decoder.eof:
+                    data = _next_member(decoder, pieces)
+                    if not data:
+                        return
+                    decoder = make()
+                elif decoder.needs_input:
+                    data = next(pieces, b"")
+                    if not data:
+                        self.truncated = True
+                        return
+        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
+            problem = f"its compressed data is broken ({error})"
+            raise LogError(self._name, problem, "Copy or compress the log again.") from error
+
+
+def open_log(file: str | Path) -> LogStream:
+    """The log's bytes, decompressed, at most `CHUNK` at a time; `-` is the standard input.
+
+    A compressed log whose end is missing gives what can be decoded, and `truncated` is true afterwards: a run that
+    crashed leaves such a log. Anything else that is wrong with it, or a file that is not text, raises `LogError`.
+    """
+    return LogStream(str(file))
+
+
+def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
+    """`open_log` within bounds: `LogError` as soon as one is passed, for whoever packs a log decides how long it is."""
+    return LogStream(str(file), bounds)
+
+
+def _within(name: str, blocks: Iterator[bytes], bounds: LogBounds) -> Iterator[bytes]:
+    ends, size, lines = time.monotonic() + bounds.seconds, 0, 0
+    for block in blocks:
+        size += len(block)
+        lines += block.count(b"\n")
+        if size > bounds.total_bytes:
+            raise _beyond(name, f"more than {bounds.total_bytes >> 20:,} MiB unpacked")
+        if lines > bounds.lines:
+            raise _beyond(name, f"more than {bounds.lines:,} lines")
+        if time.monotonic() > ends:
+            raise _beyond(name, f"more than {bounds.seconds:g} s of work")
+        yield block
+
+
+def _beyond(name: str, what: str) -> LogError:
+    return LogError(name, f"it is too long to be judged: {what}", "Have the run print less.")
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise LogError(STDIN, "the standard input is closed", "Pipe a log into it, or name a file.")
+    return sys.stdin.buffer
+
+
+def _open(name: str) -> BinaryIO:
+    try:
+        return Path(name).open("rb")
+    except FileNotFoundError as error:
+        raise LogError(name, "there is no such file", "Check the path.") from error
+    except IsADirectoryError as error:
+        raise LogError(name, "this is a folder", "Give the log itself; `verl-e2e judge` takes a folder.") from error
+    except (OSError, ValueError) as error:
+        raise LogError(name, f"the file cannot be opened ({error})", "Check path and permissions.") from error
+
+
+def _pieces(name: str, raw: BinaryIO) -> Iterator[bytes]:
+    while True:
+        try:
+            piece = raw.read(CHUNK)
+        except OSError as error:
+            raise LogError(name, f"the file cannot be read ({error})", "Copy it to a healthy disk.") from error
+        if not piece:
+            return
+        yield piece
+
+
+def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
+    if head.startswith(b"\x1f\x8b"):
+        return _Gzip
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return lambda: lzma.LZMADecompressor(memlimit=MEMORY_LIMIT)
+    if head.startswith(b"\x28\xb5\x2f\xfd") or head[:4] in _SKIPPABLE:
+        limit = {int(zstd.DecompressionParameter.window_log_max): _ZSTD_WINDOW_LOG}
+        return lambda: zstd.ZstdDecompressor(options=limit)
+    return None
+
+
+def _next_member(decoder: _Decoder, pieces: Iterator[bytes]) -> bytes:
+    """The bytes after the end of one compressed member, without padding; empty when there are none."""
+    data = decoder.unused_data.lstrip(_PADDING)
+    while not data:
+        piece = next(pieces, None)
+        if piece is None:
+            return b""
+        data = piece.lstrip(_PADDING)
+    return data

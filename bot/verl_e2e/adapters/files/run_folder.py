@@ -1,0 +1,261 @@
+"""Run folders on disk: parsed into a `Record`, and the judgement written beside it.
+
+Everything in a folder is untrusted: sizes are capped, unknown shapes are reported as missing, nothing is executed.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from stat import S_ISREG
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
+from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import (
+    CHECK_FILE,
+    CONFIG_FILE,
+    ENVIRONMENT_FILE,
+    EVENTS_FILE,
+    IMPORTS_FILE,
+    JOB_FILE,
+    JUNIT_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PLAN_FILE,
+    CheckNotes,
+    Environment,
+    Event,
+    ImportLine,
+    Record,
+)
+from verl_e2e.core.model.related import RELATED_FILE, Related
+from verl_e2e.core.model.stages import Stage
+
+MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
+MAX_ROWS = 200_000
+# The values of one document; 16 MiB of `{}` would be five million.
+MAX_VALUES = 250_000
+_MOST_MISTAKES = 1_000
+# A folder written by hand may hold the log in another form.
+LOG_NAMES = (LOG_FILE, "log.txt", "log.txt.xz", "log.txt.gz")
+LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class FolderError(Exception):
+    """A folder that cannot be read at all; the text says which and what to do. The user's mistake."""
+
+    user_mistake = True
+
+
+def find_jobs(folder: Path) -> tuple[Path, ...]:
+    """The run folders in `folder`: itself, or those below its `jobs/`, in name order; none when none was planned.
+
+    Raises FolderError for a folder that holds neither a run nor a plan, so that nothing is judged or written there.
+    """
+    if not folder.is_dir():
+        raise FolderError(f"{folder}: not a folder; give the --out folder of `verl-e2e run` or `verl-e2e check`")
+    planned = (folder / PLAN_FILE).exists()
+    jobs = folder / "jobs"
+    if jobs.is_dir():
+        found = tuple(sorted(path for path in jobs.iterdir() if path.is_dir()))
+        if not planned and not any(map(_holds_run, found)):
+            raise FolderError(f"{jobs}: no run folder in it; run `verl-e2e check` or `verl-e2e run` first")
+        return found
+    if _holds_run(folder):
+        return (folder,)
+    if planned:
+        return ()
+    log = find_log(folder)
+    fix = f"for a bare log: verl-e2e triage {log}" if log else "give the --out folder of `verl-e2e run` or of a check"
+    raise FolderError(f"{folder}: no run in this folder, neither {JOB_FILE} nor {EVENTS_FILE} is there; {fix}")
+
+
+def _holds_run(folder: Path) -> bool:
+    """Whether the runner wrote here: it leaves the job and the first event before anything else."""
+    return (folder / JOB_FILE).exists() or (folder / EVENTS_FILE).exists()
+
+
+def find_log(folder: Path) -> Path | None:
+    """The console log of a run folder, else the only file that looks like one; None when there is none."""
+    named = next((folder / name for name in LOG_NAMES if (folder / name).is_file()), None)
+    if named or not folder.is_dir():
+        return named
+    others = [path for path in folder.iterdir() if path.is_file() and path.name.endswith(LOG_SUFFIXES)]
+    return others[0] if len(others) == 1 else None
+
+
+def planned_jobs(folder: Path) -> dict[str, Level]:
+    """The jobs of the folder's `plan.json` by id, empty when there is none; FolderError when it cannot be read."""
+    path = folder / PLAN_FILE
+    if not path.exists():
+        return {}
+    missing: list[str] = []
+    raw = _read(path, missing)
+    try:
+        document = json.loads(raw or b"")
+        return {str(job["id"]): Level(job["level"]) for job in document["jobs"]}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        problem = missing[0] if missing else f"{path}: not a plan ({error})"
+        raise FolderError(f"{problem}; make it again with `verl-e2e check`") from None
+
+
+def check_notes(folder: Path) -> CheckNotes:
+    """The folder's `check.json`, empty when there is none; one that cannot be read is a remark of its own."""
+    path = folder / CHECK_FILE
+    if not path.exists():
+        return CheckNotes()
+    missing: list[str] = []
+    notes = _document(path, CheckNotes, missing)
+    return notes if notes else CheckNotes(remarks=tuple(f"{problem}." for problem in missing))
+
+
+def stage_times(folder: Path) -> dict[Stage, float]:
+    """Seconds since the start of a run at which its last phase first entered each stage; empty without events."""
+    times: dict[Stage, float] = {}
+    for event in _rows(folder / EVENTS_FILE, Event, []):
+        if event.kind == "phase" and event.data.get("name") == "run" and event.data.get("state") == "begin":
+            times.clear()
+        name = event.data.get("stage")
+        if event.kind == "stage" and name in [str(stage) for stage in Stage]:
+            times.setdefault(Stage(str(name)), event.t_s)
+    return times
+
+
+def read_record(folder: Path) -> Record:
+    """Parse a run folder; what is missing or unreadable is named in `missing` and never raises."""
+    missing: list[str] = []
+    job = _document(folder / JOB_FILE, Job, missing)
+    environment = _document(folder / ENVIRONMENT_FILE, Environment, missing)
+    events = tuple(_rows(folder / EVENTS_FILE, Event, missing))
+    imports = tuple(_rows(folder / IMPORTS_FILE, ImportLine, missing))
+    tests = _tests(folder / JUNIT_FILE, missing)
+    listed = folder / CHECKPOINTS_FILE
+    checkpoints = _document(listed, Checkpoints, missing) if listed.exists() else None
+    beside = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
+    log = find_log(folder)
+    missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
+    missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
+    if log is None:
+        missing.append(f"{LOG_FILE}: not there")
+    if tests is None and job is not None and job.require_bridge_checks and not (folder / JUNIT_FILE).exists():
+        missing.append(f"{JUNIT_FILE}: not there")
+    return Record(
+        job=job,
+        environment=environment,
+        events=events,
+        imports=imports,
+        tests=tests.tests if tests else None,
+        tests_commit=tests.commit if tests else "",
+        related=beside.runs if beside else (),
+        related_not_run=beside.not_run if beside else {},
+        checkpoints=checkpoints,
+        missing=tuple(missing),
+        log=log.name if log else LOG_FILE,
+    )
+
+
+def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | None:
+    raw = _read(path, missing)
+    if raw is None:
+        return None
+    if sum(map(raw.count, (b",", b"{", b"["))) > MAX_VALUES:
+        missing.append(f"{path.name}: more than {MAX_VALUES:,} values")
+        return None
+    try:
+        return model.model_validate_json(raw)
+    except ValidationError as error:
+        if error.error_count() > _MOST_MISTAKES:
+            # To list them would take many times the memory of the document.
+            missing.append(f"{path.name}: {error.error_count():,} mistakes in it")
+            return None
+        first = error.errors(include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        missing.append(f"{path.name}: {where}: {first['msg']}")
+        return None
+
+
+def _read(path: Path, missing: list[str]) -> bytes | None:
+    try:
+        found = path.stat()
+        # A pipe or a device would be read for ever.
+        if not S_ISREG(found.st_mode):
+            missing.append(f"{path.name}: not a regular file")
+            return None
+        if found.st_size > MAX_DOCUMENT_BYTES:
+            missing.append(f"{path.name}: larger than {MAX_DOCUMENT_BYTES:,} bytes")
+            return None
+        return path.read_bytes()
+    except FileNotFoundError:
+        missing.append(f"{path.name}: not there")
+    except OSError as error:
+        missing.append(f"{path.name}: {error.strerror}")
+    return None
+
+
+def _rows(path: Path, model: type[_Model], missing: list[str]) -> Iterator[_Model]:
+    """JSON lines; the first one that cannot be read, as a crash leaves it, ends the file and is named."""
+    raw = _read(path, missing)
+    lines = (raw or b"").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if number > MAX_ROWS:
+            missing.append(f"{path.name}: more than {MAX_ROWS:,} lines")
+            return
+        try:
+            yield model.model_validate_json(line)
+        except ValidationError:
+            missing.append(f"{path.name}: line {number} cannot be read")
+            return
+
+
+def _unreadable(metrics: Path, config: Path) -> Iterator[str]:
+    """What is wrong with the two files that repeat the log: nothing is judged by them, but they must be whole."""
+    if metrics.is_file():
+        with metrics.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_DOCUMENT_BYTES), b""), start=1):
+                if not _is_object(line):
+                    yield f"{metrics.name}: line {number} cannot be read"
+                    break
+    problems: list[str] = []
+    raw = _read(config, problems) if config.is_file() else None
+    yield from problems
+    if raw is not None and not _is_object(raw):
+        yield f"{config.name}: not a JSON document"
+
+
+def _is_object(raw: bytes) -> bool:
+    try:
+        return isinstance(json.loads(raw), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _tests(path: Path, missing: list[str]) -> Junit | None:
+    if not path.exists():
+        return None
+    raw = _read(path, missing)
+    if raw is None:
+        return None
+    try:
+        return read_junit(raw)
+    except JunitError as error:
+        missing.append(f"{path.name}: not readable as JUnit ({error})")
+        return None
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the judgement's files, each one whole or not at all; FolderError when the folder cannot be written."""
+    for name, text in files.items():
+        temporary = folder / f".{name}.part"
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, folder / name)
+        except OSError as error:
+            raise FolderError(f"{folder / name}: cannot be written: {error.strerror}") from None

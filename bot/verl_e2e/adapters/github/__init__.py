@@ -1,0 +1,11 @@
+"""Everything that talks to GitHub's API, through PyGithub.
+
+    session         who we are (App, fixed token, nobody), one courier for each thread and repository
+    courier         one request: counted, paced, sent again only where that cannot do harm
+    retry           when a request is sent again and how long we wait; nobody else retries
+    tokens          installation tokens, narrowed to one repository and the permissions that we need
+    pulls, conversation, checks, people, workflows, administration      the ports
+    check_limits, downloads                                             what must hold before and after
+
+Errors: `verl_e2e.ports.ForgeError` and `verl_e2e.ports.UnknownPullError`, nothing else.
+"""

@@ -1,0 +1,140 @@
+"""How our App and a repository are set up: endpoints for which PyGithub has no method."""
+
+from datetime import datetime
+from urllib.parse import quote
+
+from verl_e2e.adapters.github.answers import (
+    DeliveryAnswer,
+    ProtectionAnswer,
+    RuleAnswer,
+    RunnerAnswer,
+    WorkflowAnswer,
+    read,
+)
+from verl_e2e.adapters.github.courier import next_page
+from verl_e2e.adapters.github.retry import RefusedError
+from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
+from verl_e2e.ports import ForgeError
+
+_MOST_PAGES = 100
+
+
+class GithubAdministration:
+    """How things are set up, as `verl_e2e.ports.Administration`. Deliveries and the installation need the App itself."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+
+    def installation(self, repository: str) -> Installation | None:
+        """Our App in the repository, None where it is not installed."""
+        if self._github.tokens is None:
+            raise ForgeError("Only the App itself can see how it is installed: set GITHUB_APP_ID and its private key")
+        found = self._github.tokens.installation(repository)
+        if found is None:
+            return None
+        return Installation(
+            id=found.id,
+            app_id=found.app_id,
+            app_slug=found.app_slug,
+            permissions=dict(found.permissions),
+            events=frozenset(found.events),
+            suspended=found.suspended_at is not None,
+        )
+
+    def branch_rules(self, repository: str, branch: str) -> BranchRules:
+        """What the branch asks for, by protection and rulesets together, as far as we may see."""
+        rules = self._rules(repository, branch)
+        asked = [
+            RequiredCheck(check.context, _app(check.integration_id), f"ruleset {rule.ruleset_id}")
+            for rule in rules
+            for check in rule.parameters.required_status_checks
+        ]
+        minutes = [rule.parameters.check_response_timeout_minutes for rule in rules if rule.type == "merge_queue"]
+        return BranchRules(
+            required=(*self._protected(repository, branch), *asked),
+            queue_minutes=min((found for found in minutes if found is not None), default=None),
+        )
+
+    def machines(self, repository: str) -> tuple[Machine, ...]:
+        """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
+        owner = repository.partition("/")[0]
+        listed = list(self._github.courier(repository).pages(f"/repos/{repository}/actions/runners", "runners"))
+        try:
+            listed += self._github.courier(f"{owner}/").pages(f"/orgs/{owner}/actions/runners", "runners")
+        except ForgeError as error:
+            # A person's repository, or an organisation that does not let us look.
+            if error.passing:
+                raise
+        return tuple(_as_machine(read(RunnerAnswer.model_validate, entry, "runners")) for entry in listed)
+
+    def workflow_state(self, repository: str, workflow: str) -> str:
+        """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
+        path = f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
+        try:
+            data = self._github.courier(repository).ask("GET", path)
+        except RefusedError as error:
+            if error.absent:
+                return ""
+            raise
+        return read(WorkflowAnswer.model_validate, data, workflow).state
+
+    def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
+        """Every attempt to deliver a webhook to our App since a time, newest first."""
+        courier = self._github.app()
+        kept: list[DeliveryAttempt] = []
+        path, cursor = "/app/hook/deliveries", {"per_page": 100}
+        for _ in range(_MOST_PAGES):
+            headers, data = courier.requestJsonAndCheck("GET", path, cursor)
+            page = [_as_attempt(read(DeliveryAnswer.model_validate, entry, "deliveries")) for entry in data or ()]
+            kept += [attempt for attempt in page if attempt.at >= since]
+            following = next_page(headers)
+            if not following or not page or page[-1].at < since:
+                return tuple(kept)
+            path, cursor = courier.path_of(following), {}
+        raise ForgeError(f"There are more than {_MOST_PAGES * 100:,} deliveries since {since:%Y-%m-%d %H:%M}")
+
+    def redeliver(self, delivery_id: int) -> None:
+        """Ask GitHub to deliver once more."""
+        self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
+
+    def _rules(self, repository: str, branch: str) -> list[RuleAnswer]:
+        listed = self._github.courier(repository).pages(f"/repos/{repository}/rules/branches/{quote(branch, safe='')}")
+        return [read(RuleAnswer.model_validate, entry, f"the rules of {branch}") for entry in listed]
+
+    def _protected(self, repository: str, branch: str) -> tuple[RequiredCheck, ...]:
+        path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
+        try:
+            data = self._github.courier(repository).ask("GET", path)
+        except RefusedError as error:
+            if error.absent:
+                return ()
+            raise
+        asked = read(ProtectionAnswer.model_validate, data, f"the protection of {branch}").required_status_checks
+        if asked is None:
+            return ()
+        bound = {check.context: _app(check.app_id) for check in asked.checks}
+        return tuple(
+            RequiredCheck(name, bound.get(name), "branch protection") for name in sorted({*bound, *asked.contexts})
+        )
+
+
+def _as_machine(found: RunnerAnswer) -> Machine:
+    labels = tuple(label.name for label in found.labels)
+    return Machine(found.name, found.status == "online", found.busy, labels, found.ephemeral)
+
+
+def _app(app_id: int | None) -> int | None:
+    return app_id if app_id is not None and app_id > 0 else None
+
+
+def _as_attempt(answer: DeliveryAnswer) -> DeliveryAttempt:
+    return DeliveryAttempt(
+        id=answer.id,
+        guid=answer.guid,
+        event=answer.event,
+        action=answer.action or "",
+        code=answer.status_code,
+        at=answer.delivered_at,
+        redelivery=answer.redelivery,
+    )

@@ -1,0 +1,330 @@
+"""What GitHub answers, read at the door: only the keys that we use, each of its type, the rest ignored."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from verl_e2e.ports import ForgeError
+
+T = TypeVar("T")
+
+
+class Answer(BaseModel):
+    """A part of an answer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Named(Answer):
+    """Something with a name."""
+
+    name: str
+
+
+class Repo(Answer):
+    """A repository."""
+
+    full_name: str
+
+
+class User(Answer):
+    """A person, or an App's own account (`type` is then Bot)."""
+
+    login: str
+    type: str = "User"
+
+
+class Side(Answer):
+    """The head or the base of a pull request; `repo` is None when a fork is gone."""
+
+    ref: str
+    sha: str
+    repo: Repo | None = None
+
+
+class PullAnswer(Answer):
+    """A pull request."""
+
+    number: int
+    state: str
+    title: str = ""
+    draft: bool = False
+    user: User | None = None
+    author_association: str = "NONE"
+    labels: tuple[Named, ...] = ()
+    changed_files: int = 0
+    head: Side
+    base: Side
+
+
+class ListedAnswer(Answer):
+    """A pull request in a list."""
+
+    number: int
+    head: Side
+    base: Side
+
+
+class FileAnswer(Answer):
+    """A changed file; `patch` is absent when it is binary or long."""
+
+    filename: str
+    status: str
+    sha: str | None = None
+    previous_filename: str | None = None
+    contents_url: str = ""
+    patch: str = ""
+
+
+class CommitAnswer(Answer):
+    """A commit."""
+
+    sha: str
+
+
+class PersonAnswer(Answer):
+    """Somebody whom a commit names; the login is empty where GitHub knows no account of that address."""
+
+    login: str = ""
+
+
+class ListedCommitAnswer(Answer):
+    """A commit of a pull request, with whom GitHub takes its addresses for."""
+
+    sha: str
+    author: PersonAnswer | None = None
+    committer: PersonAnswer | None = None
+
+
+class RefAnswer(Answer):
+    """A branch: the commit that it points at."""
+
+    target: CommitAnswer = Field(alias="object")
+
+
+class ComparisonAnswer(Answer):
+    """Two commits beside each other."""
+
+    merge_base_commit: CommitAnswer
+
+
+class ContentAnswer(Answer):
+    """A file's content; `encoding` is `none` when it is too long to stand here."""
+
+    type: str
+    sha: str = ""
+    encoding: str = ""
+    content: str = ""
+
+
+class BlobAnswer(Answer):
+    """A content by its id."""
+
+    encoding: str
+    content: str
+
+
+class AppAnswer(Answer):
+    """An App."""
+
+    id: int
+
+
+class CommentAnswer(Answer):
+    """A comment."""
+
+    id: int
+    body: str | None = ""
+    user: User | None = None
+    created_at: AwareDatetime
+    updated_at: AwareDatetime
+    performed_via_github_app: AppAnswer | None = None
+    minimized: dict[str, Any] | None = None
+
+
+class OutputAnswer(Answer):
+    """What a check run shows."""
+
+    title: str | None = None
+    summary: str | None = None
+    text: str | None = None
+    annotations_count: int = 0
+
+
+class CheckAnswer(Answer):
+    """A check run."""
+
+    id: int
+    name: str
+    head_sha: str
+    status: str
+    conclusion: str | None = None
+    details_url: str | None = None
+    external_id: str | None = None
+    output: OutputAnswer = Field(default_factory=OutputAnswer)
+    app: AppAnswer | None = None
+
+
+class IdAnswer(Answer):
+    """Something that was made."""
+
+    id: int
+
+
+class RoleAnswer(Answer):
+    """Somebody's role in a repository; servers that know no custom roles say only `permission`."""
+
+    role_name: str = ""
+    permission: str
+
+
+class MembershipAnswer(Answer):
+    """Somebody's place in a team."""
+
+    state: str
+
+
+class DispatchAnswer(Answer):
+    """The run that a dispatch started."""
+
+    workflow_run_id: int
+    html_url: str = ""
+
+
+class ActorAnswer(Answer):
+    """Who started something; an App is a `Bot`."""
+
+    login: str = ""
+    type: str = ""
+
+
+class WorkflowRunAnswer(Answer):
+    """A workflow run."""
+
+    id: int
+    status: str | None = None
+    conclusion: str | None = None
+    display_title: str = ""
+    html_url: str = ""
+    head_sha: str = ""
+    head_branch: str | None = None
+    actor: ActorAnswer | None = None
+    run_attempt: int = 1
+    created_at: AwareDatetime | None = None
+
+
+class WorkflowJobAnswer(Answer):
+    """A job of a workflow run."""
+
+    id: int
+    name: str
+    status: str
+    conclusion: str | None = None
+    runner_name: str | None = None
+    labels: tuple[str, ...] = ()
+    html_url: str | None = None
+    started_at: AwareDatetime | None = None
+    completed_at: AwareDatetime | None = None
+
+
+class ArtifactAnswer(Answer):
+    """What a workflow run left."""
+
+    id: int
+    name: str
+    size_in_bytes: int
+    expired: bool = False
+    digest: str | None = None
+
+
+class AttestationAnswer(Answer):
+    """An attestation of an artifact, as a Sigstore bundle."""
+
+    bundle: dict[str, Any] = Field(default_factory=dict)
+
+
+class WorkflowAnswer(Answer):
+    """A workflow file as GitHub knows it."""
+
+    state: str
+
+
+class LabelAnswer(Answer):
+    """A runner's label."""
+
+    name: str
+
+
+class RunnerAnswer(Answer):
+    """A self-hosted runner."""
+
+    name: str
+    status: str
+    busy: bool = False
+    labels: tuple[LabelAnswer, ...] = ()
+    ephemeral: bool | None = None
+
+
+class DeliveryAnswer(Answer):
+    """An attempt to deliver a webhook."""
+
+    id: int
+    guid: str
+    event: str
+    action: str | None = None
+    status_code: int = 0
+    delivered_at: AwareDatetime
+    redelivery: bool = False
+
+
+class ProtectedCheck(Answer):
+    """A check that branch protection asks for; any writer will do where `app_id` is None or negative."""
+
+    context: str
+    app_id: int | None = None
+
+
+class RequiredChecks(Answer):
+    """The checks that branch protection asks for."""
+
+    checks: tuple[ProtectedCheck, ...] = ()
+    contexts: tuple[str, ...] = ()
+
+
+class ProtectionAnswer(Answer):
+    """A branch's protection."""
+
+    required_status_checks: RequiredChecks | None = None
+
+
+class RuleCheck(Answer):
+    """A check that a ruleset asks for."""
+
+    context: str
+    integration_id: int | None = None
+
+
+class RuleParameters(Answer):
+    """What a rule says; each kind of rule has its own keys."""
+
+    required_status_checks: tuple[RuleCheck, ...] = ()
+    check_response_timeout_minutes: int | None = None
+
+
+class RuleAnswer(Answer):
+    """A rule that holds for a branch."""
+
+    type: str
+    ruleset_id: int = 0
+    parameters: RuleParameters = Field(default_factory=RuleParameters)
+
+
+def read(model: Callable[[Any], T], data: object, what: str) -> T:
+    """The model of an answer; ForgeError when GitHub answered something else."""
+    try:
+        return model(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ForgeError(f"GitHub answered {what} with something else: {place}: {first['msg']}") from error

@@ -1,0 +1,118 @@
+"""Check runs: made once, found again by our name for them, annotations appended once."""
+
+from typing import Any
+
+from verl_e2e.adapters.github.answers import CheckAnswer, IdAnswer, read
+from verl_e2e.adapters.github.check_limits import actions, batches, checked, output
+from verl_e2e.adapters.github.retry import once
+from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS, CheckRun
+
+
+class GithubChecks:
+    """Check runs, as `verl_e2e.ports.Checks`."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+
+    def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit, whoever wrote it; of several with one name and App the latest, oldest first."""
+        return self._list(repository, head_sha)
+
+    def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit that has a name, also those that a later one hides, oldest first."""
+        return self._list(repository, head_sha, name)
+
+    def write_check(self, repository: str, check: CheckRun) -> int:
+        """Create the check run (id 0) or update it, and give its id.
+
+        Annotations of an update are those wanted in all: what GitHub has of them already is not sent again.
+        """
+        checked(check)
+        if not check.id:
+            remote_id, known = self._create(repository, check)
+        else:
+            remote_id, known = self._update(repository, check.id, check)
+        self._annotate(repository, remote_id, check, known)
+        return remote_id
+
+    def _create(self, repository: str, check: CheckRun) -> tuple[int, int]:
+        """The new check run's id, and how many annotations it has."""
+        first = check.annotations[:MAX_ANNOTATIONS]
+
+        def write() -> tuple[int, int]:
+            body = {"head_sha": check.head_sha, **_fields(check), "output": output(check, first)}
+            data = self._github.courier(repository).ask("POST", f"/repos/{repository}/check-runs", body=body)
+            return read(IdAnswer.model_validate, data, f"the check run {check.name}").id, len(first)
+
+        def find() -> tuple[int, int] | None:
+            found = [run.id for run in self._list(repository, check.head_sha, check.name) if self._is_ours(run, check)]
+            # One of an earlier attempt may be it as well, so it is brought to what is wanted now.
+            return self._update(repository, max(found), check) if found else None
+
+        return once(write, find, patience=self._github.patience)
+
+    def _update(self, repository: str, check_id: int, check: CheckRun) -> tuple[int, int]:
+        self._edit(repository, check_id, check)
+        return check_id, self._annotated(repository, check_id) if check.annotations else 0
+
+    def _edit(self, repository: str, check_id: int, check: CheckRun) -> None:
+        self._send(repository, check_id, {**_fields(check), "output": output(check)})
+
+    def _annotate(self, repository: str, check_id: int, check: CheckRun, known: int) -> None:
+        for batch in batches(check.annotations[known:]):
+
+            def write(batch: tuple[Any, ...] = batch) -> bool:
+                self._send(repository, check_id, {"output": output(check, batch)})
+                return True
+
+            def find(wanted: int = known + len(batch)) -> bool | None:
+                return True if self._annotated(repository, check_id) >= wanted else None
+
+            once(write, find, patience=self._github.patience)
+            known += len(batch)
+
+    def _annotated(self, repository: str, check_id: int) -> int:
+        data = self._github.courier(repository).ask("GET", f"/repos/{repository}/check-runs/{check_id}")
+        return read(CheckAnswer.model_validate, data, "a check run").output.annotations_count
+
+    def _send(self, repository: str, check_id: int, body: dict[str, Any]) -> None:
+        self._github.courier(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
+
+    def _list(self, repository: str, head_sha: str, name: str = "") -> tuple[CheckRun, ...]:
+        wanted: dict[str, Any] = {"check_name": name, "filter": "all"} if name else {}
+        listed = self._github.courier(repository).pages(
+            f"/repos/{repository}/commits/{head_sha}/check-runs", "check_runs", **wanted
+        )
+        answers = [read(CheckAnswer.model_validate, entry, "check runs") for entry in listed]
+        return tuple(sorted((_as_check(answer) for answer in answers), key=lambda check: check.id))
+
+    def _is_ours(self, found: CheckRun, wanted: CheckRun) -> bool:
+        return (found.app_id, found.name, found.external_id) == (self._github.app_id, wanted.name, wanted.external_id)
+
+
+def _fields(check: CheckRun) -> dict[str, Any]:
+    """What is sent beside the output; buttons always, so that those of an earlier state go away."""
+    optional = {
+        "details_url": check.details_url,
+        "external_id": check.external_id,
+        "conclusion": check.conclusion,
+    }
+    known = {name: value for name, value in optional.items() if value}
+    return {"name": check.name, "status": check.status, "actions": actions(check), **known}
+
+
+def _as_check(answer: CheckAnswer) -> CheckRun:
+    return CheckRun(
+        name=answer.name,
+        head_sha=answer.head_sha,
+        status=answer.status,
+        conclusion=answer.conclusion or "",
+        title=answer.output.title or "",
+        summary=answer.output.summary or "",
+        text=answer.output.text or "",
+        details_url=answer.details_url or "",
+        external_id=answer.external_id or "",
+        id=answer.id,
+        app_id=answer.app.id if answer.app else None,
+    )

@@ -1,0 +1,122 @@
+"""The comments of a pull request: all pages read, ours told by the App's id, none written twice."""
+
+from urllib.parse import quote
+
+from verl_e2e.adapters.github.answers import CommentAnswer, IdAnswer, User, read
+from verl_e2e.adapters.github.retry import RefusedError, once
+from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.ports import Comment, ForgeError
+
+# GitHub takes more, but says 65,536 when it refuses.
+MAX_BODY = 65_536
+REACTIONS = frozenset({"+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes"})
+
+
+class GithubConversation:
+    """The comments of a pull request, as `verl_e2e.ports.Conversation`."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+        self._newest: dict[PullRef, int] = {}
+
+    def comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        """All comments, oldest first."""
+        listed = self._github.courier(ref.repository).pages(f"{_issue(ref)}/comments")
+        answers = [read(CommentAnswer.model_validate, entry, f"the comments of {ref}") for entry in listed]
+        found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
+        self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
+        return found
+
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        """One comment, None when it is gone."""
+        try:
+            data = self._github.courier(ref.repository).ask("GET", _comment(ref, comment_id))
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        return _as_comment(read(CommentAnswer.model_validate, data, f"a comment on {ref}"))
+
+    def comment(self, ref: PullRef, body: str) -> int:
+        """Write a comment and give its id; when GitHub does not say whether it is there, it is looked for first."""
+        _check_body(body)
+        courier = self._github.courier(ref.repository)
+        newest = self._newest.get(ref, 0)
+
+        def write() -> int:
+            data = courier.ask("POST", f"{_issue(ref)}/comments", body={"body": body})
+            return read(IdAnswer.model_validate, data, f"a comment on {ref}").id
+
+        def find() -> int | None:
+            same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
+            return max(same, default=None)
+
+        return once(write, find, patience=self._github.patience)
+
+    def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
+        """Replace a comment of ours; false when it is gone."""
+        _check_body(body)
+        try:
+            self._github.courier(ref.repository).ask("PATCH", _comment(ref, comment_id), body={"body": body})
+        except RefusedError as error:
+            if error.absent:
+                return False
+            raise
+        return True
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        """Delete a comment of ours; one that is gone is left alone."""
+        try:
+            self._github.courier(ref.repository).ask("DELETE", _comment(ref, comment_id))
+        except RefusedError as error:
+            if not error.absent:
+                raise
+
+    def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
+        """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
+        if reaction not in REACTIONS:
+            raise ForgeError(f"{reaction!r} is no reaction: take one of {', '.join(sorted(REACTIONS))}")
+        path = f"{_comment(ref, comment_id)}/reactions"
+        try:
+            self._github.courier(ref.repository).ask("POST", path, body={"content": reaction})
+        except RefusedError as error:
+            if not error.absent:
+                raise
+
+    def _wrote(self, found: Comment, body: str) -> bool:
+        return found.app_id == self._github.app_id and _plain(found.body) == _plain(body)
+
+
+def _as_comment(answer: CommentAnswer) -> Comment:
+    user = answer.user or User(login="")
+    # A person may act through an App too; then the App is not the author.
+    through = answer.performed_via_github_app if user.type == "Bot" else None
+    return Comment(
+        id=answer.id,
+        author=user.login,
+        author_is_app=user.type == "Bot",
+        body=answer.body or "",
+        created=answer.created_at,
+        edited=answer.updated_at != answer.created_at,
+        app_id=through.id if through else None,
+        minimized=answer.minimized is not None,
+    )
+
+
+def _issue(ref: PullRef) -> str:
+    return f"/repos/{ref.repository}/issues/{ref.number}"
+
+
+def _comment(ref: PullRef, comment_id: int) -> str:
+    return f"/repos/{ref.repository}/issues/comments/{quote(str(comment_id), safe='')}"
+
+
+def _plain(body: str) -> str:
+    """The text without what GitHub may change when it keeps it."""
+    return body.replace("\r\n", "\n").strip()
+
+
+def _check_body(body: str) -> None:
+    if not body.strip() or len(body) > MAX_BODY:
+        raise ForgeError(f"A comment holds 1 to {MAX_BODY:,} characters, not {len(body):,}")

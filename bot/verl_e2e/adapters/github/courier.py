@@ -1,0 +1,265 @@
+"""One request to GitHub: counted, paced, never redirected elsewhere with a body, sent again only where harmless."""
+
+import bisect
+import math
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from fractions import Fraction
+from typing import Any
+from urllib.parse import urlsplit
+
+from github.Auth import Auth
+from github.GithubException import BadCredentialsException, GithubException
+from github.Requester import (
+    HTTPRequestsConnectionClass,
+    HTTPSRequestsConnectionClass,
+    Requester,
+    RequestsResponse,
+)
+from requests.exceptions import RequestException
+
+from verl_e2e.adapters.github.retry import Patience, Trouble, as_forge_error, persist, repeatable, trouble_of
+from verl_e2e.ports import ForgeError, UncertainError
+
+USER_AGENT = "verl-e2e"
+PAGE = 100
+# Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
+PACE = ((78, 60.0), (480, 3600.0))
+# What ends a run or first shows that a pull request was seen waits for nothing that can wait.
+_URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
+
+
+class Lane(Enum):
+    """How important a write is; each may use up this part of what we may write, so that the more important gets by."""
+
+    URGENT = Fraction(1)
+    NORMAL = Fraction(5, 6)
+    COURTESY = Fraction(1, 2)
+
+    def of(self, number: int) -> int:
+        """How many of `number` writes this lane may fill, one at least."""
+        return max(1, math.ceil(number * self.value))
+
+
+class Calls:
+    """How many requests were sent, by verb; shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_verb: Counter[str] = Counter()
+
+    def count(self, verb: str) -> None:
+        """One more."""
+        with self._lock:
+            self._by_verb[verb] += 1
+
+    def by_verb(self) -> dict[str, int]:
+        """The numbers so far."""
+        with self._lock:
+            return dict(self._by_verb)
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.by_verb().values())
+
+
+class Pace:
+    """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads."""
+
+    def __init__(self, limits: tuple[tuple[int, float], ...], sleep: Callable[[float], None] = time.sleep) -> None:
+        self._limits = limits
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._kept = max((number for number, _ in limits), default=0)
+        self._sent: list[float] = []
+
+    def wait(self, longest_s: float, lane: Lane = Lane.NORMAL) -> None:
+        """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`."""
+        with self._lock:
+            now = time.monotonic()
+            shares = [(lane.of(number), span) for number, span in self._limits]
+            free = [self._sent[-number] + span for number, span in shares if len(self._sent) >= number]
+            due = max([now, *free])
+            if due - now > longest_s:
+                raise ForgeError("We write to GitHub too often", passing=True, wait_s=due - now)
+            # A more important one may come before those that wait already.
+            bisect.insort(self._sent, due)
+            del self._sent[: max(0, len(self._sent) - self._kept)]
+        if due > now:
+            self._sleep(due - now)
+
+
+class Line:
+    """A connection as PyGithub uses one, that counts and refuses to be led elsewhere.
+
+    PyGithub follows a move by itself and drops the query on the way: the content of another revision would come back.
+    Of a write that moved it takes the page that tells so for success.
+    """
+
+    def __init__(self, inner: HTTPRequestsConnectionClass | HTTPSRequestsConnectionClass, calls: Calls) -> None:
+        self._inner = inner
+        self._calls = calls
+
+    def request(self, verb: str, url: str, body: Any, headers: dict[str, str], stream: object = None) -> None:
+        """Say what `getresponse` is to send."""
+        del stream
+        self._inner.request(verb, url, body, headers)
+
+    def getresponse(self) -> RequestsResponse:
+        """Send it once."""
+        self._calls.count(self._inner.verb)
+        response = self._inner.getresponse()
+        if 300 <= response.status < 400:
+            place = response.headers.get("location", "another place")
+            raise GithubException(response.status, None, dict(response.headers), f"moved to {place}")
+        if response.status == 202 and self._inner.verb == "GET":
+            # PyGithub would wait without an end.
+            raise GithubException(503, None, dict(response.headers), "not ready yet")
+        return response
+
+    def close(self) -> None:
+        """Close it."""
+        self._inner.close()
+
+
+class Courier(Requester):
+    """PyGithub's requester with our rules. It belongs to one thread: PyGithub's connections are not to be shared."""
+
+    def __init__(
+        self,
+        auth: Auth | None,
+        api_url: str,
+        *,
+        calls: Calls,
+        pace: Pace,
+        patience: Patience,
+        timeout_s: int,
+        lane: Lane = Lane.NORMAL,
+    ) -> None:
+        super().__init__(
+            auth=auth,
+            base_url=api_url,
+            timeout=timeout_s,
+            user_agent=USER_AGENT,
+            per_page=PAGE,
+            verify=True,
+            retry=None,
+            pool_size=None,
+            seconds_between_requests=None,
+            seconds_between_writes=None,
+            lazy=True,
+        )
+        parts = urlsplit(api_url)
+        kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
+        self._line = Line(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
+        self._pace = pace
+        self._lane = lane
+        self.patience = patience
+
+    def close(self) -> None:
+        """Close the connections."""
+        super().close()
+        self._line.close()
+
+    def requestJson(  # noqa: N802 - PyGithub's name
+        self,
+        verb: str,
+        url: str,
+        parameters: dict[str, Any] | None = None,
+        headers: dict[str, Any] | None = None,
+        input: Any | None = None,  # noqa: A002 - PyGithub's name
+        cnx: Any = None,  # noqa: ARG002
+        follow_302_redirect: bool = False,
+    ) -> tuple[int, dict[str, Any], str]:
+        """Send one request once, over our line."""
+        return super().requestJson(verb, url, parameters, headers, input, self._line, follow_302_redirect)  # type: ignore[arg-type]
+
+    def requestJsonAndCheck(  # noqa: N802 - PyGithub's name
+        self,
+        verb: str,
+        url: str,
+        parameters: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        input: Any | None = None,  # noqa: A002 - PyGithub's name
+        follow_302_redirect: bool = False,
+    ) -> tuple[dict[str, Any], Any]:
+        """Send a request until it is answered or patience ends.
+
+        ForgeError; UncertainError when it must not be repeated and may have been done; RefusedError on a final status.
+        """
+        path = self.path_of(url)
+        may_repeat = repeatable(verb, path, input)
+
+        def attempt() -> tuple[dict[str, Any], Any]:
+            if verb != "GET" and not path.endswith("/access_tokens"):
+                urgent = verb == "POST" and bool(_URGENT.search(path))
+                self._pace.wait(self.patience.total_s, Lane.URGENT if urgent else self._lane)
+            ask = super(Courier, self).requestJsonAndCheck
+            try:
+                return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
+            except BadCredentialsException:
+                if not self._renew():
+                    raise
+                return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
+
+        again = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN} if may_repeat else {Trouble.LIMITED})
+        try:
+            return persist(attempt, again=again, patience=self.patience)
+        except (GithubException, RequestException, ValueError) as error:
+            if trouble_of(error) is Trouble.UNCERTAIN and not may_repeat:
+                raise UncertainError(f"GitHub did not say whether it did: {verb} {path}") from error
+            raise as_forge_error(error, f"{verb} {path}") from error
+
+    @classmethod
+    def createException(  # noqa: N802 - PyGithub's name
+        cls, status: int, headers: dict[str, Any], output: Any
+    ) -> GithubException:
+        """The error for a status, also when what came with it is not what GitHub sends."""
+        message = output.get("message") if isinstance(output, dict) else None
+        return super().createException(status, headers, {"message": message if isinstance(message, str) else ""})
+
+    def ask(self, verb: str, path: str, *, parameters: dict[str, Any] | None = None, body: Any | None = None) -> Any:
+        """The JSON that answers a request.
+
+        PyGithub's own objects are not used for it: they ask again behind our back for what an answer lacks.
+        """
+        return self.requestJsonAndCheck(verb, path, parameters, None, body)[1]
+
+    def pages(self, path: str, item: str = "", **parameters: Any) -> list[Any]:
+        """All entries of a list, over all its pages; `item` names the key that holds them."""
+        entries: list[Any] = []
+        following = {"per_page": PAGE, **parameters}
+        while True:
+            headers, data = self.requestJsonAndCheck("GET", path, following)
+            entries += (data or {}).get(item, []) if item else data or []
+            url = next_page(headers)
+            if not url:
+                return entries
+            path, following = self.path_of(url), {}
+
+    def path_of(self, url: str) -> str:
+        """An address of GitHub's API as a path below ours: whatever a list says, our token goes nowhere else."""
+        if url.startswith("/"):
+            return url
+        parts = urlsplit(url)
+        prefix = urlsplit(self.base_url).path.rstrip("/")
+        path = parts.path.removeprefix(prefix) if parts.path.startswith(prefix + "/") else parts.path
+        return f"{path}?{parts.query}" if parts.query else path
+
+    def _renew(self) -> bool:
+        renew = getattr(self.auth, "renew", None)
+        return bool(renew and renew())
+
+
+def next_page(headers: dict[str, Any]) -> str:
+    """The address of a list's next page, empty at its end."""
+    for link in str(headers.get("link", "")).split(","):
+        url, _, kind = link.partition(";")
+        if 'rel="next"' in kind:
+            return url.strip().strip("<>")
+    return ""

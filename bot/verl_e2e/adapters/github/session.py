@@ -1,0 +1,159 @@
+"""Who we are at GitHub, and the couriers that carry our requests: one for each thread and repository."""
+
+import copy
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+from github.Auth import AppAuth, Auth, Token
+
+from verl_e2e.adapters.github.courier import PACE, Calls, Courier, Lane, Pace
+from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.tokens import InstallationAuth, Tokens, checked_place
+from verl_e2e.ports import ForgeError
+
+PUBLIC_API_URL = "https://api.github.com"
+# GitHub gives up a request after 10 s: by the end of ours nothing can have its effect behind our back.
+TIMEOUT_S = 15
+# The place that stands for the App itself.
+_APP = ""
+
+
+class GitHub:
+    """A way to GitHub's API; made by `as_app`, `with_token` or `anonymously`. Threads may share it.
+
+    `app_id` is that of the App whose comments and check runs are ours, None where it is unknown.
+    """
+
+    def __init__(
+        self,
+        auth_for: Callable[[str], Auth | None],
+        *,
+        api_url: str,
+        app_id: int | None = None,
+        patience: Patience | None = None,
+        pace: tuple[tuple[int, float], ...] = PACE,
+        timeout_s: int = TIMEOUT_S,
+        tokens: Tokens | None = None,
+    ) -> None:
+        self.app_id = app_id
+        self.api_url = checked_api_url(api_url)
+        self.calls = Calls()
+        self.patience = patience or Patience()
+        self.timeout_s = timeout_s
+        self.tokens = tokens
+        self._auth_for = auth_for
+        self._lane = Lane.NORMAL
+        self._pace_limits = pace
+        self._paces: dict[str, Pace] = {}
+        self._lock = threading.Lock()
+        self._here = threading.local()
+        self._couriers: WeakSet[Courier] = WeakSet()
+
+    def courier(self, place: str) -> Courier:
+        """This thread's requester for a repository, `owner/name`, or an organisation, `owner/`."""
+        return self._courier(checked_place(place))
+
+    def app(self) -> Courier:
+        """This thread's requester for the App itself."""
+        return self._courier(_APP)
+
+    def token(self, repository: str) -> str:
+        """A token for the repository, as git wants it for a password; empty for nobody."""
+        auth = self.courier(repository).auth
+        return auth.token if auth else ""
+
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            couriers = list(self._couriers)
+        for courier in couriers:
+            courier.close()
+
+    def _courier(self, place: str) -> Courier:
+        here: dict[str, Courier] = self._here.__dict__.setdefault("couriers", {})
+        if place not in here:
+            here[place] = self._new(place)
+        return here[place]
+
+    def _new(self, place: str) -> Courier:
+        with self._lock:
+            # GitHub counts what an installation writes, and an owner has one installation.
+            pace = self._paces.setdefault(place.partition("/")[0], Pace(self._pace_limits, self.patience.sleep))
+            courier = Courier(
+                self._auth_for(place),
+                self.api_url,
+                calls=self.calls,
+                pace=pace,
+                patience=self.patience,
+                timeout_s=self.timeout_s,
+                lane=self._lane,
+            )
+            self._couriers.add(courier)
+            return courier
+
+    def in_lane(self, lane: Lane) -> "GitHub":
+        """The same GitHub, whose writes are of another importance; close it by closing this one."""
+        beside = copy.copy(self)
+        beside._lane = lane
+        beside._here = threading.local()
+        return beside
+
+
+def as_app(
+    app_id: int,
+    private_key: str,
+    *,
+    api_url: str = PUBLIC_API_URL,
+    patience: Patience | None = None,
+    pace: tuple[tuple[int, float], ...] = PACE,
+    timeout_s: int = TIMEOUT_S,
+) -> GitHub:
+    """GitHub as our App sees it, in every repository where it is installed; ForgeError for a key that is none."""
+    try:
+        app = AppAuth(app_id, private_key)
+        app.create_jwt()
+    except Exception as error:
+        raise ForgeError("The App's private key is no PEM text of an RSA key: paste the whole file") from error
+
+    def jwt_courier() -> Courier:
+        return github.app()
+
+    tokens = Tokens(jwt_courier)
+    github = GitHub(
+        lambda place: InstallationAuth(tokens, place) if place else app,
+        api_url=api_url,
+        app_id=app_id,
+        patience=patience,
+        pace=pace,
+        timeout_s=timeout_s,
+        tokens=tokens,
+    )
+    return github
+
+
+def with_token(
+    token: str,
+    *,
+    app_id: int | None = None,
+    api_url: str = PUBLIC_API_URL,
+    patience: Patience | None = None,
+    pace: tuple[tuple[int, float], ...] = PACE,
+) -> GitHub:
+    """GitHub with a fixed token, as a workflow has one; `app_id` is that of the App that the token belongs to."""
+    auth = Token(token)
+    return GitHub(lambda _: auth, api_url=api_url, app_id=app_id, patience=patience, pace=pace)
+
+
+def anonymously(*, api_url: str = PUBLIC_API_URL, patience: Patience | None = None) -> GitHub:
+    """GitHub as anybody sees it: public repositories only, 60 requests an hour."""
+    return GitHub(lambda _: None, api_url=api_url, patience=patience)
+
+
+def checked_api_url(url: str) -> str:
+    """The address of an API without its last slash; ForgeError for what is none."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+        raise ForgeError(f"{url!r} is no address of a GitHub API: write https://HOST or https://HOST/api/v3")
+    return url.rstrip("/")

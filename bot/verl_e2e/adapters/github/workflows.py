@@ -1,0 +1,249 @@
+"""Workflow runs: started once for each key, found again by it, cancelled, and what they leave."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from verl_e2e.adapters.github.answers import (
+    ArtifactAnswer,
+    AttestationAnswer,
+    DispatchAnswer,
+    WorkflowJobAnswer,
+    WorkflowRunAnswer,
+    read,
+)
+from verl_e2e.adapters.github.archives import unpack
+from verl_e2e.adapters.github.downloads import download, stream
+from verl_e2e.adapters.github.retry import RefusedError, once
+from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
+from verl_e2e.ports import ForgeError
+
+MAX_INPUTS = 25
+MAX_INPUT_CHARACTERS = 65_535
+# A run that was just started may not be listed yet.
+_LOOKS = 4
+# More than any artifact of ours has; others may add theirs to it.
+_MOST_ATTESTATIONS = 30
+_NO_SUCH_FIELD = (400, 422)
+# What GitHub calls an App that acts: ours, or GitHub Actions itself.
+_BOT = "Bot"
+
+
+class Unpacking(Protocol):
+    """Unpacks an archive into the new folder `into`, at most `limit` bytes; ForgeError."""
+
+    def __call__(self, archive: Path, into: Path, *, limit: int) -> None:
+        """Unpack it whole or not at all."""
+        ...
+
+
+class GithubWorkflows:
+    """Workflow runs, as `verl_e2e.ports.Workflows`; `unpacking` is how artifacts are unpacked."""
+
+    def __init__(self, github: GitHub, unpacking: Unpacking = unpack) -> None:
+        self._github = github
+        self._unpack = unpacking
+
+    def dispatch(
+        self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
+    ) -> WorkflowRun:
+        """Start a workflow file at a branch or tag and give its run. Its run name must show `key`, which finds it."""
+        _check_inputs(inputs, key)
+
+        def start() -> WorkflowRun:
+            started = self._start(repository, workflow, revision, dict(inputs))
+            return started or self._await(repository, workflow, key, revision)
+
+        def find() -> WorkflowRun | None:
+            return self.find(repository, workflow, key, revision)
+
+        return once(start, find, patience=self._github.patience)
+
+    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
+        """The newest run of a workflow at `revision` whose name shows `key` and that no person started."""
+        return next(reversed(self.found(repository, workflow, key, revision)), None)
+
+    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
+        """All such runs, oldest first.
+
+        Whoever may write can dispatch a changed copy of the workflow under any name, so neither another branch nor a
+        person's run is ever taken for ours.
+        """
+        path = f"{_workflow(repository, workflow)}/runs"
+        parameters = {"event": "workflow_dispatch", "per_page": 100}
+        data = self._github.courier(repository).ask("GET", path, parameters=parameters)
+        entries = data.get("workflow_runs", []) if isinstance(data, dict) else []
+        answers = [read(WorkflowRunAnswer.model_validate, entry, "workflow runs") for entry in entries]
+        ours = (one for one in answers if one.head_branch == revision and one.actor and one.actor.type == _BOT)
+        runs = (_as_run(one) for one in ours if key in one.display_title)
+        return tuple(sorted(runs, key=lambda run: run.id))
+
+    def run(self, repository: str, run_id: int) -> WorkflowRun | None:
+        """A run as it is now, None when it is gone."""
+        try:
+            data = self._github.courier(repository).ask("GET", _run(repository, run_id))
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+        return _as_run(read(WorkflowRunAnswer.model_validate, data, f"the workflow run {run_id}"))
+
+    def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
+        """The jobs of the run's latest attempt."""
+        listed = self._github.courier(repository).pages(f"{_run(repository, run_id)}/jobs", "jobs", filter="latest")
+        return tuple(_as_job(read(WorkflowJobAnswer.model_validate, entry, "workflow jobs")) for entry in listed)
+
+    def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
+        """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
+        verb = "force-cancel" if force else "cancel"
+        try:
+            self._github.courier(repository).ask("POST", f"{_run(repository, run_id)}/{verb}")
+        except RefusedError as error:
+            # 409: it has ended, or GitHub cannot end it now; what `run` says next tells.
+            if not error.absent and error.status != 409:
+                raise
+
+    def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
+        """What a run left behind."""
+        listed = self._github.courier(repository).pages(f"{_run(repository, run_id)}/artifacts", "artifacts")
+        answers = (read(ArtifactAnswer.model_validate, entry, "artifacts") for entry in listed)
+        return tuple(
+            Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
+            for found in answers
+        )
+
+    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        path = f"/repos/{repository}/attestations/sha256:{sha256}"
+        parameters = {"per_page": _MOST_ATTESTATIONS, "predicate_type": "provenance"}
+        try:
+            data = self._github.courier(repository).ask("GET", path, parameters=parameters)
+        except RefusedError as error:
+            if error.absent:
+                return ()
+            raise
+        entries = data.get("attestations", []) if isinstance(data, dict) else []
+        answers = (read(AttestationAnswer.model_validate, entry, "attestations") for entry in entries)
+        return tuple(json.dumps(found.bundle) for found in answers)
+
+    def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
+        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
+        if artifact.size > limit:
+            raise ForgeError(f"The artifact {artifact.name!r} has {artifact.size:,} bytes; at most {limit:,} are taken")
+        path = f"/repos/{repository}/actions/artifacts/{artifact.id}/zip"
+        into.parent.mkdir(parents=True, exist_ok=True)
+        archive = into.with_name(f".{into.name}.zip")
+        try:
+            download(self._github, repository, path, archive, limit=limit)
+            _check_digest(archive, artifact)
+            self._unpack(archive, into, limit=limit)
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
+        """A job's log, at most `limit` bytes; nothing when there is none."""
+        try:
+            yield from stream(self._github, repository, f"/repos/{repository}/actions/jobs/{job_id}/logs", limit=limit)
+        except RefusedError as error:
+            if not error.absent:
+                raise
+
+    def _start(self, repository: str, workflow: str, revision: str, inputs: dict[str, str]) -> WorkflowRun | None:
+        """The run that was started; None where the server does not say which it is."""
+        path = f"{_workflow(repository, workflow)}/dispatches"
+        body: dict[str, Any] = {"ref": revision, "inputs": inputs}
+        courier = self._github.courier(repository)
+        try:
+            data = courier.ask("POST", path, body=body | {"return_run_details": True})
+        except RefusedError as error:
+            if error.status not in _NO_SUCH_FIELD or "return_run_details" not in str(error):
+                raise
+            data = courier.ask("POST", path, body=body)
+        if not data:
+            return None
+        found = read(DispatchAnswer.model_validate, data, f"the dispatch of {workflow}")
+        return WorkflowRun(id=found.workflow_run_id, status="queued", url=found.html_url)
+
+    def _await(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun:
+        found = self._look(repository, workflow, key, revision)
+        if found is None:
+            raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
+        return found
+
+    def _look(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
+        patience = self._github.patience
+        look = partial(self.find, repository, workflow, key, revision)
+        return _first(look, lambda: patience.sleep(2 * patience.first_wait_s))
+
+
+def _first(look: Callable[[], WorkflowRun | None], pause: Callable[[], None]) -> WorkflowRun | None:
+    for number in range(_LOOKS):
+        if number:
+            pause()
+        if (found := look()) is not None:
+            return found
+    return None
+
+
+def _workflow(repository: str, workflow: str) -> str:
+    return f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
+
+
+def _run(repository: str, run_id: int) -> str:
+    return f"/repos/{repository}/actions/runs/{run_id}"
+
+
+def _check_inputs(inputs: Mapping[str, str], key: str) -> None:
+    size = sum(len(name) + len(value) for name, value in inputs.items())
+    if len(inputs) > MAX_INPUTS or size > MAX_INPUT_CHARACTERS:
+        raise ForgeError(
+            f"A workflow takes {MAX_INPUTS} inputs of {MAX_INPUT_CHARACTERS:,} characters together, "
+            f"not {len(inputs)} of {size:,}"
+        )
+    if not key or not any(key in value for value in inputs.values()):
+        raise ForgeError("A workflow's run is found again by its key, so one of the inputs must carry it")
+
+
+def _sha256(digest: str) -> str:
+    return digest.removeprefix("sha256:") if re.fullmatch("sha256:[0-9a-f]{64}", digest) else ""
+
+
+def _check_digest(archive: Path, artifact: Artifact) -> None:
+    """ForgeError for an archive that is not the one of which GitHub told the digest."""
+    with archive.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if artifact.sha256 and found != artifact.sha256:
+        raise ForgeError(f"The artifact {artifact.name!r} has the digest {found}, not {artifact.sha256} as GitHub says")
+
+
+def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:
+    return WorkflowRun(
+        id=answer.id,
+        status=answer.status or "",
+        conclusion=answer.conclusion or "",
+        title=answer.display_title,
+        url=answer.html_url,
+        head_sha=answer.head_sha,
+        attempt=answer.run_attempt,
+        created=answer.created_at,
+    )
+
+
+def _as_job(answer: WorkflowJobAnswer) -> WorkflowJob:
+    return WorkflowJob(
+        id=answer.id,
+        name=answer.name,
+        status=answer.status,
+        conclusion=answer.conclusion or "",
+        runner=answer.runner_name or "",
+        labels=answer.labels,
+        url=answer.html_url or "",
+        started=answer.started_at,
+        ended=answer.completed_at,
+    )

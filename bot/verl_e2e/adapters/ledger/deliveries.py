@@ -1,0 +1,86 @@
+"""The deliveries table: what GitHub sent and nobody may lose."""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from verl_e2e.adapters.ledger.schema import deliveries, runs, targets
+from verl_e2e.adapters.ledger.store import Store, instant, read_instant
+from verl_e2e.adapters.ledger.worklist import ask
+from verl_e2e.core.pulls.deliveries import Backlog, Received
+
+_WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
+_NEW = {"state": _WAITING, "attempts": 0, "problem": ""}
+_PROBLEM_CHARACTERS = 500
+
+
+class SqlDeliveries:
+    """Deliveries in a database; see `verl_e2e.ports.Deliveries`. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
+        rows = [{**_NEW, "id": one.id, "event": one.event, "body": one.body, **_times(one)} for one in received]
+        put = self._store.insert(deliveries).values(rows).on_conflict_do_nothing().returning(deliveries.c.id)
+        with self._store.write() as connection:
+            new = set(connection.scalars(put))
+        first = {one.id: index for index, one in reversed([*enumerate(received)])}
+        return tuple(one.id in new and first[one.id] == index for index, one in enumerate(received))
+
+    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
+        """The deliveries to hear now, oldest first, but for those with some ids."""
+        table = deliveries.c
+        wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
+        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now), table.id.not_in(besides))
+        wanted = wanted.order_by(table.seq).limit(limit)
+        with self._store.read() as connection:
+            rows = connection.execute(wanted).all()
+        return tuple(Received(row[0], row[1], bytes(row[2]), read_instant(row[3]), row[4]) for row in rows)
+
+    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+        """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all.
+
+        The body goes, the id stays: the same delivery may be sent again for days.
+        """
+        wanted = {target for _, its_targets in heard for target in its_targets}
+        done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in heard]))
+        with self._store.write(lasting=False) as connection:
+            ask(self._store, connection, wanted, now, touch=True)
+            connection.execute(done.values(state=_HEARD, problem="", body=b""))
+
+    def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
+        """It could not be heard: try again then, or never; the body of a refused one is kept to look at."""
+        values: dict[str, object] = {
+            "attempts": deliveries.c.attempts + 1,
+            "problem": problem[:_PROBLEM_CHARACTERS],
+            "state": _REFUSED if retry_at is None else _WAITING,
+        }
+        if retry_at is not None:
+            values["due"] = instant(retry_at)
+        with self._store.write() as connection:
+            connection.execute(sa.update(deliveries).where(deliveries.c.id == delivery_id).values(values))
+
+    def backlog(self, now: datetime) -> Backlog:
+        """How much waits."""
+        waiting = deliveries.c.state == _WAITING
+        with self._store.read() as connection:
+            count = sa.select(sa.func.count(), sa.func.min(deliveries.c.received)).where(waiting)
+            deliveries_waiting, oldest_delivery = connection.execute(count).one()
+            wanted = sa.and_(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
+            asked = sa.select(sa.func.count(), sa.func.min(targets.c.since)).where(wanted)
+            targets_waiting, oldest_target = connection.execute(asked).one()
+            refused = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.state == _REFUSED)
+            deliveries_refused = connection.scalar(refused) or 0
+            open_runs = sa.select(sa.func.count()).select_from(runs).where(sa.not_(runs.c.final))
+            runs_open = connection.scalar(open_runs) or 0
+        oldest = min(filter(None, (oldest_delivery, oldest_target)), default=None)
+        age = max(0.0, (now - read_instant(oldest)).total_seconds()) if oldest else 0.0
+        return Backlog(deliveries_waiting, deliveries_refused, targets_waiting, age, runs_open)
+
+
+def _times(one: Received) -> dict[str, str]:
+    received = instant(one.received)
+    return {"received": received, "due": received}

@@ -1,0 +1,82 @@
+"""The outbox table: reactions and replies that are still to be written on GitHub, one for each subject."""
+
+import json
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from verl_e2e.adapters.ledger.schema import outbox
+from verl_e2e.adapters.ledger.store import Store, instant
+from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
+
+_WAITING, _WRITTEN, _DROPPED = "waiting", "written", "dropped"
+_PROBLEM_CHARACTERS = 500
+# What people without a role are told, for each installation: (messages, within). What is beyond it is left unsaid, so
+# that typing errors of strangers never use up what GitHub lets us write.
+OTHERS_BUDGET = ((10, timedelta(minutes=1)), (60, timedelta(hours=1)))
+
+
+class SqlOutbox:
+    """Messages in a database; see `verl_e2e.ports.Outbox`. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, message: Message, now: datetime) -> bool:
+        """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
+        row = {
+            "repository": message.repository,
+            "subject": message.subject,
+            "lane": message.lane,
+            "person": message.person,
+            "state": _WAITING,
+            "attempts": 0,
+            "created": instant(now),
+            "due": instant(now),
+            "problem": "",
+            "document": json.dumps(as_values(message)),
+        }
+        new = self._store.insert(outbox).values(row).on_conflict_do_nothing().returning(outbox.c.seq)
+        with self._store.write() as connection:
+            if not message.person and _used_up(connection, message.lane, now):
+                return False
+            return connection.scalar(new) is not None
+
+    def holds(self, repository: str, subject: str) -> bool:
+        """Whether a message with this subject was ever put."""
+        same = sa.select(outbox.c.seq).where(outbox.c.repository == repository, outbox.c.subject == subject)
+        with self._store.read() as connection:
+            return connection.scalar(same) is not None
+
+    def due(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
+        """The messages to write now, oldest first and people with a role first, but for those of some lanes."""
+        table = outbox.c
+        wanted = sa.select(table.seq, table.document, table.attempts).where(table.state == _WAITING)
+        wanted = wanted.where(table.due <= instant(now), table.lane.not_in(besides))
+        with self._store.read() as connection:
+            rows = connection.execute(wanted.order_by(table.person.desc(), table.seq).limit(limit)).all()
+        return tuple(Letter(row.seq, from_values(json.loads(row.document)), row.attempts) for row in rows)
+
+    def written(self, letter: int) -> None:
+        """A message stands on GitHub; its text goes, its subject stays."""
+        self._change(letter, {"state": _WRITTEN, "document": "", "problem": ""})
+
+    def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
+        """It could not be written: try again then, or never (None)."""
+        values: dict[str, object] = {"attempts": outbox.c.attempts + 1, "problem": problem[:_PROBLEM_CHARACTERS]}
+        values |= {"state": _DROPPED, "document": ""} if retry_at is None else {"due": instant(retry_at)}
+        self._change(letter, values)
+
+    def _change(self, letter: int, values: dict[str, object]) -> None:
+        with self._store.write(lasting=False) as connection:
+            connection.execute(sa.update(outbox).where(outbox.c.seq == letter).values(values))
+
+
+def _used_up(connection: sa.Connection, lane: str, now: datetime) -> bool:
+    for most, span in OTHERS_BUDGET:
+        recent = sa.select(sa.func.count()).select_from(outbox)
+        recent = recent.where(outbox.c.lane == lane, outbox.c.created > instant(now - span))
+        if (connection.scalar(recent) or 0) >= most:
+            return True
+    return False

@@ -1,0 +1,231 @@
+"""A database that is open: one writer at a time on SQLite, short transactions on both, the tables of this version."""
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from verl_e2e.adapters.ledger.schema import steps, versions
+
+# Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
+BUSY_S = 5
+# SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
+_WRITE_BACK_S, _LOG_PAGES = 1.0, 16384
+# Keys of PostgreSQL's advisory locks: while the tables are made, and while a process works on them.
+_MIGRATING, _WORKING = 0x7665726C, 0x7665726D
+_DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
+
+
+class StoreError(Exception):
+    """The database cannot be used; one sentence with the mend, and never a password."""
+
+    user_mistake = True
+
+
+class Store:
+    """An open database. On SQLite writers take turns here, because its own waiting is unfair and coarse."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self.dialect = engine.dialect.name
+        self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
+        self._held = ExitStack()
+        self._claiming: sa.Connection | None = None
+        self._written_back = 0.0
+
+    @contextmanager
+    def write(self, *, lasting: bool = True) -> Iterator[sa.Connection]:
+        """One transaction that writes: all of it or nothing.
+
+        One that need not be `lasting` outlives a kill of the process, and on SQLite perhaps no power cut: for what is
+        simply done again when it is forgotten.
+        """
+        options = {"lasting": lasting}
+        with self._turn, self._engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
+        if not lasting:
+            self._write_back()
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """One transaction that only reads; it waits for no writer."""
+        with self._engine.connect().execution_options(only_reads=True) as connection:
+            yield connection
+
+    def insert(self, table: sa.Table) -> Any:
+        """An INSERT that can say what to do on a conflict."""
+        return sqlite.insert(table) if self.dialect == "sqlite" else postgresql.insert(table)
+
+    def _write_back(self) -> None:
+        """Copy SQLite's log into its file now and then, here and not inside a write that somebody waits for."""
+        now = time.monotonic()
+        if self.dialect != "sqlite" or now < self._written_back + _WRITE_BACK_S:
+            return
+        self._written_back = now
+        with closing(self._engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def shrink(self, pages: int) -> None:
+        """Give pages that were freed back to the file system; PostgreSQL does so by itself."""
+        if self.dialect == "sqlite":
+            with self._turn, closing(self._engine.raw_connection()) as connection:
+                connection.cursor().execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+
+    def claim(self) -> bool:
+        """Be the one process that works on this database until `close` or its end; false when another is."""
+        if self.dialect == "postgresql":
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._held.callback(connection.close)
+            self._claiming = connection
+            return bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKING))))
+        lock = os.open(f"{self._engine.url.database}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._held.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def claim_again(self) -> None:
+        """Be that process still after the database was away, which forgets it; StoreError when another one is."""
+        if self._claiming is None:
+            return
+        with suppress(SQLAlchemyError):
+            self._claiming.scalar(sa.select(1))
+            return
+        # While the database is away this raises, and is called again.
+        self._held.close()
+        if not self.claim():
+            self._held.close()
+            shown = _without_password(str(self._engine.url))
+            raise StoreError(f"DATABASE_URL {shown}: another process took it over while it was away; stop one")
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self._held.close()
+        self._engine.dispose()
+
+
+def open_store(url: str) -> Store:
+    """Open the database of a URL and bring its tables to this version. Raises StoreError."""
+    shown = _without_password(url)
+    try:
+        engine = _engine(sa.make_url(url))
+        try:
+            _migrate(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise StoreError(
+            f"DATABASE_URL {shown}: {_first_line(error)}; write sqlite:///FILE or postgresql://..."
+        ) from None
+    except ModuleNotFoundError:
+        mend = "pip install 'verl-e2e[postgres]'"
+        raise StoreError(f"DATABASE_URL {shown}: PostgreSQL needs psycopg, which is not installed; {mend}") from None
+    except (OperationalError, ProgrammingError) as error:
+        mend = "see that the server runs, and that the user may create tables there"
+        if shown.startswith("sqlite"):
+            mend = "see that its folder is there and can be written"
+        raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {mend}") from None
+    return Store(engine)
+
+
+def instant(at: datetime) -> str:
+    """An instant as it is kept: UTC, of one length."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_instant(text: str) -> datetime:
+    """The instant that `instant` wrote."""
+    return datetime.fromisoformat(text)
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    backend = url.get_backend_name()
+    if backend not in _DRIVERS:
+        raise ArgumentError(f"{backend} is not supported")
+    url = url.set(drivername=_DRIVERS[backend])
+    if backend == "postgresql":
+        # Only here, because it comes with an extra.
+        import psycopg  # noqa: PLC0415
+
+        return sa.create_engine(
+            url, module=psycopg, pool_pre_ping=True, pool_size=8, max_overflow=8, pool_timeout=BUSY_S
+        )
+    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S}, pool_size=8, max_overflow=24, pool_timeout=BUSY_S)
+    sa.event.listen(engine, "connect", _set_up_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
+def _set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
+    # Heeded in a new file only.
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
+    _change_to_wal(connection)
+    for pragma in (
+        f"wal_autocheckpoint={_LOG_PAGES}",
+        f"busy_timeout={BUSY_S * 1000}",
+        "foreign_keys=ON",
+    ):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+@retry(retry=retry_if_exception(_is_busy), wait=wait_fixed(0.05), stop=stop_after_delay(BUSY_S), reraise=True)
+def _change_to_wal(connection: Any) -> None:
+    """A new file is changed by whoever opens it first; SQLite does not wait for another one that changes it too."""
+    connection.execute("PRAGMA journal_mode=WAL").close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get("only_reads"):
+        connection.exec_driver_sql("BEGIN")
+        return
+    # FULL: what GitHub was told to be kept outlives a power cut; nobody delivers it again.
+    connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('lasting', True) else 'NORMAL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _migrate(engine: sa.Engine) -> None:
+    """Take the steps that the database lacks, each process after the other."""
+    wanted = steps(engine.dialect.name)
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
+        connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY)")
+        have = connection.scalar(sa.select(sa.func.max(versions.c.version))) or 0
+        if have > len(wanted):
+            shown = _without_password(str(engine.url))
+            what = f"its tables are of version {have}, and this program knows {len(wanted)}"
+            raise StoreError(f"DATABASE_URL {shown}: {what}; start the newer program, or name another database")
+        for number, statements in enumerate(wanted[have:], have + 1):
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+            connection.execute(versions.insert().values(version=number))
+
+
+def _without_password(url: str) -> str:
+    try:
+        return sa.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "(not a URL)"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,108 @@
+"""The targets table: which pull requests and merge groups are to be looked at again, however often it was asked."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from verl_e2e.adapters.ledger.schema import targets
+from verl_e2e.adapters.ledger.store import Store, instant
+
+_PROBLEM_CHARACTERS = 500
+
+
+def ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: datetime, *, touch: bool) -> None:
+    """Want targets once more, inside a transaction; `touch` when something really happened to them."""
+    if not wanted:
+        return
+    at = instant(now)
+    fresh = {"asked": 1, "done": 0, "since": at, "touched": at, "finished": "", "attempts": 0, "due": at, "problem": ""}
+    # In one order, so that two transactions never wait for each other.
+    put = store.insert(targets).values([{"target": target, **fresh} for target in sorted(set(wanted))])
+    connection.execute(put.on_conflict_do_update(index_elements=[targets.c.target], set_=_asked(at, touch=touch)))
+
+
+def _asked(at: str, *, touch: bool) -> dict[str, Any]:
+    """What asking once more changes in a row that is there."""
+    waits = targets.c.asked > targets.c.done
+    changed: dict[str, Any] = {"asked": targets.c.asked + 1}
+    if touch:
+        # News are a reason to look at once at what was put off.
+        since = sa.case((sa.and_(waits, targets.c.since < at), targets.c.since), else_=at)
+        return changed | {"since": since, "due": at, "touched": at, "attempts": 0}
+    since = sa.case((waits, targets.c.since), else_=at)
+    return changed | {"since": since, "due": sa.case((waits, targets.c.due), else_=at)}
+
+
+class SqlWorklist:
+    """Wanted targets in a database; see `verl_e2e.ports.Worklist`. Safe to use from several threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def want(self, wanted: Collection[str], now: datetime, *, at_once: bool = False) -> None:
+        """Want targets once more by the clock, and not because something happened to them.
+
+        What is wanted at a later time stays so, but with `at_once`.
+        """
+        with self._store.write(lasting=False) as connection:
+            ask(self._store, connection, wanted, now, touch=False)
+            if at_once:
+                late = sa.update(targets).where(targets.c.target.in_(wanted), targets.c.due > instant(now))
+                connection.execute(late.values(due=instant(now), since=instant(now)))
+
+    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
+        """The targets to look at now: those named first, then the longest waiting."""
+        rows = sa.select(targets.c.target).where(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
+        with self._store.read() as connection:
+            named = sa.case((targets.c.target.in_(first), 0), else_=1)
+            return tuple(connection.scalars(rows.order_by(named, targets.c.since, targets.c.target).limit(limit)))
+
+    def asked(self, target: str) -> int:
+        """How often it was asked for up to now, to be handed to `finish`."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(targets.c.asked).where(targets.c.target == target)) or 0
+
+    def finish(self, target: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
+        """It was looked at for all that was asked up to then; what was asked meanwhile is not lost.
+
+        With `again_at` it is wanted then once more, or earlier when something happens to it.
+        """
+        at = instant(now)
+        values: dict[str, Any] = {"done": asked, "since": at, "finished": at, "attempts": 0, "problem": ""}
+        done = sa.update(targets).where(targets.c.target == target, targets.c.done < asked)
+        with self._store.write(lasting=False) as connection:
+            connection.execute(done.values(values))
+            if again_at is not None:
+                later = {"asked": asked + 1, "since": instant(again_at), "due": instant(again_at)}
+                quiet = (targets.c.target == target, targets.c.asked == asked)
+                connection.execute(sa.update(targets).where(*quiet).values(later))
+
+    def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
+        """Looking at it failed: try again then, or earlier when something happens to it."""
+        values = {
+            "attempts": targets.c.attempts + 1,
+            "due": instant(retry_at),
+            "problem": problem[:_PROBLEM_CHARACTERS],
+        }
+        with self._store.write(lasting=False) as connection:
+            connection.execute(sa.update(targets).where(targets.c.target == target).values(values))
+
+    def attempts(self, target: str) -> int:
+        """How often looking at it failed since it last succeeded."""
+        with self._store.read() as connection:
+            return connection.scalar(sa.select(targets.c.attempts).where(targets.c.target == target)) or 0
+
+    def known(self) -> tuple[str, ...]:
+        """Every target that was ever asked for."""
+        with self._store.read() as connection:
+            return tuple(connection.scalars(sa.select(targets.c.target).order_by(targets.c.target)))
+
+    def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
+        """Targets that something happened to since one instant and that were last looked at before another."""
+        table = targets.c
+        rows = sa.select(table.target).where(table.touched >= instant(touched_since), table.asked == table.done)
+        rows = rows.where(table.finished < instant(finished_before)).order_by(table.finished).limit(limit)
+        with self._store.read() as connection:
+            return tuple(connection.scalars(rows))

@@ -1,0 +1,186 @@
+"""Starts child processes ahead of need, gives each one piece of work, and ends it with everything that it started."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.adapters.limited.limits import Kind, Limits, StepError, dumps, loads
+from verl_e2e.ports import LimitError
+
+Answer = Callable[[Any], object]
+_START_S = 60.0
+_INSTALLATION = str(Path(__file__).resolve().parents[3])
+# By the entry module, so that a stray package `bot` on the parent's `sys.path` is not imported in the place of ours.
+_CHILD = "import verl_e2e_command; verl_e2e_command.run_module('verl_e2e.adapters.limited.child')"
+# Nothing of the service's environment: its secrets are there.
+_ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+class LimitedProcesses:
+    """Runs work by name in child processes, `at_once` at a time; others wait their turn.
+
+    `entry` is `module:function`, called in the child with a name, an argument and a function that asks the parent. A
+    child is started before it is needed, does one piece of work and is ended: what a hostile input did to it is gone.
+    """
+
+    def __init__(self, entry: str, *, at_once: int = 2) -> None:
+        self._entry = entry
+        self._at_once = at_once
+        self._turns = threading.BoundedSemaphore(at_once)
+        self._lock = threading.Lock()
+        self._idle: deque[_Child] = deque()
+        self._closed = False
+
+    def run(self, name: str, argument: object, limits: Limits, answer: Answer) -> Any:
+        """What the entry gives for `name` and `argument`; `answer` answers what the child asks meanwhile.
+
+        Raises LimitError when a limit was exceeded, StepError when the work failed, and what `answer` raised if the
+        work could not go on without it.
+        """
+        with self._turns:
+            child = self._take()
+            try:
+                return child.work(name, argument, limits, answer)
+            finally:
+                child.end()
+                self._prepare()
+
+    def close(self) -> None:
+        """End the children that wait for work."""
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().end()
+
+    def _take(self) -> "_Child":
+        with self._lock:
+            while self._idle:
+                child = self._idle.popleft()
+                if child.alive():
+                    return child
+                child.end()
+        return _Child(self._entry)
+
+    def _prepare(self) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < self._at_once:
+                self._idle.append(_Child(self._entry))
+
+
+class _Child:
+    """One child process, from its start to its end."""
+
+    def __init__(self, entry: str) -> None:
+        self._expired = False
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno()), entry],
+                env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, (*sys.path, _INSTALLATION)))},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                # A parser's warnings quote what it parses, and our log is no place for that.
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # Of its own session, so that ending it ends what it started.
+                start_new_session=True,
+            )
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def work(self, name: str, argument: object, limits: Limits, answer: Answer) -> Any:
+        self._expect_ready()
+        left_s, failure = limits.wall_s, None
+        try:
+            self._pipe.send_bytes(dumps((name, argument, limits)))
+            while True:
+                started = time.monotonic()
+                kind, value = self._receive(left_s, limits.message_bytes)
+                left_s -= time.monotonic() - started
+                if kind is not Kind.QUESTION:
+                    return _outcome(kind, value, failure)
+                # What the parent does has limits of its own, and does not count.
+                reply, failure = _reply(answer, value)
+                self._pipe.send_bytes(reply)
+        except (EOFError, OSError, ValueError, TypeError, pickle.UnpicklingError) as error:
+            raise self._death(limits, error) from None
+
+    def end(self) -> None:
+        """Kill the child with all that it started, unless it waits: that one ends when its pipe does."""
+        self._kill()
+        self._pipe.close()
+        self._process.wait()
+
+    def _expect_ready(self) -> None:
+        try:
+            kind, _ = self._receive(_START_S, 1024)
+        except (EOFError, OSError):
+            kind = Kind.FAILED
+        if kind is not Kind.READY:
+            raise StepError("a child process did not start; see that memory and processes are left", user_mistake=False)
+
+    def _receive(self, within_s: float, most_bytes: int) -> tuple[Kind, Any]:
+        timer = threading.Timer(max(within_s, 0.0), self._expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            kind, value = loads(self._pipe.recv_bytes(most_bytes))
+            return Kind(kind), value
+        finally:
+            timer.cancel()
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._kill()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _death(self, limits: Limits, error: Exception) -> Exception:
+        """Why the child gave no answer."""
+        if self._expired:
+            return LimitError("the time that it takes", f"{limits.wall_s:g} s")
+        if not isinstance(error, EOFError | ConnectionError):
+            return LimitError("its answer", f"{limits.message_bytes >> 20} MiB, or is no answer")
+        code = self._process.wait()
+        if code == -signal.SIGXCPU:
+            return LimitError("the processor time that it takes", f"{limits.cpu_s} s")
+        if code < 0:
+            return LimitError("what it needs", f"what a process may take (signal {-code})")
+        return StepError(f"a child process ended with {code} and no answer", user_mistake=False)
+
+
+def _reply(answer: Answer, question: object) -> tuple[bytes, Exception | None]:
+    """The answer to a question of the child's, and the error that it was, if any."""
+    try:
+        return dumps((True, answer(question))), None
+    except Exception as error:
+        return dumps((False, error)), error
+
+
+def _outcome(kind: Kind, value: Any, failure: Exception | None) -> Any:
+    """The value that the child came to; raises what it failed with."""
+    match kind:
+        case Kind.VALUE:
+            return value
+        case Kind.LIMIT:
+            raise LimitError(str(value[0]), str(value[1]))
+        case Kind.ASKED if failure is not None:
+            raise failure
+        case Kind.REFUSED:
+            raise StepError(str(value), user_mistake=True)
+        case _:
+            text, where = value if isinstance(value, tuple) else (value, "")
+            raise StepError(str(text), user_mistake=False, where=str(where))

@@ -1,0 +1,122 @@
+"""One workflow run of Action mode: hear its event and what earlier runs missed, then look until nothing is due soon."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from verl_e2e.app.base_branch_changed import outdated
+from verl_e2e.app.on_event import hear
+from verl_e2e.app.reconcile import reconcile
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.pulls.references import Reference
+from verl_e2e.core.pulls.webhook_events import CommentEvent, Event
+from verl_e2e.ports import Comment, Ledger, UnknownPullError
+
+MOST_LOOKS = 8
+
+
+class DerivedMemory(Ledger, Protocol):
+    """A ledger that is read off GitHub, and that knows which comments nobody has acted on."""
+
+    def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
+        """Comments on the head as it is now that nobody has acted on yet."""
+        ...
+
+    def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
+        """These comments were acted on."""
+        ...
+
+    def flush(self) -> None:
+        """Write what is still to be written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What one workflow run works with: `memory` is the ledger of the rooms, `sleep` lets seconds pass.
+
+    It waits `patience_s` at a time for what is due soon, as the card's next edit is; the rest is for the next run.
+    """
+
+    rooms: AppRooms
+    memory: DerivedMemory
+    sleep: Callable[[float], None]
+    patience_s: float
+
+
+def act_on(event: Event | None, asked: tuple[Reference, ...], delivery: str, here: Here) -> tuple[Reference, ...]:
+    """Hear an event, if there is one, and look at what it and `asked` name; gives what was looked at.
+
+    Whatever ends it, what was learnt is written first.
+    """
+    try:
+        named = hear(event, here.rooms, delivery) if event is not None else ()
+        if isinstance(event, CommentEvent):
+            ref = PullRef(event.repository.full_name, event.issue.number)
+            here.memory.hear(ref, [event.comment.id])
+        references = tuple(dict.fromkeys((*named, *asked)))
+        for reference in references:
+            if isinstance(reference, PullRef):
+                _catch_up(reference, here)
+            _look(reference, here)
+        return references
+    finally:
+        here.memory.flush()
+
+
+def _catch_up(ref: PullRef, here: Here) -> None:
+    """Hear the comments whose own workflow run never came: a waiting one is dropped when a newer one arrives."""
+    try:
+        missed = here.memory.unheard(ref)
+    except UnknownPullError:
+        return
+    for comment in missed:
+        hear(_said(ref, comment), here.rooms)
+    if missed:
+        here.memory.hear(ref, [one.id for one in missed])
+
+
+def _said(ref: PullRef, comment: Comment) -> CommentEvent:
+    created = comment.created.isoformat()
+    author = {"login": comment.author}
+    return CommentEvent.model_validate(
+        {
+            "action": "created",
+            "repository": {"full_name": ref.repository},
+            "sender": author,
+            "issue": {"number": ref.number, "pull_request": {}},
+            "comment": {
+                "id": comment.id,
+                "body": comment.body,
+                "user": author,
+                "created_at": created,
+                "updated_at": created,
+            },
+        }
+    )
+
+
+def _look(reference: Reference, here: Here) -> None:
+    for _ in range(MOST_LOOKS):
+        wait_s = reconcile(reference, here.rooms)
+        if wait_s is None or wait_s > here.patience_s:
+            return
+        here.sleep(wait_s)
+
+
+def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
+    """The open pull requests with a run that is not over, and those whose base got another policy since their look.
+
+    One that cannot be seen any more is passed over.
+    """
+    pulls = here.rooms.pulls.open_pulls(repository)
+    changed = {pull.ref for pull in outdated(pulls, here.rooms)}
+    for pull in pulls:
+        try:
+            runs = here.rooms.ledger.runs(repository, number=pull.ref.number)
+        except UnknownPullError:
+            continue
+        if pull.ref in changed or any(not run.state.final for run in runs):
+            yield pull.ref

@@ -1,0 +1,110 @@
+"""What is found out from text that strangers wrote: each question a method, over values and the ports that it reads.
+
+The service asks these in processes with limits, tests and small tools in their own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from verl_e2e.app.explain import explain
+from verl_e2e.app.judge_finished import Judged, judge_ended
+from verl_e2e.app.plan_change import Planned, Planner
+from verl_e2e.app.plan_pull import plan_target
+from verl_e2e.app.reached_files import reach_digest
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.plan.explain import Explanation
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.check_runs import Annotation
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import MergeGroup, Target
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.report.annotations import Source, annotate, paths_to_read
+from verl_e2e.core.report.verdict_parts import VerdictDocument
+from verl_e2e.ports import RunFolders, SourceTrees, SummaryStore
+
+
+class Analysis(Protocol):
+    """The questions. LimitError when an answer would take more than it may."""
+
+    def plan(self, target: Target, policy: Policy) -> Planned:
+        """The plan of a target."""
+        ...
+
+    def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
+        """What the plan would make of a symbol of the head, were it changed."""
+        ...
+
+    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
+        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
+        ...
+
+    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+        """The remarks of a failed job on the changed lines."""
+        ...
+
+    def judge(self, run: Run, folder: Path) -> Judged:
+        """What the folder of an ended run comes to; the judgement is written beside it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DirectAnalysis:
+    """An `Analysis` in this process: no limits but those of the ports."""
+
+    changes: Callable[[Target], SourceTrees]
+    """The trees of a target, base and head among them."""
+    uses: Uses
+    """What verl uses of Bridge."""
+    summaries: SummaryStore
+    """Where summaries of source files are kept."""
+    folders: RunFolders
+    """Where run folders are read; they must be judged by bands of ours, never by a folder's own."""
+
+    def plan(self, target: Target, policy: Policy) -> Planned:
+        """The plan of a target."""
+        return plan_target(target, policy, Planner(self.changes(target), self.uses, self.summaries))
+
+    def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
+        """What the plan would make of a symbol of the head, were it changed."""
+        planner = Planner(self.changes(target), self.uses, self.summaries)
+        return explain(planner, target.head_sha, policy, [(path, symbol)])
+
+    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
+        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
+        here, there = self.changes(group), self.changes(replace(group, head_sha=origin_sha))
+        if _submodules_differ(there, group.head_sha, origin_sha):
+            return False
+        digest = self._reach(here, group.head_sha, policy, job)
+        return bool(digest) and digest == self._reach(there, origin_sha, policy, job)
+
+    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+        """The remarks of a failed job on the changed lines; files are read only where a traceback meets the change."""
+        paths = paths_to_read(plan, verdict)
+        if not paths:
+            return ()
+        trees = self.changes(target)
+        base = trees.change(plan.base, plan.head).merge_base or plan.base
+        sources = {path: source for path in paths if (source := _source(trees, base, plan.head, path)) is not None}
+        return annotate(plan, verdict, sources)
+
+    def judge(self, run: Run, folder: Path) -> Judged:
+        """What the folder of an ended run comes to; the judgement is written beside it."""
+        return judge_ended(run, folder, self.folders)
+
+    def _reach(self, trees: SourceTrees, revision: str, policy: Policy, job: Job) -> str:
+        return reach_digest(trees, revision, policy, job, Planner(trees, self.uses, self.summaries))
+
+
+def _submodules_differ(trees: SourceTrees, one: str, other: str) -> bool:
+    """Whether one side moved a submodule since both were one; then it may lie elsewhere now."""
+    paths = (*trees.change(other, one).paths, *trees.change(one, other).paths)
+    return any(path.submodule is not None for path in paths)
+
+
+def _source(trees: SourceTrees, base: str, head: str, path: str) -> Source | None:
+    """The file on both sides; None for one that the head has not."""
+    now = trees.read_blob(head, path)
+    return Source(now, trees.read_blob(base, path)) if now is not None else None

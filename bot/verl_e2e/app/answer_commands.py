@@ -1,0 +1,79 @@
+"""Answer the commands that ask for words: `help` and `explain`, each with one comment."""
+
+from collections import Counter
+from dataclasses import replace
+
+from verl_e2e.app.keep_message import say, was_said
+from verl_e2e.app.look_up_person import allowed
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.access import Capability
+from verl_e2e.core.plan.explain import render_explanation
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.ledger import Asked
+from verl_e2e.core.pulls.messages import reply_to
+from verl_e2e.core.pulls.pull import Pull
+from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.trust import Granted
+from verl_e2e.core.report.command_text import render_help
+from verl_e2e.core.text.escape import fence_for, fenced_row
+from verl_e2e.ports import ForgeError
+
+# Questions on one pull request that are answered: to somebody without a role, to all of them together, and to
+# somebody who may plan. Nobody's questions use up what is there for those with a role.
+MAX_EACH, MAX_TOGETHER, MAX_WITH_ROLE = 10, 40, 200
+NO_MORE = (
+    "So many questions of yours were answered on this pull request that this one and later ones are not; "
+    "ask somebody with a role in the repository, or use `verl-e2e explain` on your machine.\n"
+)
+MAX_ROWS = 80
+TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
+
+
+def answer(situation: Situation, rooms: AppRooms) -> None:
+    """Answer what was asked on this pull request, each question once, within bounds for each person."""
+    target = situation.target
+    if not isinstance(target, Pull):
+        return
+    asked = [one for one in situation.entries if isinstance(one, Asked) and one.verb in {"help", "explain"}]
+    for place, question in enumerate(asked):
+        message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
+        if was_said(message, rooms):
+            continue
+        left = _answers_left(question, asked[:place], target, situation.policy, rooms)
+        if left > 0:
+            text = render_help() if question.verb == "help" else _explained(question, situation, rooms)
+            say(replace(message, body=text), rooms)
+        elif left == 0:
+            say(replace(message, body=NO_MORE), rooms)
+
+
+def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Policy, rooms: AppRooms) -> int:
+    """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
+    asked = Counter(earlier.actor.lower() for earlier in before)
+    own = asked[question.actor.lower()]
+    # What was asked beyond the bound was not answered and takes nothing from others.
+    left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
+    if left > 0:
+        return left
+    if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.access, rooms), Granted):
+        return MAX_WITH_ROLE - own
+    told = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+    return -1 if told else 0
+
+
+def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
+    path, _, symbol = asked.arguments[0].partition(":")
+    try:
+        found = rooms.analysis.explain(situation.target, situation.policy, path, symbol)
+    except Exception as error:
+        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+            raise
+        return _fenced((str(error),))
+    rows = tuple(row for one in found for row in render_explanation(one).splitlines())
+    return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
+
+
+def _fenced(rows: tuple[str, ...]) -> str:
+    inert = tuple(fenced_row(row) for row in rows)
+    fence = fence_for(inert)
+    return "\n".join((f"{fence}text", *inert, fence)) + "\n"

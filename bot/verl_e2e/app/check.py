@@ -1,0 +1,184 @@
+"""Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.app.judge_folder import coverage, make_card
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.core.compare.jobs import for_parity, with_data_parallel
+from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
+from verl_e2e.core.judge.verdict import Result, Verdict
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
+from verl_e2e.core.model.related import Role
+from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
+from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.images import site_in_image
+from verl_e2e.core.plan.plan import JobOutline, Plan, plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.report.plan_text import render_plan_text
+from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
+from verl_e2e.ports import Baselines, ChangeSource, Dispatcher, RunFolders
+
+BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """What to check: the repositories, the change, the host and where the result goes.
+
+    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences
+    for the card. `checkpoint` and `data`, where given, win over plan and site. `beside` says which runs may
+    follow a judged job; with trivial sizes among them level 2 runs as parity compares it.
+    """
+
+    bridge: Path
+    verl: Path
+    verl_commit: str
+    base: str
+    head: str
+    out: Path
+    policy: Policy
+    site: SiteProfile
+    megatron_lm: Repository | None = None
+    checkpoint: Checkpoint | None = None
+    data: Data | None = None
+    require_bridge_checks: bool = False
+    asked: tuple[Level, ...] = ()
+    remarks: tuple[str, ...] = ()
+    beside: Allowed = AS_ASKED
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit.
+
+    Without a `planner` the change is planned by its names alone, without `baselines` none is kept.
+    """
+
+    changes: ChangeSource
+    dispatcher: Dispatcher
+    folders: RunFolders
+    blobs: Mapping[str, ChangeSource]
+    planner: Planner | None = None
+    baselines: Baselines | None = None
+
+
+def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
+    """Plan, run, judge: level 0 first and alone, the rest only after it passed, the cheapest first.
+
+    Writes plan, notes and card. Each judged job is followed by the runs that it asks for beside it. A job that
+    policy or site cannot complete is not run, and the card says what it lacks. A change that breaks what verl uses of
+    Bridge costs no GPU: no job is started.
+    """
+    planned, contract = _planned(request, rooms)
+    planned = with_data_parallel(planned) if Role.TRIVIAL_SIZES in request.beside.roles else planned
+    request.out.mkdir(parents=True, exist_ok=True)
+    rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    shown = render_plan_text(planned)
+    say(_planned_sentence(planned))
+    say(shown)
+    verdicts: list[Verdict] = []
+    not_run: list[NotRun] = []
+    patches, remarks = _patches(request, rooms)
+    for outline in in_order(planned):
+        reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
+        job = reason or _job(outline, request, patches)
+        if isinstance(job, str):
+            not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job))
+            say(f"{outline.id}: not run, {job}")
+            continue
+        say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
+        verdicts.append(_run(job, request, rooms, say))
+    reasons = {job.job_id: job.reason for job in not_run}
+    notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *remarks), contract=contract)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract), plan=shown)
+    files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
+    files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
+    rooms.folders.write(request.out, files)
+    return card
+
+
+def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, and a sentence for each use in verl that the head breaks."""
+    if rooms.planner is None:
+        return plan(rooms.changes.change(request.base, request.head), request.policy, request.asked), ()
+    found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
+    broken = (one for one in found.contract if one.kind is Kind.BREAK)
+    return found.plan, tuple(str(one) for one in broken)
+
+
+def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
+    """Why a planned job does not start now; empty when it may. What can never pass is said whatever passed before."""
+    if outline.blocked:
+        return f"it cannot pass as planned: {outline.blocked}"
+    passed = {verdict.job_id for verdict in verdicts if verdict.result is Result.PASS}
+    waiting = [required for required in outline.requires if required not in passed]
+    if waiting:
+        return f"it needs {waiting[0]}, which did not pass"
+    return ""
+
+
+def in_order(planned: Plan) -> tuple[JobOutline, ...]:
+    """The jobs as they are run: level 0 before all others, then by what they cost."""
+    return tuple(sorted(planned.jobs, key=lambda job: (job.variant.level is not Level.SMOKE, _cost(job))))
+
+
+def _cost(job: JobOutline) -> tuple[bool, int, str]:
+    return bool(job.requires), job.gpu_minutes, job.id
+
+
+def _planned_sentence(planned: Plan) -> str:
+    levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
+    return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
+
+
+def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
+    commits = {"bridge": request.head, "verl": request.verl_commit}
+
+    def digest_of(patch: Patch) -> str | None:
+        blob = rooms.blobs[patch.repository].read_blob(commits[patch.repository], patch.file)
+        return None if blob is None else hashlib.sha256(blob).hexdigest()
+
+    choice = select_patches(request.policy.patches, digest_of)
+    return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
+
+
+def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job | str:
+    """The complete job, or what policy or site lacks for it."""
+    sources = Sources(
+        bridge=Repository(path=str(request.bridge.resolve()), commit=request.head),
+        verl=Repository(path=str(request.verl.resolve()), commit=request.verl_commit),
+        megatron_lm=request.megatron_lm,
+    )
+    try:
+        job = build_job(
+            outline,
+            policy=request.policy,
+            site=site_in_image(request.site, request.policy.image),
+            sources=sources,
+            checkpoint=request.checkpoint,
+            data=request.data,
+            patches=patches,
+            require_bridge_checks=request.require_bridge_checks,
+        )
+    except BuildError as error:
+        return str(error)
+    parity = Role.TRIVIAL_SIZES in request.beside.roles and job.level is Level.PARALLELISM
+    return for_parity(job) if parity else job
+
+
+def _run(job: Job, request: CheckRequest, rooms: Rooms, say: Say) -> Verdict:
+    folder = request.out / "jobs" / job.id
+    for sentence in may_follow(job, request.beside):
+        say(sentence)
+    rooms.dispatcher.run(job, folder)
+    beside = Beside(rooms.dispatcher, rooms.folders, rooms.baselines)
+    return follow_up(job, folder, request.beside, beside, say)

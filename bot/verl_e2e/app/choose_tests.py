@@ -1,0 +1,122 @@
+"""Choose the Bridge tests of a change from git objects: no checkout, and only test files that may matter are parsed."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.pytest_marks import Marks, read_marks
+from verl_e2e.core.reach.effects import Effects
+from verl_e2e.core.reach.program import Program, module_name
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.summary import Summary
+from verl_e2e.core.reach.users import ChangedModule, Use, nearest_use, use_through
+from verl_e2e.ports import SourceTrees, SummaryStore
+
+_TOP = ("",)
+_SHORTEST_NAME = 4
+
+
+class TestChooser:
+    """Chooses tests of one repository; summaries of test files are kept where those of sources are."""
+
+    __test__ = False
+
+    def __init__(self, repository: SourceTrees, summaries: SummaryStore) -> None:
+        self._repository = repository
+        self._summaries = summaries
+
+    def choose(self, change: Change, policy: Policy, effects: Effects | None, program: Program | None) -> Choice:
+        """The tests of a change; `program` is the one at its head, None where it was not read."""
+        paths = policy.test_choice.paths
+        if paths is None:
+            return Choice(limit_s=policy.test_choice.limit_s)
+        changed = changed_tests(change, policy.test_choice)
+        modules = changed_modules(change, policy, effects)
+        files = {
+            path: blob
+            for path, blob in self._repository.tree(change.head).items()
+            if path.endswith(".py") and paths.match(path)
+        }
+        tests = _Files(files, self._contents(files, modules, changed))
+        uses = self._uses(tests, modules, program)
+        present = frozenset(path for path in files if is_test_file(path))
+        near = {*changed, *uses} & present
+        marks = {path: tests.marks(path, policy.test_choice.gpu_marks) for path in near}
+        return choose(policy, changed, modules, TestsAtHead(present, uses, marks))
+
+    def _contents(
+        self, files: Mapping[str, str], modules: Collection[ChangedModule], changed: Collection[str]
+    ) -> Mapping[str, bytes | None]:
+        wanted = files.values() if modules else [files[path] for path in changed if path in files]
+        return self._repository.read_objects(list(wanted))
+
+    def _uses(self, tests: "_Files", modules: Collection[ChangedModule], program: Program | None) -> Mapping[str, Use]:
+        if not modules:
+            return {}
+        changed = {module.name: module for module in modules}
+        near = self._summaries_of(tests, tests.holding(_words(modules, program)))
+        uses = {
+            path: use
+            for path, summary in near.items()
+            if (use := nearest_use(_name(path), summary, changed, program)) is not None
+        }
+        between = {_name(path): use for path, use in uses.items() if not is_test_file(path)}
+        if between:
+            further = self._summaries_of(tests, tests.holding(_pattern(name.rpartition(".")[2] for name in between)))
+            for path, summary in further.items():
+                use = use_through(_name(path), summary, between)
+                if use is not None:
+                    uses.setdefault(path, use)
+        return uses
+
+    def _summaries_of(self, tests: "_Files", paths: Iterable[str]) -> Mapping[str, Summary]:
+        wanted = {path: tests.blobs[path] for path in paths}
+        known = dict(self._summaries.load(set(wanted.values())))
+        made = {
+            blob: summarize(content)
+            for path, blob in wanted.items()
+            if blob not in known and (content := tests.content(path)) is not None
+        }
+        self._summaries.save(made)
+        known |= made
+        return {path: known[blob] for path, blob in wanted.items() if blob in known}
+
+
+class _Files:
+    """Test files at one commit, with the contents that were read."""
+
+    def __init__(self, blobs: Mapping[str, str], contents: Mapping[str, bytes | None]) -> None:
+        self.blobs = blobs
+        self._contents = contents
+
+    def content(self, path: str) -> bytes | None:
+        return self._contents.get(self.blobs[path])
+
+    def holding(self, words: re.Pattern[bytes]) -> list[str]:
+        return [path for path in self.blobs if words.search(self.content(path) or b"")]
+
+    def marks(self, path: str, gpu_marks: tuple[str, ...]) -> Marks:
+        content = self.content(path)
+        return Marks(1) if content is None else read_marks(content, gpu_marks)
+
+
+def _name(path: str) -> str:
+    return module_name(path, _TOP) or path
+
+
+def _words(modules: Iterable[ChangedModule], program: Program | None) -> re.Pattern[bytes]:
+    """What a file must hold to use a module: its full name, an import from its package, or a name that it defines."""
+    found: list[str] = []
+    for module in modules:
+        found += [module.name, f"{module.name.rpartition('.')[0]} import"]
+        view = program.view(module.name) if program is not None else None
+        names = view.symbols if view is not None else ()
+        found += [name for name in names if "." not in name and len(name) >= _SHORTEST_NAME and name[0] != "_"]
+    return _pattern(found)
+
+
+def _pattern(texts: Iterable[str]) -> re.Pattern[bytes]:
+    shown = "|".join(re.escape(text) for text in dict.fromkeys(texts) if text)
+    return re.compile(rf"\b(?:{shown})\b".encode())

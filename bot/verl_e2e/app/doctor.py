@@ -1,0 +1,244 @@
+"""Look at how the App and a repository are set up, and tell what is to be mended."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
+from verl_e2e.core.model.access import DEFAULT_GATE
+from verl_e2e.core.plan.lint import lint_image
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.checkup import (
+    Finding,
+    State,
+    failed_deliveries,
+    ill,
+    note,
+    of_branch,
+    of_deliveries,
+    of_dispatch_branch,
+    of_hook,
+    of_installation,
+    of_runners,
+    of_workflow,
+    well,
+)
+from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
+from verl_e2e.ports import NETWORK_FIX, Administration, ForgeError
+
+DAYS = 3
+NETWORK = "network"
+NO_ANSWER = "GitHub did not answer in time; run doctor again later"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What we were told and what we need.
+
+    `workflow` and `runners` are empty where jobs do not run by a workflow, `hook` where we do not know our own address.
+    `workflow_ref` is the branch or tag that the workflow is taken from, empty for the branch looked at;
+    `workflow_text` is this version's.
+    """
+
+    app_id: int
+    permissions: Mapping[str, str]
+    events: tuple[str, ...]
+    workflow: str = ""
+    workflow_ref: str = ""
+    workflow_text: bytes = b""
+    runners: Mapping[int, tuple[str, ...]] | None = None
+    hook: str = ""
+    # The runners of forks' jobs, empty where they share the others.
+    fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRooms:
+    """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake.
+
+    `file_at` gives a file of a repository at a revision; `hook_url` where our App's webhooks go; `has_verl` says
+    whether a verl repository has a commit. `own_verl` is what VERL_E2E_VERL names, empty where it was not set, and
+    `own_has` says whether that has a commit.
+    """
+
+    administration: Administration
+    default_branch: Callable[[str], str]
+    file_at: Callable[[str, str, str], bytes | None]
+    hook_url: Callable[[], str]
+    has_verl: Callable[[str, str], bool]
+    database: Callable[[], None]
+    own_verl: str = ""
+    own_has: Callable[[str], bool] = lambda _: False
+
+
+def examine(
+    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool = False
+) -> tuple[Finding, ...]:
+    """Everything that was looked at, in order; an empty branch stands for the default one.
+
+    Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be told.
+    """
+    try:
+        return _examine(repository, branch, setup, rooms, now, redeliver=redeliver)
+    except _NoNetworkError as error:
+        return (ill(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
+
+
+class _NoNetworkError(Exception):
+    """This machine has no connection to GitHub; the text says why."""
+
+
+def _examine(
+    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool
+) -> tuple[Finding, ...]:
+    first = [*_guarded("database", lambda: _database(rooms)), *_guarded("app", lambda: _app(repository, setup, rooms))]
+    if any(one.about == "app" and one.state is State.ILL for one in first):
+        return tuple(first)
+    try:
+        branch = branch or rooms.default_branch(repository)
+    except ForgeError as error:
+        mend = NO_ANSWER if error.passing else "mend this first: the rest could not be looked at"
+        return (*first, ill("repository", str(error), mend))
+    policy, told = _policy(repository, branch, rooms)
+    looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+        ("webhook", lambda: _hook(setup, rooms)),
+        ("deliveries", lambda: _deliveries(rooms, now, redeliver=redeliver)),
+        ("policy", lambda: told),
+        ("image", lambda: _image(policy)),
+        ("verl", lambda: _verl(policy, rooms)),
+        ("required check", lambda: _branch(repository, branch, setup, policy, rooms)),
+        ("workflow", lambda: _workflow(repository, branch, setup, rooms)),
+        ("runners", lambda: _runners(repository, setup, rooms)),
+    )
+    return (*first, *(one for about, look in looks for one in _guarded(about, look)))
+
+
+def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """What a look finds; one that is refused is a finding, and the others go on."""
+    try:
+        yield from look()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        yield _not_looked_at(about, error)
+
+
+def _not_looked_at(about: str, error: Exception) -> Finding:
+    """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
+    told = f"it could not be looked at: {error}"
+    if isinstance(error, ForgeError) and error.unreached:
+        return ill(about, told, NETWORK_FIX)
+    if not isinstance(error, ForgeError) or not error.passing:
+        return ill(about, told, "see that our App is installed and may read this")
+    if error.wait_s:
+        return ill(about, told, f"run doctor again in {error.wait_s / 60:.0f} min")
+    return ill(about, told, NO_ANSWER)
+
+
+def _database(rooms: DoctorRooms) -> Iterator[Finding]:
+    try:
+        rooms.database()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        yield ill("database", str(error), "mend DATABASE_URL or the server that it names")
+        return
+    yield well("database", "the database can be used")
+
+
+def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+    try:
+        found = rooms.administration.installation(repository)
+    except ForgeError as error:
+        if error.unreached:
+            raise _NoNetworkError(error.unreached) from error
+        raise
+    return of_installation(found, repository, setup.permissions, setup.events)
+
+
+def _hook(setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+    if not setup.hook:
+        yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so where webhooks go was not compared")
+        return
+    yield of_hook(rooms.hook_url(), setup.hook)
+
+
+def _deliveries(rooms: DoctorRooms, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
+    failed = failed_deliveries(rooms.administration.deliveries(now - timedelta(days=DAYS)))
+    if redeliver:
+        for one in failed:
+            rooms.administration.redeliver(one.id)
+    yield of_deliveries(failed, DAYS, again=redeliver)
+
+
+def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | None, tuple[Finding, ...]]:
+    """The policy of the branch, the packaged one where it has none; None for one that cannot be used."""
+    about = "policy"
+    try:
+        text = rooms.file_at(repository, branch, POLICY_PATH)
+        if text is None:
+            return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
+        return load_policy(text, f"{branch}:{POLICY_PATH}"), (well(about, f"{POLICY_PATH} on {branch} is valid"),)
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        first, *more = str(error).splitlines()
+        also = f" (and {len(more)} more)" if more else ""
+        return None, (ill(about, f"{first}{also}", "mend it: until then no pull request is planned"),)
+
+
+def _image(policy: Policy | None) -> Iterator[Finding]:
+    for finding in lint_image(policy) if policy else ():
+        yield note("image", finding.what, finding.fix)
+
+
+def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
+    if policy is None:
+        return
+    commit, address = policy.verl_commit, policy.verl_repository
+    if rooms.own_verl:
+        yield from _guarded("verl", lambda: _own_verl(commit, rooms))
+    if rooms.has_verl(address, commit):
+        yield well("verl", f"the pinned verl {commit[:12]} is in {address}")
+        return
+    told = f"the pinned verl {commit} is not in {address}"
+    yield ill("verl", told, f"set verl.commit in {POLICY_PATH} to a commit that is there")
+
+
+def _own_verl(commit: str, rooms: DoctorRooms) -> Iterator[Finding]:
+    """The verl that the service itself reads."""
+    if rooms.own_has(commit):
+        yield well("verl", f"the pinned verl {commit[:12]} is in {rooms.own_verl}, which VERL_E2E_VERL names")
+        return
+    told = f"the pinned verl {commit} is not in {rooms.own_verl}, which VERL_E2E_VERL names"
+    yield ill("verl", told, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there")
+
+
+def _branch(repository: str, branch: str, setup: Setup, policy: Policy | None, rooms: DoctorRooms) -> Iterable[Finding]:
+    gate = policy.gate if policy else DEFAULT_GATE
+    rules = rooms.administration.branch_rules(repository, branch)
+    return of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s)
+
+
+def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+    if not setup.workflow:
+        return
+    path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
+    state = rooms.administration.workflow_state(repository, setup.workflow)
+    yield of_workflow(state, rooms.file_at(repository, at, path), setup.workflow_text, path, at)
+    default = rooms.default_branch(repository)
+    yield of_dispatch_branch(at, default)
+    if at != default and rooms.file_at(repository, default, path) is None:
+        told = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
+        yield ill("workflow", told, f"copy this version's {path} to {default} too")
+
+
+def _runners(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+    if setup.runners is None:
+        return ()
+    machines = rooms.administration.machines(repository)
+    return (
+        *of_runners(machines, setup.runners),
+        *of_kept_runners(machines, setup.runners),
+        *of_fork_pool(machines, setup.runners, setup.fork_runners),
+    )

@@ -1,0 +1,63 @@
+"""Explain paths and symbols: what the plan makes of a change of each path alone, at one revision."""
+
+from collections.abc import Iterable, Mapping
+
+from verl_e2e.app.known_repository import require_package
+from verl_e2e.app.plan_change import REQUIREMENTS, Planner
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.plan.explain import Explanation, explanations
+from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.plan.policy import Policy, classify
+from verl_e2e.core.reach.changes import symbols_of
+from verl_e2e.core.reach.program import module_name
+from verl_e2e.ports import SourceTrees
+
+_ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
+
+
+def explain(
+    planner: Planner, revision: str, policy: Policy, targets: Iterable[tuple[str, str]]
+) -> tuple[Explanation, ...]:
+    """What the plan makes of changes at a revision; a target is a path and a symbol, empty for all of it.
+
+    OtherRepositoryError where the revision does not hold the package that the policy is about.
+    """
+    require_package(planner.repository, (revision,), policy)
+    paths = _paths(planner.repository, revision)
+    wanted = ((path.rstrip("/"), symbol) for path, symbol in targets)
+    return tuple(row for target in wanted for row in _explained(planner, revision, policy, paths, target))
+
+
+def _paths(repository: SourceTrees, revision: str) -> Mapping[str, ChangedPath]:
+    """A change of each path of the tree: files, links and submodules."""
+    paths = {path: ChangedPath(path, PathStatus.MODIFIED) for path in repository.tree(revision)}
+    for path, target in repository.links(revision).items():
+        commit = target.removeprefix("commit ") if target.startswith("commit ") else None
+        bump = SubmoduleBump(commit, commit) if commit else None
+        paths[path] = ChangedPath(path, PathStatus.MODIFIED, submodule=bump)
+    return paths
+
+
+def _explained(
+    planner: Planner, revision: str, policy: Policy, paths: Mapping[str, ChangedPath], target: tuple[str, str]
+) -> tuple[Explanation, ...]:
+    path, symbol = target
+    if path not in paths:
+        folder = any(name.startswith(f"{path}/") for name in paths)
+        because = "this is a folder; name a file in it" if folder else "this commit has no such path"
+        return (Explanation(path, symbol, because=because, found=False),)
+    change = Change(revision, revision, revision, (paths[path],))
+    effects = planner.effects_of_whole(change, policy)
+    names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
+    condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
+    planned = plan(change, policy, (), effects)
+    return explanations(planned, classify(path, policy, effects), symbol, names, condition)
+
+
+def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:
+    """The symbols of a source file in order, each with whether an import of the file runs it."""
+    assert policy.reach is not None
+    view = planner.tree(revision, policy).program.view(module_name(path, policy.reach.roots) or "")
+    content = planner.repository.read_blob(revision, path)
+    kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
+    return {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content or b"")}

@@ -1,0 +1,83 @@
+"""What is remembered of a head: since when it is known here, and which pull requests have it.
+
+One commit may be the head of several pull requests, and GitHub shows one gate for it: it opens when it may for all.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.pulls.decide import Steps, conduct
+from verl_e2e.core.pulls.gate import Gate, GateState
+from verl_e2e.core.pulls.ledger import Posted
+from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
+from verl_e2e.core.pulls.target_state import Beside, Situation
+from verl_e2e.ports import UnknownPullError
+
+# The ledger's `digest` holds the numbers of the pull requests, `at` is when the head was first looked at.
+_HEAD = "head"
+# A head is shared by a few pull requests at most; somebody who opens a hundred with one head delays the rest only.
+_MOST_SHARING = 20
+
+
+def remember_head(pull: Pull, rooms: AppRooms) -> None:
+    """This pull request has this head now."""
+    repository, subject, own = pull.ref.repository, _subject(pull.head_sha), str(pull.ref.number)
+    with rooms.bookkeeping:
+        known = rooms.ledger.posted(repository, _HEAD, subject)
+        numbers: dict[str, str] = json.loads(known.digest) if known is not None else {}
+        if own not in numbers:
+            text = json.dumps({**numbers, own: ""})
+            at = known.at if known is not None else rooms.clock.now()
+            posted = Posted(repository=repository, kind=_HEAD, subject=subject, remote_id=0, digest=text, at=at)
+            rooms.ledger.put_posted(posted)
+
+
+def sharing(repository: str, head_sha: str, rooms: AppRooms) -> tuple[PullRef, ...]:
+    """Every pull request that was ever seen with this head, the newest first, at most twenty."""
+    known = rooms.ledger.posted(repository, _HEAD, _subject(head_sha))
+    numbers = sorted(map(int, json.loads(known.digest)), reverse=True) if known is not None else []
+    return tuple(PullRef(repository, number) for number in numbers[:_MOST_SHARING])
+
+
+def others_with(ref: PullRef, head_sha: str, rooms: AppRooms) -> tuple[Pull, ...]:
+    """The other pull requests that are open and have this head now."""
+    found = (_pull(other, rooms) for other in sharing(ref.repository, head_sha, rooms) if other != ref)
+    return tuple(pull for pull in found if pull is not None and _is_open_at(pull, head_sha))
+
+
+def _is_open_at(pull: Pull, head_sha: str) -> bool:
+    return pull.state is PullState.OPEN and pull.head_sha == head_sha
+
+
+def with_others(situation: Situation, steps: Steps, gate_of: Callable[[Pull], Gate], rooms: AppRooms) -> Steps:
+    """The steps as they are with regard to other open pull requests that have this head.
+
+    There is no success before each of them has it by itself, by `gate_of`, which reads it anew. A closed one leaves
+    the checks to the others.
+    """
+    if not isinstance(situation.target, Pull):
+        return steps
+    others = others_with(situation.target.ref, situation.head_sha, rooms)
+    if situation.over and others:
+        return replace(steps, checks=())
+    if steps.gate.state is not GateState.SUCCESS:
+        return steps
+    gates = [(pull.ref.number, gate) for pull in others if (gate := gate_of(pull)).state is not GateState.SUCCESS]
+    if not gates:
+        return steps
+    # What needs somebody is told before what needs time alone.
+    number, gate = min(gates, key=lambda found: (found[1].state is GateState.IN_PROGRESS, found[0]))
+    return conduct(replace(situation, beside=Beside(number, gate.title, gate.state is GateState.IN_PROGRESS)))
+
+
+def _subject(head_sha: str) -> str:
+    return f"{head_sha}:pulls"
+
+
+def _pull(ref: PullRef, rooms: AppRooms) -> Pull | None:
+    try:
+        return rooms.pulls.pull(ref)
+    except UnknownPullError:
+        return None

@@ -1,0 +1,114 @@
+"""Remember which check runs of ours may be without a conclusion on GitHub, so that each of them gets one.
+
+What is about to be shown as queued or in progress is written down first, by its head, and each pull request or merge
+group keeps the list of the heads on which it wrote. So nothing is forgotten by a push, a crash or a changed plan.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from verl_e2e.app.known_heads import others_with
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, OpenCheck
+from verl_e2e.core.pulls.checks_wanted import read_check_id
+from verl_e2e.core.pulls.ledger import Posted
+from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
+
+# By head: name and our id of each check that may be open. By target: the heads where there are such.
+_OPENED, _HEADS = "opened", "opened-heads"
+
+
+def open_checks(target: Target, rooms: AppRooms) -> tuple[OpenCheck, ...]:
+    """The checks that may be open and that this target has to close, on whatever head.
+
+    Those on a head that other open pull requests have are left to them, but for its own on its own head.
+    """
+    found = []
+    for head_sha in _heads(target, rooms):
+        checks = _of_head(repository_of(target), head_sha, rooms)
+        others = others_with(target.ref, head_sha, rooms) if isinstance(target, Pull) and checks else ()
+        if not others:
+            found += checks
+        elif head_sha == target.head_sha and isinstance(target, Pull) and target.state is PullState.OPEN:
+            theirs = {pull.ref.number for pull in others}
+            found += [check for check in checks if _owner(check) not in theirs]
+    return tuple(sorted(found, key=lambda check: (check.head_sha, check.name)))
+
+
+def has_open_checks(target: Target, rooms: AppRooms) -> bool:
+    """Whether something of this target may be open."""
+    return any(_of_head(repository_of(target), head_sha, rooms) for head_sha in _heads(target, rooms))
+
+
+def note_opening(target: Target, checks: Iterable[CheckRun], rooms: AppRooms) -> None:
+    """Those of the checks that have no conclusion are about to be written."""
+    opening = [check for check in checks if check.status != CheckStatus.COMPLETED]
+    for head_sha in dict.fromkeys(check.head_sha for check in opening):
+        with rooms.bookkeeping:
+            heads = _heads(target, rooms)
+            if head_sha not in _kept(_HEADS, _subject(target), repository_of(target), rooms):
+                _keep(_HEADS, _subject(target), repository_of(target), [*heads, head_sha], rooms)
+            here = [_opened(check) for check in opening if check.head_sha == head_sha]
+            _change(repository_of(target), head_sha, here, [], rooms)
+
+
+def note_concluded(target: Target, checks: Iterable[CheckRun], rooms: AppRooms) -> None:
+    """Those of the checks that have a conclusion were written."""
+    done = [check for check in checks if check.status == CheckStatus.COMPLETED]
+    for head_sha in dict.fromkeys(check.head_sha for check in done):
+        with rooms.bookkeeping:
+            here = [_opened(check) for check in done if check.head_sha == head_sha]
+            _change(repository_of(target), head_sha, [], here, rooms)
+    with rooms.bookkeeping:
+        kept = _kept(_HEADS, _subject(target), repository_of(target), rooms)
+        left = [head_sha for head_sha in kept if _of_head(repository_of(target), head_sha, rooms)]
+        if left != kept:
+            _keep(_HEADS, _subject(target), repository_of(target), left, rooms)
+
+
+def _change(
+    repository: str, head_sha: str, more: Sequence[OpenCheck], fewer: Sequence[OpenCheck], rooms: AppRooms
+) -> None:
+    known = {check.name: check for check in _of_head(repository, head_sha, rooms)}
+    changed = known | {check.name: check for check in more}
+    for check in fewer:
+        changed.pop(check.name, None)
+    if changed != known:
+        rows = sorted((check.name, check.external_id) for check in changed.values())
+        _keep(_OPENED, f"{head_sha}:opened", repository, rows, rooms)
+
+
+def _of_head(repository: str, head_sha: str, rooms: AppRooms) -> list[OpenCheck]:
+    kept = _kept(_OPENED, f"{head_sha}:opened", repository, rooms)
+    return [OpenCheck(row[0], head_sha, row[1]) for row in kept]
+
+
+def _heads(target: Target, rooms: AppRooms) -> list[str]:
+    """The heads where something of the target may be open, the one that it has now among them."""
+    kept = _kept(_HEADS, _subject(target), repository_of(target), rooms)
+    return list(dict.fromkeys((*kept, target.head_sha)))
+
+
+def _subject(target: Target) -> str:
+    return f"{target.ref.number}:opened" if isinstance(target, Pull) else f"{target.head_sha}:opened"
+
+
+def _kept(kind: str, subject: str, repository: str, rooms: AppRooms) -> list[Any]:
+    posted = rooms.ledger.posted(repository, kind, subject)
+    return list(json.loads(posted.digest)) if posted is not None else []
+
+
+def _keep(kind: str, subject: str, repository: str, rows: Sequence[object], rooms: AppRooms) -> None:
+    text, now = json.dumps(rows), rooms.clock.now()
+    rooms.ledger.put_posted(Posted(repository=repository, kind=kind, subject=subject, remote_id=0, digest=text, at=now))
+
+
+def _owner(check: OpenCheck) -> int:
+    """The pull request that wrote a check last, 0 for a merge group."""
+    own = read_check_id(check.external_id)
+    return own.number if own is not None else 0
+
+
+def _opened(check: CheckRun) -> OpenCheck:
+    return OpenCheck(check.name, check.head_sha, check.external_id)

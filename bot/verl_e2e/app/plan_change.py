@@ -1,0 +1,291 @@
+"""Plan a change with its sources: read both trees, follow verl's entries through them, and judge what differs."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from verl_e2e.app.choose_tests import TestChooser
+from verl_e2e.app.known_repository import require_package
+from verl_e2e.core.model.change import Change, ChangedPath
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.contract import Finding, check_contract
+from verl_e2e.core.plan.lint import lint_policy
+from verl_e2e.core.plan.plan import Plan, plan, with_tests
+from verl_e2e.core.plan.policy import Policy, ReachPolicy
+from verl_e2e.core.reach.dependencies import changed_requirements, same_build
+from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
+from verl_e2e.core.reach.entries import Uses, uses_of
+from verl_e2e.core.reach.program import Program, module_name
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
+from verl_e2e.core.reach.summary import Summary
+from verl_e2e.core.reach.walk import Reach
+from verl_e2e.ports import SourceTrees, SummaryStore
+
+ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
+_KEPT_TREES = 4
+REQUIREMENTS = ("pyproject.toml", "uv.lock")
+_NO_SOURCE = "No source file that verl could reach differs, and no link or setting that leads to one."
+_TOO_DEEP = "the chain of imports or of classes"
+_SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
+_WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def uses_at(repository: SourceTrees, revision: str, reach: ReachPolicy, source: str) -> Uses:
+    """What verl uses of the package at a revision."""
+    tree = {path: blob for path, blob in repository.tree(revision, reach.callers).items() if path.endswith(".py")}
+    contents = repository.read_objects(list(tree.values()))
+    sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
+    return uses_of(sources, reach.package, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what it rests on; `contract` is empty when reach was not followed."""
+
+    change: Change
+    plan: Plan
+    effects: Effects | None
+    contract: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    files: Mapping[str, str]
+    program: Program
+    reach: Reach
+    unread: tuple[str, ...]
+
+
+class Planner:
+    """Plans changes of one repository by one policy; keeps the trees that it followed last."""
+
+    def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore) -> None:
+        self.repository = repository
+        self._uses = uses
+        self._summaries = summaries
+        self._chooser = TestChooser(repository, summaries)
+        self._trees: dict[tuple[str, str], _Tree] = {}
+        self._aside: dict[tuple[str, str], bool] = {}
+
+    def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
+        """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests.
+
+        OtherRepositoryError where neither side holds the package that the policy is about.
+        """
+        change = self.repository.change(base, head)
+        require_package(self.repository, (change.merge_base or change.base, change.head), policy)
+        found = self._planned(change, policy, asked)
+        if not found.plan.levels:
+            return found
+        program = self._program_at_head(found.change, policy)
+        chosen = self._chooser.choose(found.change, policy, found.effects, program)
+        return replace(found, plan=with_tests(found.plan, chosen))
+
+    def _program_at_head(self, change: Change, policy: Policy) -> Program | None:
+        """The program at the head where planning has followed it."""
+        tree = self._trees.get((change.head, policy.source))
+        return None if tree is None else tree.program
+
+    def _planned(self, change: Change, policy: Policy, asked: Iterable[Level]) -> Planned:
+        if policy.reach is None:
+            return Planned(change, plan(change, policy, asked), None)
+        unknown = self._stand_ins(change, policy.reach)
+        if not unknown and not any(_compared(one, policy.reach) for one in change.paths):
+            inside = self._requirements(change, policy.reach)
+            known = Effects(inside, {}, (_NO_SOURCE,))
+            return Planned(change, plan(change, policy, asked, known), known)
+        old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
+        both = Sides(old.program, new.program, old.reach, new.reach)
+        effects = self._effects(change, policy, policy.reach, (old, new), both)
+        unknown = {**effects.unknown, **unknown}
+        compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
+        unread = {path for path in new.unread if path not in unknown}
+        looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
+        effects = replace(effects, unknown=unknown, looked_at=looked_at)
+        findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
+        return Planned(change, plan(change, policy, asked, effects), effects, findings)
+
+    def effects_of_whole(self, change: Change, policy: Policy) -> Effects | None:
+        """The effects of a change in which all that the paths hold at the head differs."""
+        if policy.reach is None:
+            return None
+        tree = self.tree(change.head, policy)
+        both = Sides(tree.program, tree.program, tree.reach, tree.reach)
+        effects = self._effects(change, policy, policy.reach, (tree, tree), both, whole=True)
+        return replace(effects, unknown={**effects.unknown, **self._stand_ins(change, policy.reach)})
+
+    def lint(self, revision: str, policy: Policy) -> tuple[str, ...]:
+        """What of a policy says nothing about a revision; OtherRepositoryError."""
+        require_package(self.repository, (revision,), policy)
+        paths = self.repository.tree(revision)
+        if policy.reach is None:
+            return lint_policy(policy, paths, {}, ())
+        tree = self.tree(revision, policy)
+        views = {path: tree.program.view(name) for name, path in tree.program.paths.items()}
+        symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
+        contents = self.repository.read_objects([tree.files[path] for path in symbols])
+        words = {word.decode("ascii") for text in contents.values() for word in _WORD.findall(text or b"")}
+        return lint_policy(policy, paths, symbols, words)
+
+    def tree(self, revision: str, policy: Policy) -> _Tree:
+        """One tree with all that is reached in it, from memory where it was followed before."""
+        assert policy.reach is not None
+        key = (revision, policy.source)
+        found = self._trees.pop(key, None) or self._follow(revision, policy.reach)
+        self._trees[key] = found
+        while len(self._trees) > _KEPT_TREES:
+            del self._trees[next(iter(self._trees))]
+        return found
+
+    def _follow(self, revision: str, reach: ReachPolicy) -> _Tree:
+        files: dict[str, str] = {}
+        for root in reach.roots:
+            files.update(self.repository.tree(revision, root))
+        # A package is taken before a module of the same name.
+        ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
+        paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
+        summaries = self._summaries_of({files[path] for path in paths.values()})
+        program = Program(paths, lambda path: summaries[files[path]])
+        try:
+            followed = Reach(program, self._uses.entries)
+        except RecursionError:
+            return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
+        unread = tuple(
+            sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
+        )
+        return _Tree(files, program, followed, unread)
+
+    def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
+        """The changed names of which no content tells what they do."""
+        base, head = (self._names(revision, reach) for revision in (change.merge_base or change.base, change.head))
+        return stand_ins(change.names(), (base, head), reach.roots, reach.package)
+
+    def _names(self, revision: str, reach: ReachPolicy) -> TreeNames:
+        files = {path for root in reach.roots for path in self.repository.tree(revision, root)}
+        links = self.repository.links(revision)
+        ids = sorted({one for one in links.values() if not one.startswith("commit ")})
+        # Where a link leads counts only when one of them is among the sources.
+        wanted = ids if any(is_among(link, reach.roots) for link in links) else []
+        targets = self.repository.read_objects(wanted)
+        texts = {path: (targets.get(blob) or b"").decode("utf-8", "surrogateescape") for path, blob in links.items()}
+        return TreeNames(frozenset(files), texts)
+
+    def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
+        known = dict(self._summaries.load(blobs))
+        missing = sorted(blobs - known.keys())
+        made: dict[str, Summary] = {}
+        for blob, content in self.repository.read_objects(missing).items():
+            if content is None:
+                known[blob] = Summary((), (), ABSENT)
+            else:
+                made[blob] = summarize(content)
+        self._summaries.save(made)
+        return {**known, **made}
+
+    def _effects(
+        self,
+        change: Change,
+        policy: Policy,
+        reach: ReachPolicy,
+        trees: tuple[_Tree, _Tree],
+        both: Sides,
+        *,
+        whole: bool = False,
+    ) -> Effects:
+        """What the change does inside its files; with `whole` as if each came new at the head."""
+        imported = {name for tree in trees for name in tree.reach.imported}
+        pairs = [
+            pair
+            for one in change.paths
+            if (pair := _compared(one, reach)) is not None
+            and not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
+        ]
+        wanted = [
+            tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
+        ]
+        contents = self.repository.read_objects(wanted)
+        unread: dict[str, str] = {}
+        versions = []
+        for pair in pairs:
+            blobs = [tree.files.get(path) for tree, path in zip(trees, pair, strict=True)]
+            if any(blob is not None and contents[blob] is None for blob in blobs):
+                unread.update(dict.fromkeys(pair, ABSENT))
+                continue
+            old, new = (contents[blob] if blob is not None else None for blob in blobs)
+            versions.append((Version(pair[0], None if whole else old), Version(pair[1], new)))
+        found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy))
+        unread |= found.unread
+        unknown = {path: why for path, why in unread.items() if module_name(path, reach.roots) in imported}
+        doubted = _doubted(found.paths, trees)
+        paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
+        paths = {path: inside for path, inside in paths.items() if path not in doubted}
+        gaps = _gaps(trees)
+        remarks = (f"Reach starts from {self._uses.source}.", *gaps)
+        return Effects(paths, unread, remarks, {**doubted, **unknown}, incomplete=gaps)
+
+    def _is_aside(self, path: str, policy: Policy) -> bool:
+        key = (path, policy.source)
+        if key not in self._aside:
+            self._aside[key] = _set_aside(path, policy)
+        return self._aside[key]
+
+    def _requirements(self, change: Change, reach: ReachPolicy) -> dict[str, Inside]:
+        names = [name for name in REQUIREMENTS if reach.dependencies and name in change.names()]
+        return {name: _SAMEREQUIREMENTS for name in names if self._same(name, change, reach)}
+
+    def _same(self, name: str, change: Change, reach: ReachPolicy) -> bool:
+        """Whether the file is known to keep every requirement that a run of verl imports."""
+        old = self.repository.read_blob(change.merge_base or change.base, name)
+        new = self.repository.read_blob(change.head, name)
+        if name == "pyproject.toml" and not same_build(old, new):
+            return False
+        return changed_requirements(old, new, reach.dependencies) == ()
+
+    def _reader(self, tree: _Tree) -> "_Reader":
+        return _Reader(self.repository, tree.files)
+
+
+class _Reader:
+    """Reads a file of a tree by its path."""
+
+    def __init__(self, repository: SourceTrees, files: Mapping[str, str]) -> None:
+        self.repository = repository
+        self._files = files
+
+    def __call__(self, path: str) -> bytes | None:
+        blob = self._files.get(path)
+        return None if blob is None else self.repository.read_objects([blob])[blob]
+
+
+def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
+    """A sentence where files that verl imports could not be read."""
+    unread = sorted({path for tree in trees for path in tree.unread})
+    if not unread:
+        return ()
+    return (f"{len(unread)} imported file(s) could not be read, {unread[0]} first: reach is not complete.",)
+
+
+def _set_aside(path: str, policy: Policy) -> bool:
+    return any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
+
+
+def _compared(one: ChangedPath, reach: ReachPolicy) -> tuple[str, str] | None:
+    """The names of the two versions to compare, None where no side is source.
+
+    A file that becomes source by its new name is new there, and one that was source by its old name is gone.
+    """
+    names = (one.old_path or one.path, one.path)
+    sources = [name for name in dict.fromkeys(names) if module_name(name, reach.roots)]
+    if one.submodule is not None or not sources:
+        return None
+    return (sources[0], sources[-1])
+
+
+def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, str]:
+    """Where a file on the way could not be read, "not reached" is no answer: nothing is known of such paths."""
+    unread = sorted({path for tree in trees for path in tree.unread})
+    if not unread:
+        return {}
+    why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
+    return {path: why for path, inside in paths.items() if not inside.effects and inside.because is not Idle.NO_EFFECT}

@@ -1,0 +1,38 @@
+"""What the user's verl and Megatron-LM say of a plan: missing scripts, and what a bump of the submodule changes."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from verl_e2e.app.plan_change import Planned
+from verl_e2e.core.model.change import SubmoduleBump, on_one_line
+from verl_e2e.core.plan.lint import lint_jobs
+from verl_e2e.ports import SourceTrees
+
+_SHOWN_BUMPED = 20
+_IMPORTED_OF_SUBMODULE = "megatron/core/"
+
+
+def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
+    """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
+    remarks = [_bump(one.path, one.submodule, submodule) for one in planned.change.paths if one.submodule is not None]
+    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+
+
+def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
+    """The plan with a sentence for each job whose script `verl` lacks; `paths` are all its files."""
+    remarks = lint_jobs(planned.plan.jobs, paths, verl)
+    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+
+
+def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
+    if bump.old is None or bump.new is None:
+        return f"{path} {'appears' if bump.old is None else 'goes'}."
+    try:
+        names = submodule.change(bump.old, bump.new).names()
+    except Exception as error:
+        if not getattr(error, "user_mistake", False):
+            raise
+        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here lacks one of them."
+    first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
+    shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
+    return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}, {len(names)} paths: {shown}."

@@ -1,0 +1,81 @@
+"""Plan a pull request or a merge group: git's objects decide, and what they cannot tell is planned in full."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from verl_e2e.app.plan_change import Planned, Planner
+from verl_e2e.app.policy_text import base_text, read_policy
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.pull import Pull, PullRef, Target
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.ports import ForgeError, Pulls, SourceTrees, SummaryStore
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What planning reads: facts of pull requests, trees of a target, verl's uses (by policy), kept summaries.
+
+    `policy` stands in for the policy of the base branch where somebody gave one.
+    """
+
+    pulls: Pulls
+    changes: Callable[[Target], SourceTrees]
+    uses: Callable[[Policy], Uses]
+    summaries: SummaryStore
+    policy: Policy | None = None
+
+
+def plan_pull(ref: PullRef, readers: Readers) -> Planned:
+    """The plan of a pull request as it is now; by GitHub's own list of files where git cannot be had.
+
+    UnknownPullError or ForgeError when GitHub does not tell what it is.
+    """
+    pull = readers.pulls.pull(ref)
+    try:
+        trees = readers.changes(pull)
+        policy = readers.policy or _policy(pull, readers.pulls)
+        return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries))
+    except ForgeError as error:
+        return _by_list(pull, readers, error)
+
+
+def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
+    """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
+    found = planner.plan(target.base_sha, target.head_sha, policy)
+    lacking = _lacking(target, found.change)
+    if not lacking:
+        return found
+    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), lacking)
+
+
+def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
+    listed = readers.pulls.change(pull)
+    policy = readers.policy or _policy(pull, readers.pulls)
+    lacking = _lacking(pull, listed)
+    without = f"{error}. So the files were not looked into."
+    found = Planned(listed, plan(listed, policy, tuple(Level) if lacking else ()), None)
+    return _incomplete(found, *([lacking] if lacking else []), without)
+
+
+def _policy(pull: Pull, pulls: Pulls) -> Policy:
+    """The policy at the base's tip, as the service reads it."""
+    return read_policy(base_text(pull.ref.repository, pull.base_branch, pulls))
+
+
+def _lacking(target: Target, change: Change) -> str:
+    """A sentence when more files changed than are known; a rename may be counted as one file or as two."""
+    counted = target.changed_files if isinstance(target, Pull) else 0
+    known = sum(len(path.names()) for path in change.paths)
+    if known >= counted:
+        return ""
+    return f"GitHub counts {counted} changed files and {known} are known: every level is planned."
+
+
+def _incomplete(planned: Planned, *remarks: str) -> Planned:
+    """The plan with why it may not be what the change needs, first among its remarks."""
+    made = planned.plan
+    told = replace(made, remarks=(*remarks, *made.remarks), incomplete=(*remarks, *made.incomplete))
+    return replace(planned, plan=told)

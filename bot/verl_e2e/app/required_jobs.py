@@ -1,0 +1,236 @@
+"""From a target to the jobs that are wanted for it: policy and plan of the base, wishes of people, complete jobs."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from verl_e2e.app.check import in_order
+from verl_e2e.app.plan_change import Planned
+from verl_e2e.app.refused_options import refused_image
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
+from verl_e2e.core.model.levels import Level, Variant, variant_named
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.build import BuildError, build_job, select_patches
+from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.images import site_in_image
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
+from verl_e2e.core.pulls.pull import Pull, Target, repository_of
+from verl_e2e.core.pulls.requests import Entry, Wish, baseline_wish, wishes
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.ports import ForgeError, LimitError, SourceTrees
+
+
+class UnplannableError(Exception):
+    """Planning this head takes more than it may."""
+
+    user_mistake = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is wanted for a target: `plan` is None where `problem` says why there is none."""
+
+    plan: Plan | None = None
+    problem: str = ""
+    broken: tuple[str, ...] = ()
+    wanted: tuple[WantedJob, ...] = ()
+    merge_base: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """How one job is to be built, as far as it is not the plan's."""
+
+    outline: JobOutline
+    bridge_commit: str
+    verl_ref: str
+    image: str = ""
+    mark: str = ""
+
+
+def prepare(
+    target: Target, policy: Policy, entries: tuple[Entry, ...], runs: tuple[Run, ...], rooms: AppRooms
+) -> Prepared:
+    """The plan of the target and every wanted job, complete or with what it lacks."""
+    try:
+        trees = rooms.changes(target)
+        found = rooms.plans.get(
+            (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
+            lambda: _planned(target, policy, rooms),
+        )
+    except Exception as error:
+        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+            raise
+        return Prepared(problem=str(error))
+    broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
+    # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
+    stranger = isinstance(target, Pull) and target.from_fork
+    strict = replace(policy, isolation=Isolation.REQUIRED) if stranger else policy
+    repository = repository_of(target)
+    past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
+    builder = _Builder(strict, trees, rooms, past)
+    wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
+    wanted += _baselines(found, policy, entries, runs, builder)
+    unique = {one.id: one for one in reversed(wanted)}
+    jobs = tuple(one for one in wanted if unique.get(one.id) is one)
+    return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
+
+
+def _planned(target: Target, policy: Policy, rooms: AppRooms) -> Planned:
+    """The plan; what took too much once is not tried again on the same head by this process."""
+    key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
+    known = rooms.unplannable.find(key)
+    if known is not None:
+        raise UnplannableError(known)
+    try:
+        return rooms.analysis.plan(target, policy)
+    except LimitError as error:
+        raise UnplannableError(rooms.unplannable.put(key, unplannable(error))) from None
+
+
+def unplannable(error: LimitError) -> str:
+    """Why there is no plan, and what its author can do."""
+    return f"it cannot be planned: {error}; split the change, or leave out the file that takes so much"
+
+
+def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
+    for outline in in_order(found.plan):
+        yield builder.wanted(_Order(outline, found.plan.head, policy.verl_commit))
+
+
+def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
+    for wish in wishes(entries, found.plan.head):
+        asked = with_tests(plan(found.change, policy, wish.levels, found.effects), found.plan.tests)
+        levels = {*wish.levels, *({Level.SMOKE} - set(found.plan.levels))}
+        outlines = [one for one in in_order(asked) if one.variant.level in levels]
+        yield from _wished(outlines, wish, policy, builder, found.plan.head)
+
+
+def _wished(
+    outlines: list[JobOutline], wish: Wish, policy: Policy, builder: "_Builder", head: str
+) -> Iterator[WantedJob]:
+    if not wish.options:
+        for outline in outlines:
+            yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+        return
+    mark = hashlib.sha256(repr(sorted(wish.options.items())).encode()).hexdigest()[:6]
+    narrowed = [one for one in outlines if one.variant.level in wish.levels]
+    chosen = _with_variant(narrowed, wish.options.get("variant", ""))
+    # What a variant takes the place of need not pass before others any more; the variant must.
+    by_level = {one.variant.level: one for one in chosen}
+    renamed = {one.id: f"{(one if one in chosen else by_level[one.variant.level]).id}-x{mark}" for one in narrowed}
+    plain = (one for one in outlines if one.variant.level not in wish.levels)
+    for outline in plain:
+        yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+    for outline in chosen:
+        changed = _with_options(outline, wish, policy)
+        ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
+        made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
+        options = " ".join(f"{name}={value}" for name, value in sorted(wish.options.items()))
+        yield replace(made, options=options, requires=tuple(renamed.get(one, one) for one in made.requires))
+
+
+def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
+    """The named variant in the place of all others of its level."""
+    variant = variant_named(name) if name else None
+    if variant is None:
+        return outlines
+    same = next((one for one in outlines if one.variant.level is variant.level), None)
+    left = (one for one in outlines if one is same or one.variant.level is not variant.level)
+    return [replace(one, variant=variant) if one is same else one for one in left]
+
+
+def _with_options(outline: JobOutline, wish: Wish, policy: Policy) -> JobOutline:
+    variant: Variant = outline.variant
+    if "steps" in wish.options:
+        variant = replace(variant, steps=int(wish.options["steps"]))
+    model = wish.options.get("model")
+    checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
+    return with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
+
+
+def _baselines(
+    found: Planned, policy: Policy, entries: Iterable[Entry], runs: tuple[Run, ...], builder: "_Builder"
+) -> Iterator[WantedJob]:
+    """The required jobs that ended without a pass, on the merge base, when somebody asked for that."""
+    source, base = baseline_wish(entries, found.plan.head), found.change.merge_base
+    if not source or base is None:
+        return
+    for outline in in_order(found.plan):
+        ended = [one for one in runs if (one.job_id, one.head_sha) == (outline.id, found.plan.head) and one.state.final]
+        begun = any((one.job_id, one.head_sha) == (f"{outline.id}-base", found.plan.head) for one in runs)
+        if begun or (ended and not any(_passed(one) for one in ended)):
+            order = _Order(outline, base, policy.verl_commit, mark="-base")
+            yield replace(builder.wanted(order, required=False, asked_by=source), requires=())
+
+
+def _passed(run: Run) -> bool:
+    return run.state is RunState.FINISHED and run.result is Result.PASS
+
+
+class _Builder:
+    """Completes jobs of one target."""
+
+    def __init__(self, policy: Policy, trees: SourceTrees, rooms: AppRooms, past: tuple[PastCost, ...]) -> None:
+        self._policy, self._trees, self._rooms, self._past = policy, trees, rooms, past
+        self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
+
+    def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
+        """The job of an outline, or what it lacks."""
+        outline = order.outline
+        made = WantedJob(
+            id=f"{outline.id}{order.mark}",
+            level=outline.variant.level,
+            requires=outline.requires,
+            required=required,
+            asked_by=asked_by,
+        )
+        try:
+            job = self._job(order).model_copy(update={"id": made.id})
+        except BuildError as error:
+            return replace(made, lacking=str(error))
+        except Exception as error:
+            if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
+                raise
+            return replace(made, lacking=str(error))
+        minutes, basis = expected_cost(outline, job, self._past)
+        return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
+
+    def _job(self, order: _Order) -> Job:
+        verl_commit = self._verl_commit(order.verl_ref)
+        return build_job(
+            order.outline,
+            policy=self._policy,
+            site=self._site(order.image),
+            sources=self._rooms.sources(order.bridge_commit, verl_commit),
+            patches=self._fitting(order.bridge_commit, verl_commit),
+            require_bridge_checks=self._policy.require_bridge_checks,
+        )
+
+    def _verl_commit(self, ref: str) -> str:
+        return ref if ref == self._policy.verl_commit else self._rooms.verl(ref).resolve(ref)
+
+    def _site(self, image: str) -> SiteProfile:
+        refused = refused_image(image, self._policy) if image else ""
+        if refused:
+            raise BuildError(refused)
+        return site_in_image(self._rooms.site, self._policy.image, image)
+
+    def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:
+        """The declared patches that fit both commits."""
+        key = (bridge_commit, verl_commit)
+        if key not in self._patches and self._policy.patches:
+            sources = {"bridge": (self._trees, bridge_commit), "verl": (self._rooms.verl(verl_commit), verl_commit)}
+
+            def digest_of(patch: Patch) -> str | None:
+                source, commit = sources[patch.repository]
+                blob = source.read_blob(commit, patch.file)
+                return None if blob is None else hashlib.sha256(blob).hexdigest()
+
+            self._patches[key] = select_patches(self._policy.patches, digest_of).chosen
+        return self._patches.get(key, ())

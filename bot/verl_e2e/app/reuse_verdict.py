@@ -1,0 +1,70 @@
+"""Carry a pass forward to a merge group where nothing that the job can reach differs: no GPU learns anything new."""
+
+from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.job_order import portable
+from verl_e2e.core.pulls.ledger import Run, RunState, run_key
+from verl_e2e.core.pulls.pull import MergeGroup, Target
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+from verl_e2e.ports import LimitError
+
+
+def carry_forward(
+    target: Target, policy: Policy, wanted: tuple[WantedJob, ...], runs: tuple[Run, ...], rooms: AppRooms
+) -> tuple[Run, ...]:
+    """The runs with those that a merge group takes over from the pull requests inside it."""
+    if not isinstance(target, MergeGroup) or target.destroyed:
+        return runs
+    passed = [one for number in target.pulls for one in rooms.ledger.runs(target.repository, number=number)]
+    passed = [one for one in passed if one.required and _passed(one)]
+    lacking = [one for one in wanted if one.required and not runs_of(one, target.head_sha, runs)]
+    found = list(runs)
+    for one in lacking:
+        origin = next((run for run in reversed(passed) if _is_like(run, one)), None)
+        if origin is None:
+            continue
+        if one.job and _reaches_the_same(target, origin.head_sha, policy, one.job, rooms):
+            found.append(rooms.ledger.put_run(_carried(origin, one, target, rooms)))
+    return tuple(found)
+
+
+def _reaches_the_same(group: MergeGroup, origin_sha: str, policy: Policy, job: Job, rooms: AppRooms) -> bool:
+    try:
+        return rooms.analysis.reaches_the_same(group, origin_sha, policy, job)
+    except LimitError:
+        # Not known, so the job runs on the group itself.
+        return False
+
+
+def _passed(run: Run) -> bool:
+    return run.state is RunState.FINISHED and run.result is Result.PASS and not run.carried_from
+
+
+def _is_like(run: Run, wanted: WantedJob) -> bool:
+    """Whether a run's job differs from the wanted one in the commit of Bridge alone."""
+    if run.job is None or wanted.job is None or run.job_id != wanted.id:
+        return False
+    old, new = portable(run.job), portable(wanted.job)
+    return old.model_copy(update={"bridge": new.bridge}) == new
+
+
+def _carried(origin: Run, wanted: WantedJob, target: MergeGroup, rooms: AppRooms) -> Run:
+    now = rooms.clock.now()
+    return origin.model_copy(
+        update={
+            "key": run_key(target.repository, target.head_sha, wanted.digest, 1),
+            "number": None,
+            "head_sha": target.head_sha,
+            "job_digest": wanted.digest,
+            "attempt": 1,
+            "carried_from": origin.head_sha,
+            "handle": "",
+            "asked_by": "",
+            "gpu_minutes": 0.0,
+            "created": now,
+            "updated": now,
+            "job": wanted.job,
+        }
+    )

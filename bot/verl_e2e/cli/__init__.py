@@ -1,0 +1,34 @@
+"""The command `verl-e2e`: the entry point that reads argv, environment and clock, and maps outcomes to exit codes."""
+
+from verl_e2e.cli.action import action
+from verl_e2e.cli.command import cli, main
+from verl_e2e.cli.compare import bands, parity
+from verl_e2e.cli.doctor import doctor
+from verl_e2e.cli.judge import card, judge, triage
+from verl_e2e.cli.plan import backtest, explain, plan, policy
+from verl_e2e.cli.run import check, demo, run
+from verl_e2e.cli.serve import serve
+from verl_e2e.cli.signal import signal
+
+# In the order of a pull request's life.
+for verb in (
+    plan,
+    explain,
+    check,
+    run,
+    judge,
+    card,
+    parity,
+    bands,
+    signal,
+    triage,
+    policy,
+    backtest,
+    demo,
+    serve,
+    doctor,
+    action,
+):
+    cli.add_command(verb)
+
+__all__ = ["cli", "main"]

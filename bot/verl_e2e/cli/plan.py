@@ -1,0 +1,225 @@
+"""The verbs that say what a change needs: plan, explain, backtest, policy."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from verl_e2e.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION, Verbs, json_text
+
+if TYPE_CHECKING:
+    from verl_e2e.app.plan_change import Planned
+    from verl_e2e.wiring.planning import PlanOrder
+
+_VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
+_VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read, instead of the checkout's HEAD.")
+_CACHE = click.option("--cache", type=FOLDER, help="Where what was read is kept; default: the user's cache folder.")
+
+
+def _cache_folder(given: Path | None) -> Path | None:
+    """Where summaries of source files are kept between runs; None when this machine names no such place."""
+    if given is not None:
+        return given
+    named = os.environ.get("XDG_CACHE_HOME")
+    home = os.environ.get("HOME")
+    if named:
+        return Path(named) / "verl-e2e"
+    return Path(home) / ".cache" / "verl-e2e" if home else None
+
+
+def _plan_order(
+    repo: Path,
+    *,
+    verl: Path | None,
+    verl_ref: str | None,
+    policy: Path | None,
+    cache: Path | None,
+    megatron_lm: Path | None = None,
+) -> "PlanOrder":
+    from verl_e2e.wiring.planning import PlanOrder
+
+    return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
+
+
+@click.command()
+@click.argument("pull", required=False, metavar="[PULL]")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory.")
+@click.option("--base", metavar="SHA", help="The commit that the change starts from.")
+@click.option("--head", metavar="SHA", help="The commit to plan.")
+@_VERL
+@_VERL_REF
+@click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository: list what a bump of it changes.")
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def plan(
+    pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
+) -> int:
+    """Say which levels a change needs, and why, from git objects alone.
+
+    PULL is the address of a pull request, or OWNER/REPO#N: its facts come from GitHub's API and its objects from a
+    partial clone in the cache. A public one needs no token; GITHUB_TOKEN is used when set.
+
+    Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
+
+    Example: verl-e2e plan --repo Megatron-Bridge --base origin/main --head HEAD --verl verl --json
+    """
+    if pull is not None:
+        if repo or base or head:
+            raise click.UsageError("give either a pull request, or --repo, --base and --head")
+        return _show(_plan_of_pull(pull, options), as_json=as_json)
+    if repo is None or base is None or head is None:
+        raise click.UsageError("give a pull request, or all of --repo, --base and --head")
+    from verl_e2e.wiring import planning as wiring
+
+    return _show(wiring.plan_change(_plan_order(repo, **options), base, head), as_json=as_json)
+
+
+def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
+    from verl_e2e.wiring.pulls import PullOrder, plan_address
+
+    order = PullOrder(
+        address,
+        _plan_order(Path(), **options),
+        os.environ.get("GITHUB_API_URL", ""),
+        os.environ.get("GITHUB_SERVER_URL", ""),
+        os.environ.get("GITHUB_TOKEN", ""),
+        os.environ,
+    )
+    planned, _ = plan_address(order, lambda: datetime.now(UTC))
+    return planned
+
+
+def _show(planned: "Planned", *, as_json: bool) -> int:
+    from verl_e2e.core.report.plan_text import render_contract, render_plan_text
+
+    contract = render_contract(planned.contract)
+    if as_json:
+        click.echo(json_text(planned.plan.to_json()))
+        click.echo("\n".join([*planned.plan.remarks, contract]).rstrip(), err=True)
+    else:
+        click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
+    return 0
+
+
+@click.command()
+@click.argument("targets", nargs=-1, required=True, metavar="PATH[:SYMBOL]...")
+@REPO_OPTION
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to look at.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+    """Show how verl reaches a file or a symbol, and which levels a change of it would ask for.
+
+    Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
+    """
+    from verl_e2e.core.plan.explain import explanation_json, render_explanation
+    from verl_e2e.wiring import planning as wiring
+
+    found = wiring.explain(_plan_order(repo, **options), head, targets)
+    if as_json:
+        click.echo(json_text([explanation_json(one) for one in found]))
+    else:
+        click.echo("\n".join(map(render_explanation, found)))
+    return 0
+
+
+@click.command()
+@click.argument("labels", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[LABELS.json]")
+@REPO_OPTION
+@click.option("--history", type=click.IntRange(min=1), metavar="N", help="Replay the last N commits, without labels.")
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="Where the history ends.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any) -> int:
+    """Plan labelled changes, or a stretch of history, and show what is missed, what is wasted and what it costs.
+
+    Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
+    """
+    from verl_e2e.core.plan.backtest import backtest_json, render_backtest, render_usage, usage_json
+    from verl_e2e.wiring import planning as wiring
+
+    if (labels is None) == (history is None):
+        raise click.UsageError("give either a file of labels or --history N")
+    order = _plan_order(repo, **options)
+    if labels is not None:
+        outcomes = wiring.backtest(order, labels)
+        click.echo(json_text(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
+        return 0
+    counted = wiring.replay(order, history or 0, head)
+    click.echo(json_text(usage_json(counted)) if as_json else render_usage(counted), nl=as_json)
+    return 0
+
+
+@click.group(cls=Verbs)
+def policy() -> None:
+    """Work on the policy file."""
+
+
+@policy.command()
+def schema() -> int:
+    """Print the JSON schema of the policy file.
+
+    Example: verl-e2e policy schema > verl-e2e.schema.json
+    """
+    from verl_e2e.config.policy import policy_schema
+
+    click.echo(json_text(policy_schema()))
+    return 0
+
+
+@policy.command("check")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[FILE]")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge repository to hold it against; default: the one of FILE.")
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to hold it against.")
+@_VERL
+@_VERL_REF
+@POLICY_OPTION
+@_CACHE
+@JSON_OPTION
+def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bool, **options: Any) -> int:
+    """Tell which rules of the policy can never match, which source files nothing judges, and what verl lacks.
+
+    FILE is a policy file, held against the checkout that it lies in, or against --repo. Without FILE the policy of
+    --repo at --head is checked.
+
+    Example: verl-e2e policy check .github/verl-e2e.yml
+
+    Example: verl-e2e policy check --repo Megatron-Bridge --policy verl-e2e.yml --verl verl
+    """
+    from verl_e2e.wiring import planning as wiring
+
+    if file is not None and options["policy"] is not None:
+        raise click.UsageError("give the policy file either as FILE or with --policy")
+    if file is None and repo is None:
+        raise click.UsageError("give a policy file, or --repo")
+    options["policy"] = file or options["policy"]
+    if repo is not None:
+        findings = wiring.lint_policy(_plan_order(repo, **options), head)
+    else:
+        findings, remark = wiring.lint_policy_file(_plan_order(Path(), **options), head)
+        click.echo(remark, err=True)
+    click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
+    return 0
+
+
+@policy.command()
+@click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
+@_VERL_REF
+def imports(verl: Path, verl_ref: str | None) -> int:
+    """Print what verl uses of Megatron-Bridge, in the form of the packaged list.
+
+    Example: verl-e2e policy imports --verl verl --verl-ref SHA > bot/verl_e2e/policy/verl-imports.json
+    """
+    from verl_e2e.wiring import planning as wiring
+
+    click.echo(wiring.verl_uses(verl, verl_ref), nl=False)
+    return 0

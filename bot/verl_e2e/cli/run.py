@@ -1,0 +1,198 @@
+"""The verbs that run: run, check, demo."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from verl_e2e.cli.command import (
+    BASE_OPTION,
+    EXIT_INTERRUPTED,
+    FOLDER,
+    JSON_OPTION,
+    POLICY_OPTION,
+    REPO_OPTION,
+    WORK_OPTION,
+    exit_code,
+    print_card,
+)
+
+if TYPE_CHECKING:
+    from verl_e2e.core.model.jobs import Job
+
+_REPEATS = "How many runs on the merge base a learning signal is held against."
+
+
+def _to_stderr(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
+def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
+    """What seals a run folder again, with the recorder's key, after other runs were put beside it."""
+    from verl_e2e_runner.folder.sealing import seal_again, usable_key
+
+    return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
+
+
+@click.command()
+@click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
+@click.option("--out", required=True, type=FOLDER, help="The run folder to make.")
+@WORK_OPTION
+@click.option("--baseline", metavar="SHA", help="Rerun a failed job on this Bridge commit, and follow it up.")
+@click.option("--follow-ups", is_flag=True, help="Then run what the result asks for beside it on the same commit.")
+@click.option("--junit", type=FOLDER, help="Results of the Bridge tests from elsewhere; then they are not run here.")
+@click.option("--junit-commit", metavar="SHA", help="The commit of --junit, for a file that does not state it.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands as a script for bash, and start nothing.")
+@click.option("--prepare", is_flag=True, help="Make the folders that the script of --dry-run needs, and run nothing.")
+@JSON_OPTION
+def run(
+    job_file: Path,
+    out: Path,
+    work: Path | None,
+    baseline: str | None,
+    junit: Path | None,
+    junit_commit: str | None,
+    *,
+    as_json: bool,
+    **flags: bool,
+) -> int:
+    """Run one job on this GPU host, leave its run folder, judge it and show its card.
+
+    With --baseline a failure is run again on that commit and, where it does not show there, once more on the head:
+    a regression, pre-existing, or not reproduced. The runs lie in the folder's related/.
+
+    Example: verl-e2e run --job job.json --out out --baseline origin/main
+    """
+    from verl_e2e.app import judge_folder as judging
+    from verl_e2e.core.judge.followups import NOTHING, may_follow
+    from verl_e2e.wiring import check as checking
+    from verl_e2e.wiring.folders import read_job, read_junit_file, run_folders
+    from verl_e2e.wiring.job_nonce import take_nonce
+    from verl_e2e_runner.by_hand import dry_run
+    from verl_e2e_runner.run import run_job
+
+    job = read_job(job_file)
+    environ = dict(os.environ)
+    brought = read_junit_file(junit, job, junit_commit) if junit else None
+    asked = bool(baseline) or flags["follow_ups"]
+    allowed = checking.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
+    if flags["prepare"]:
+        _prepare(job, out, work, environ)
+        return 0
+    if flags["dry_run"]:
+        again = _prepare_command(job_file, out, work)
+        click.echo(dry_run(job, out, environ=environ, work=work, prepare=again), nl=False)
+        click.echo("".join(f"# {sentence}\n" for sentence in may_follow(job, allowed or NOTHING)), nl=False)
+        return 0
+    order_nonce = take_nonce(job_file)
+    interrupted = run_job(
+        job, out, environ=environ, work=work, stream=sys.stderr, junit=brought, order_nonce=order_nonce
+    )
+    folders = run_folders()
+    verdicts = judging.judge_folders(folders, out)
+    judging.write_judgement(folders, out, verdicts)
+    if allowed and not interrupted:
+        reseal = _resealing(environ)
+        verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr, reseal=reseal),)
+    shown = judging.make_card(verdicts)
+    print_card(shown, as_json=as_json)
+    return EXIT_INTERRUPTED if interrupted else exit_code(shown)
+
+
+def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:
+    """Make the folders of a run by hand; what stops it is the user's mistake, as every preflight finding is."""
+    from verl_e2e_runner.by_hand import prepare_by_hand
+
+    findings = prepare_by_hand(job, out, environ=environ, work=work)
+    stopping = [finding for finding in findings if finding.blocking and not finding.ok]
+    for finding in findings:
+        _to_stderr(f"{finding.check}: {finding.summary}")
+    if stopping:
+        raise click.ClickException("\n".join(f"{finding.summary}; {finding.mend}" for finding in stopping))
+
+
+def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str, ...]:
+    """The command line that calls `_prepare` for the same folders from any working directory."""
+    from verl_e2e.adapters.dispatch import COMMAND
+
+    folders = ("--work", str(work.resolve())) if work else ()
+    return (*COMMAND, "run", "--job", str(job_file.resolve()), "--out", str(out.resolve()), *folders, "--prepare")
+
+
+@click.command()
+@REPO_OPTION
+@BASE_OPTION
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
+@click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
+@click.option("--verl-ref", metavar="REV", help="The verl commit to test with, instead of the policy's pin.")
+@click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commit.")
+@click.option("--out", required=True, type=FOLDER, help="The folder to make: plan, run folders, card.")
+@click.option("--site", default="default", show_default=True, help="A site profile: packaged name or YAML file.")
+@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile asks for.")
+@click.option("--level", "levels", multiple=True, type=click.IntRange(0, 5), help="Ask for a level beside the plan's.")
+@click.option("--no-baseline", is_flag=True, help="Rerun no failed job on the merge base.")
+@click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)
+@click.option("--parity", is_flag=True, help="Train each job of level 2 at trivial sizes as well, and compare.")
+@WORK_OPTION
+@POLICY_OPTION
+@JSON_OPTION
+def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
+    """Plan a change, run what this machine can run, judge it and show the card.
+
+    A failed job runs again on the merge base and, where it does not fail there, once more on the head; a level may ask
+    for a run beside it. Each is announced with its cost. Progress goes to stderr, the card to stdout. Without a GPU
+    the result is Blocked, with each missing thing and its mend, and the plan is complete all the same.
+
+    Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
+    """
+    from verl_e2e.wiring import check as checking
+
+    order = checking.CheckOrder(bridge=repo, base=base, head=head, **options)
+    environ = dict(os.environ)
+    shown = checking.check(order, environ, _to_stderr, reseal=_resealing(environ))
+    print_card(shown, as_json=as_json)
+    return exit_code(shown)
+
+
+@click.command()
+@click.option("--out", type=FOLDER, help="Keep the demonstration's files in this new folder.")
+@JSON_OPTION
+def demo(out: Path | None, *, as_json: bool) -> int:
+    """Show the whole way: a real plan of a small change, and the judgement of a recorded GPU run.
+
+    Example: verl-e2e demo
+    """
+    from verl_e2e.app.demo import next_steps
+    from verl_e2e.core.report.plan_text import render_plan_text
+    from verl_e2e.wiring.demo import RECORDING, demonstration
+
+    shown = demonstration(out)
+    click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
+    click.echo(render_plan_text(shown.plan), err=True)
+    click.echo(f"{shown.card.remarks[0]}\n", err=True)
+    print_card(shown.card, as_json=as_json)
+    if not as_json:
+        click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), err=True, nl=False)
+    return 0
+
+
+def _called() -> str:
+    """How this command was called, for another call from the same shell."""
+    from verl_e2e.adapters.dispatch import COMMAND
+
+    own = Path(sys.argv[0])
+    if own.name != "verl-e2e":
+        return shlex.join(COMMAND)
+    found = shutil.which("verl-e2e")
+    return "verl-e2e" if found and own.exists() and os.path.samefile(found, own) else shlex.quote(str(own))
+
+
+def _shortest(path: Path) -> str:
+    """A path from the working directory on, where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

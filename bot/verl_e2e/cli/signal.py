@@ -1,0 +1,47 @@
+"""The verb that shows how a run learned: signal."""
+
+from pathlib import Path
+
+import click
+
+from verl_e2e.cli.command import FOLDER, JSON_OPTION
+
+
+@click.command()
+@click.argument("run", type=FOLDER)
+@click.option("--baseline", "baselines", multiple=True, type=FOLDER, help="A run without the change; repeatable.")
+@click.option("--frozen", multiple=True, type=FOLDER, help="A run with learning rate 0: what the reward does alone.")
+@click.option("--cap-share", type=click.FloatRange(0, 1), help="The share of responses that the length limit may cut.")
+@click.option("--plots", type=FOLDER, help="Draw the curves into this folder, as SVG and PNG, light and dark.")
+@JSON_OPTION
+def signal(
+    run: Path,
+    baselines: tuple[Path, ...],
+    frozen: tuple[Path, ...],
+    cap_share: float | None,
+    plots: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Say whether a run learned: learning-signal passed, flat, unstable, or not enough steps; never "converged".
+
+    RUN and the others are run folders or bare logs. Without --baseline the runs on the merge base count that the
+    folder itself names. No level is judged here: `judge` does that.
+
+    Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
+    """
+    from verl_e2e.app.learning_signal import signal_of
+    from verl_e2e.core.report.signal_text import render_signal, signal_json
+    from verl_e2e.wiring import folders as wiring
+
+    found = signal_of(
+        wiring.signal_source(run),
+        baselines=[wiring.signal_source(one) for one in baselines],
+        frozen=[wiring.signal_source(one) for one in frozen],
+        max_cap_share=cap_share,
+    )
+    files = wiring.draw_plots(found.figure, plots) if plots else ()
+    show = signal_json if as_json else render_signal
+    click.echo(show(found.report, found.steps), nl=False)
+    click.echo("".join(f"{path}\n" for path in files), nl=False, err=as_json)
+    return 0

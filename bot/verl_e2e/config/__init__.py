@@ -1,0 +1,19 @@
+"""Files that people write: the repository's policy and the site profiles. YAML in, checked values out."""
+
+from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
+from verl_e2e.config.problems import ConfigError, Problem
+from verl_e2e.config.profiles import load_profile, packaged_profiles
+from verl_e2e.config.yaml_text import YamlDocument, load_yaml
+
+__all__ = [
+    "POLICY_PATH",
+    "ConfigError",
+    "Problem",
+    "YamlDocument",
+    "load_policy",
+    "load_profile",
+    "load_yaml",
+    "packaged_policy",
+    "packaged_profiles",
+    "policy_at",
+]

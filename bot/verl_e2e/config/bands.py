@@ -1,0 +1,44 @@
+"""Bands files: what healthy runs measured, packaged and in a YAML file that a user keeps."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from verl_e2e.config.problems import ConfigError, Problem
+from verl_e2e.config.validation import validate
+from verl_e2e.config.yaml_text import MOST_BYTES, load_yaml
+from verl_e2e.core.compare.bands import Bands
+
+_PACKAGED = "policy/bands.yml"
+_HEAD = (
+    "# What healthy runs measured, by probe digest. Written by `verl-e2e bands add` and `verl-e2e bands pair`;\n"
+    "# read by `judge`, `check` and `parity`. docs/parity.md describes it.\n"
+)
+
+
+def packaged_bands() -> Bands:
+    """The measurements that come with the program."""
+    return load_bands(files("bot").joinpath(_PACKAGED).read_bytes(), f"packaged bands ({_PACKAGED})")
+
+
+def load_bands(text: str | bytes, source: str) -> Bands:
+    """A bands file's text; `source` names it in errors. Raises ConfigError."""
+    return validate(load_yaml(text, source), Bands)
+
+
+def read_bands(path: Path) -> Bands:
+    """A bands file on disk; raises ConfigError when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        mend = "name a file that `verl-e2e bands add` wrote"
+        raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", mend)]) from None
+    return load_bands(text, str(path))
+
+
+def bands_text(bands: Bands) -> str:
+    """The file of these measurements, deterministic."""
+    document = bands.model_dump(mode="json", by_alias=True)
+    return _HEAD + yaml.safe_dump(document, sort_keys=True, width=120)

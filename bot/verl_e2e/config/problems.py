@@ -1,0 +1,40 @@
+"""What is wrong with a file that a person wrote, one sentence for each problem."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from verl_e2e.core.text.suggest import closest as closest
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: the file and 1-based line (0: the file as a whole), the dotted key, what is wrong, the mend."""
+
+    source: str
+    line: int
+    key: str
+    what: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.source}:{self.line}" if self.line else self.source
+        subject = f"{place}: {self.key}" if self.key else place
+        return f"{subject}: {self.what}; {self.mend}" if self.mend else f"{subject}: {self.what}"
+
+
+class UnfitError(ValueError):
+    """A value that a validator refuses: what is wrong with it, and what to write instead."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}; {fix}" if fix else what)
+        self.what, self.fix = what, fix
+
+
+class ConfigError(Exception):
+    """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
+
+    user_mistake = True
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -1,0 +1,86 @@
+"""Site profiles: what is particular to a GPU host, packaged by name or in a YAML file of the site's own."""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.config.problems import ConfigError, Problem, closest
+from verl_e2e.config.validation import validate
+from verl_e2e.config.yaml_text import Path as KeyPath
+from verl_e2e.config.yaml_text import YamlDocument, dotted, load_yaml
+from verl_e2e.core.model.jobs import SiteProfile
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_PLACEHOLDER = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def load_profile(
+    name_or_path: str, values: Mapping[str, str], defaults: Mapping[str, str] | None = None
+) -> SiteProfile:
+    """The site profile of a packaged name or a YAML file, with `${name}` replaced; `$${name}` stays `${name}`.
+
+    `values` are the user's own: one that the profile has no place for is an error. `defaults` (such as `home`)
+    fill what `values` leaves open. Raises ConfigError.
+    """
+    text, source = _read(name_or_path)
+    document = load_yaml(text, source)
+    used = {name for _, name in _placeholders(document.value, ())}
+    unused = sorted(set(values) - used)
+    if unused:
+        mend = closest(unused[0], used) if used else "the profile takes no values"
+        raise ConfigError([Problem(source, 0, "", f"no ${{{unused[0]}}} in this profile to set", mend)])
+    return validate(_filled(document, {**(defaults or {}), **values}), SiteProfile)
+
+
+def packaged_profiles() -> tuple[str, ...]:
+    """The names of the profiles that come with the program."""
+    names = (entry.name for entry in files("bot").joinpath("profiles").iterdir())
+    return tuple(sorted(name.removesuffix(".yml") for name in names if name.endswith(".yml")))
+
+
+def _read(name_or_path: str) -> tuple[bytes, str]:
+    if _NAME.fullmatch(name_or_path):
+        if name_or_path not in packaged_profiles():
+            mend = closest(name_or_path, packaged_profiles())
+            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", mend)])
+        return files("bot").joinpath("profiles", f"{name_or_path}.yml").read_bytes(), f"packaged {name_or_path}.yml"
+    try:
+        return Path(name_or_path).read_bytes(), name_or_path
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}"
+        mend = f"give a YAML file or a packaged name: {', '.join(packaged_profiles())}"
+        raise ConfigError([Problem(name_or_path, 0, "", what, mend)]) from None
+
+
+def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
+    """Every placeholder's name with the key path where it stands."""
+    if isinstance(value, Mapping):
+        return [found for key, item in value.items() for found in _placeholders(item, (*path, key))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in _placeholders(item, (*path, index))]
+    if not isinstance(value, str):
+        return []
+    return [(path, match["name"]) for match in _PLACEHOLDER.finditer(value) if not match["literal"]]
+
+
+def _filled(document: YamlDocument, values: Mapping[str, str]) -> YamlDocument:
+    missing = [
+        Problem(document.source, document.line_of(path), dotted(path), f"${{{name}}} has no value", f"--set {name}=...")
+        for path, name in _placeholders(document.value, ())
+        if name not in values
+    ]
+    if missing:
+        raise ConfigError(missing)
+    return YamlDocument(document.source, _replaced(document.value, values), document.lines)
+
+
+def _replaced(value: Any, values: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _replaced(item, values) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, values) for item in value]
+    if not isinstance(value, str):
+        return value
+    return _PLACEHOLDER.sub(lambda match: match[0][1:] if match["literal"] else values[match["name"]], value)

@@ -1,0 +1,94 @@
+"""From a parsed YAML file to a checked model, with every mistake told by file, line, key, value and mend."""
+
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from verl_e2e.config.problems import ConfigError, Problem, UnfitError, closest
+from verl_e2e.config.yaml_text import YamlDocument, dotted
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(document: YamlDocument, model: type[Model]) -> Model:
+    """The file's content as the model; raises ConfigError with one problem for each mistake."""
+    if not isinstance(document.value, Mapping):
+        what = "the file is empty" if document.value is None else "the file holds no mapping of keys to values"
+        keys = ", ".join(_names(model))
+        raise ConfigError([Problem(document.source, document.line_of(()), "", what, f"write these keys: {keys}")])
+    try:
+        return model.model_validate(document.value)
+    except ValidationError as error:
+        raise ConfigError(_problems(error, document, model)) from None
+
+
+def _problems(error: ValidationError, document: YamlDocument, model: type[BaseModel]) -> Iterable[Problem]:
+    for detail in error.errors(include_url=False):
+        if detail["type"] == "too_short" and detail["input"]:
+            continue  # the items are there, each with a problem of its own
+        path = tuple(part for part in detail["loc"] if part != "[key]")
+        what, mend = _sentence(detail, path, model)
+        yield Problem(document.source, document.line_of(path), dotted(path), what, mend)
+
+
+def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
+    value = _shown(detail["input"])
+    match detail["type"]:
+        case "extra_forbidden":
+            return "unknown key", closest(str(path[-1]), _keys_at(model, path[:-1]))
+        case "missing":
+            return "missing", "this key is required"
+        case "string_type" if isinstance(detail["input"], bool | int | float):
+            return f"{value} is no text", f'put it in quotes: "{detail["input"]}"'
+        case "string_pattern_mismatch":
+            return f"{value} has the wrong form", f"it must match {detail['ctx']['pattern']}"
+        case "value_error":
+            error = detail["ctx"]["error"]
+            return (error.what, error.fix) if isinstance(error, UnfitError) else (str(error), "")
+        case _:
+            return f"{value} is not allowed", _lower_first(detail["msg"])
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _names(model: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+def _keys_at(model: type[BaseModel], path: Iterable[str | int]) -> tuple[str, ...]:
+    """The keys that a model knows below a path: what an unknown key there may have meant."""
+    here: Any = model
+    for part in path:
+        here = _step(_plain(here), part)
+    here = _plain(here)
+    return _names(here) if isinstance(here, type) and issubclass(here, BaseModel) else ()
+
+
+def _step(annotation: Any, part: str | int) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
+        return fields.get(str(part))
+    arguments = typing.get_args(annotation)
+    return arguments[0 if isinstance(part, int) else -1] if arguments else None
+
+
+def _plain(annotation: Any) -> Any:
+    """The annotation without Annotated and without `| None`."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _plain(typing.get_args(annotation)[0])
+    if origin in {typing.Union, types.UnionType}:
+        return _plain(next(one for one in typing.get_args(annotation) if one is not type(None)))
+    return annotation

@@ -1,0 +1,109 @@
+"""The two jobs of a parity report: the one with the sizes under test, and the same with every parallel size 1."""
+
+import re
+from dataclasses import replace
+
+from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
+from verl_e2e.core.model.levels import (
+    DATA_PARALLEL,
+    DETERMINISTIC,
+    DISTINCT_SAMPLES,
+    PARITY_STEPS,
+    TELLING_LEARNING_RATE,
+    Level,
+)
+from verl_e2e.core.plan.plan import Plan
+
+_SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
+_VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
+_SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
+_LEARNING_RATE = re.compile(r"\+{0,2}[\w.]+\.optim\.lr")
+TRIVIAL = "trivial"
+
+
+def for_parity(job: Job) -> Job:
+    """The job as parity compares it: the same distinct samples in every run, a few steps, a rate that a step shows.
+
+    A learning rate that the job sets itself stays.
+    """
+    set_already = {_key(one) for one in job.overrides if _LEARNING_RATE.fullmatch(_key(one))}
+    rates = tuple(one for one in TELLING_LEARNING_RATE if _key(one) not in set_already)
+    overrides = tuple(dict.fromkeys((*job.overrides, *DETERMINISTIC, *DISTINCT_SAMPLES, *rates)))
+    steps = max(job.steps, PARITY_STEPS)
+    wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
+    return _with(job, {"steps": steps}, wrapper, overrides)
+
+
+def with_data_parallel(planned: Plan) -> Plan:
+    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
+    default = next((one for one in planned.jobs if one.variant.level is Level.PARALLELISM), None)
+    if default is None or any(one.variant is DATA_PARALLEL for one in planned.jobs):
+        return planned
+    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
+
+
+def trivial_sizes(job: Job) -> Job:
+    """The same training on one GPU with every parallel size 1: seed, data, steps, global batch and checkpoint stay.
+
+    Its data-parallel size is 1 as well. It is a job of level 0, for it proves no more than that by itself, and it
+    leaves the focused Bridge tests to the job that it stands beside.
+    """
+    wrapper = {name: _trivial(name, value) for name, value in {**job.site.wrapper, **job.wrapper}.items()}
+    if job.script == WRAPPER_SCRIPT:
+        wrapper["NUM_GPUS"] = "1"
+    overrides = tuple(one for one in job.overrides if not _SIZE_KEY.fullmatch(_key(one)))
+    changes: dict[str, object] = {
+        "id": f"{int(Level.SMOKE)}-{job.variant}-{TRIVIAL}",
+        "level": Level.SMOKE,
+        "variant": f"{job.variant}-{TRIVIAL}",
+        "gpu_count": 1,
+        "bridge_tests": (),
+        "require_bridge_checks": False,
+    }
+    return _with(job, changes, wrapper, overrides)
+
+
+def _trivial(name: str, value: str) -> str:
+    if _SIZE_VARIABLE.fullmatch(name):
+        return "1"
+    return "null" if _VIRTUAL_VARIABLE.fullmatch(name) else value
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]
+
+
+def _with(job: Job, changes: dict[str, object], wrapper: dict[str, str], overrides: tuple[str, ...]) -> Job:
+    """The job with other variables and overrides, and with what the run must then print."""
+    gone = {_key(one).lstrip("+") for one in job.overrides} - {_key(one).lstrip("+") for one in overrides}
+    kept = {key: value for key, value in job.expected.items() if key not in gone}
+    expected = {**kept, **_expected(job, wrapper, overrides)}
+    update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": dict(sorted(expected.items()))}
+    return Job.model_validate({**job.model_dump(), **update})
+
+
+def _expected(job: Job, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:
+    if job.script == WRAPPER_SCRIPT:
+        return expected_config(wrapper, overrides)
+    return expected_of_overrides(overrides)
+
+
+def differences(job: Job, reference: Job) -> tuple[str, ...]:
+    """What of two jobs differs beside their parallel sizes, one sentence each; a comparison rests on none of it."""
+    one, other = trivial_sizes(job), trivial_sizes(reference)
+    rows: list[tuple[str, object, object]] = [
+        ("Bridge commit", one.bridge.commit, other.bridge.commit),
+        ("verl commit", one.verl.commit, other.verl.commit),
+        ("checkpoint", one.checkpoint.model_dump(), other.checkpoint.model_dump()),
+        ("training data", one.data.train_files, other.data.train_files),
+        ("overrides", *_apart(one.overrides, other.overrides)),
+    ]
+    names = sorted({*one.wrapper, *other.wrapper})
+    rows += [(name, one.wrapper.get(name), other.wrapper.get(name)) for name in names]
+    return tuple(f"{name} differs: {ours} and {theirs}." for name, ours, theirs in rows if ours != theirs)
+
+
+def _apart(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
+    """What each of two lists has alone, as text."""
+    return " ".join(sorted(set(one) - set(other))) or "none", " ".join(sorted(set(other) - set(one))) or "none"

@@ -1,0 +1,141 @@
+"""Whose failure it is: a Fail weighed against the same job on the merge base and against a retry on the head.
+
+A Fail stays one unless the merge base fails too. Fails there the same way: it was there before the change. Fails
+there otherwise, at or before the stage of ours: nothing shows whose it is. A failure that a retry does not repeat is
+never a Pass, for the run that failed is not explained, and no Fail, for nothing shows that the change does it.
+"""
+
+from dataclasses import replace
+from enum import IntEnum, auto
+
+from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.same_failure import same_failure, signature
+from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
+
+MEND_BASE = "Mend the base branch first, then run this change again; its own part was not reached."
+MEND_OTHERWISE = "Compare the two failures: mend what fails on the merge base, then run this change again."
+MEND_FLAKY = "Run the job several times on merge base and head: one failure in two runs does not tell them apart."
+NOT_ASKED_FOR = "no follow-up was asked for"
+
+
+class Stand(IntEnum):
+    """What the merge base says of a failure on the head; of several runs the highest counts."""
+
+    NOT_RUN = auto()
+    NOT_CONCLUSIVE = auto()
+    BEYOND = auto()
+    PASSES = auto()
+    FAILS_OTHERWISE = auto()
+    FAILS_TOO = auto()
+
+
+def stand(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> Stand:
+    """What one run on the merge base says of a failure with these marks at that stage.
+
+    A base that failed later, or that trained a step before it was stopped later, went beyond the failure.
+    """
+    if base.result is Result.PASS:
+        return Stand.PASSES
+    if same_failure(marks, stage, base):
+        return Stand.FAILS_TOO
+    later = stage is not None and base.stage is not None and base.stage.order > stage.order
+    if later and (base.result is Result.FAIL or base.steps):
+        return Stand.BEYOND
+    return Stand.FAILS_OTHERWISE if base.result is Result.FAIL else Stand.NOT_CONCLUSIVE
+
+
+def most_telling(
+    marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
+) -> tuple[Stand, RelatedRun | None]:
+    """The run on the merge base that decides, and what it says."""
+    said = [(stand(marks, stage, base), base) for base in bases]
+    return max(said, key=lambda one: one[0], default=(Stand.NOT_RUN, None))
+
+
+def weigh(case: Case, alone: Decision) -> Decision:
+    """The decision on a run, with the runs that stand beside it; what is no Fail stays as it is."""
+    if alone.result is not Result.FAIL:
+        return alone
+    found, base = most_telling(signature(case, alone), alone.stage, case.related(Role.MERGE_BASE))
+    if base is None:
+        said = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
+        return replace(alone, blame=_and_without_save(case, said))
+    commit = base.bridge_commit[:12]
+    match found:
+        case Stand.FAILS_TOO:
+            cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
+            return replace(alone, result=Result.BLOCKED, cause=cause, mend=MEND_BASE)
+        case Stand.FAILS_OTHERWISE:
+            cause = f"{_plain(alone.cause)}; inconclusive, for the merge base {commit} fails too, but otherwise: "
+            return replace(alone, result=Result.BLOCKED, cause=f"{cause}{ended(base)}", mend=MEND_OTHERWISE)
+        case Stand.NOT_CONCLUSIVE | Stand.NOT_RUN:
+            return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
+        case Stand.PASSES | Stand.BEYOND:
+            return _weigh_retry(case, alone, base)
+
+
+def asks_for_base(case: Case, decision: Decision) -> bool:
+    """Whether a Fail still waits for a merge base that says something."""
+    if decision.result is not Result.FAIL:
+        return False
+    found, _ = most_telling(signature(case, decision), decision.stage, case.related(Role.MERGE_BASE))
+    return found in (Stand.NOT_RUN, Stand.NOT_CONCLUSIVE)
+
+
+def related_rows(case: Case) -> tuple[str, ...]:
+    """A sentence for each run beside the job, for the card."""
+    return tuple(_row(run) for run in case.record.related)
+
+
+def ended(run: RelatedRun) -> str:
+    """How a related run ended, for a sentence."""
+    where = f" at {run.stage}" if run.stage else ""
+    return f"{run.result}{where}{f': {_plain(run.cause)}' if run.cause else ''}"
+
+
+def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
+    """The merge base is not to blame: a Fail that a retry repeats is the change's."""
+    retries = case.related(Role.RETRY)
+    passed = next((run for run in retries if run.result is Result.PASS), None)
+    base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
+    if passed is not None:
+        cause = f"not reproduced: the head failed once ({_plain(alone.cause)}) and passed on a retry"
+        cause = f"{cause}; the merge base {base.bridge_commit[:12]} {base_said}"
+        return replace(alone, result=Result.BLOCKED, cause=cause, mend=MEND_FLAKY)
+    said = f"regression: the merge base {base.bridge_commit[:12]} {base_said}, {_retried(case, alone, retries)}"
+    return replace(alone, blame=_and_without_save(case, said))
+
+
+def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
+    failed = next((run for run in retries if run.result is Result.FAIL), None)
+    if failed is not None:
+        same = same_failure(signature(case, alone), alone.stage, failed)
+        return "and the head failed again on a retry" + ("" if same else f", otherwise ({ended(failed)})")
+    if retries:
+        return f"and the retry was not conclusive ({ended(retries[-1])})"
+    return f"and the head failed once, {_not_run(case, Role.RETRY, 'not retried')}"
+
+
+def _and_without_save(case: Case, said: str) -> str:
+    """What the same job without saving says of construction."""
+    for run in case.related(Role.WITHOUT_SAVE):
+        if run.result is Result.PASS:
+            return f"{said}; without saving it passes, so construction is fine and the fault is in checkpointing"
+        return f"{said}; without saving it ends as {ended(run)}"
+    return said
+
+
+def _not_run(case: Case, role: Role, said: str) -> str:
+    return f"{said}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
+
+
+def _row(run: RelatedRun) -> str:
+    cached = ", kept from an earlier run" if run.cached else ""
+    return f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
+
+
+def _plain(text: str) -> str:
+    return text.rstrip(" .")

@@ -1,0 +1,1 @@
+"""The pass criteria: each judged by one function of a case."""

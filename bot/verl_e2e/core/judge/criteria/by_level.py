@@ -1,0 +1,44 @@
+"""What levels 1 to 5 ask for beyond the basic criteria and the health evidence, each judged by one function."""
+
+from collections.abc import Callable, Mapping
+
+from verl_e2e.core.judge.case import Case, Judge
+from verl_e2e.core.judge.criteria.features import feature_active
+from verl_e2e.core.judge.criteria.fsdp import fsdp_active
+from verl_e2e.core.judge.criteria.parallel import parallel_sizes
+from verl_e2e.core.judge.criteria.parity import parity, resumed_step
+from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
+from verl_e2e.core.model.evidence import Criterion
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.signal import learning_signal
+
+OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
+    Level.SAVE_RESUME: (resumed, resumed_step),
+    Level.PARALLELISM: (parallel_sizes, parity),
+    Level.MEGATRON_FSDP: (fsdp_active,),
+    Level.FEATURE: (feature_active,),
+    Level.LEARNING_SIGNAL: (learning_signal,),
+}
+
+
+def _fsdp_stage(case: Case) -> Stage:  # noqa: ARG001
+    """Whatever else the run shows: the wrapper was chosen while models were wrapped."""
+    return Stage.FSDP_WRAP
+
+
+# The stage at which a run that finished lacks the item.
+GAP_STAGE: Mapping[Criterion, Stage] = {
+    Criterion.RESUMED: Stage.CHECKPOINT_LOAD,
+    Criterion.PARALLEL_SIZES: Stage.BRIDGE_PROVIDER,
+    Criterion.FSDP_ACTIVE: Stage.FSDP_WRAP,
+    Criterion.FEATURE_ACTIVE: Stage.BRIDGE_PROVIDER,
+}
+LEVEL_STAGE: Mapping[Criterion, Callable[[Case], Stage | None]] = {
+    Criterion.RESUMED: resume_stage,
+    Criterion.FSDP_ACTIVE: _fsdp_stage,
+}
+"""The criteria that a run fails by when they are broken, each with the stage that it failed at (None: no Fail).
+
+Sizes and features that are not those asked for make another run of it, which is Blocked.
+"""

@@ -1,0 +1,202 @@
+"""Judges that hold a run against another run of the same training: parity across sizes, and a resumed step.
+
+What is compared and how far it may differ stands in `compared` beside this module; the sums are in `comparison`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_e2e.core.compare.bands import tolerances_of
+from verl_e2e.core.compare.steps import Comparison, MetricComparison, Step, compare_steps
+from verl_e2e.core.compare.tolerances import ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.report.comparison_text import Report
+
+# The stage that a broken comparison belongs to.
+COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
+
+_NO_TWIN = "the resumed step was compared with no uninterrupted run"
+_NO_REFERENCE = "no run at trivial sizes stands beside this one: parity is not shown"
+_SHOWN = 3
+# A KL to the reference lower than this share of the twin's looks like an adapter that was never trained.
+_UNTRAINED = 0.75
+
+
+def parity(case: Case) -> Evidence:
+    """Level 2: the same training at trivial and at non-trivial sizes, when it was asked for."""
+    reference = _last(case.related(Role.TRIVIAL_SIZES))
+    if reference is None:
+        return Evidence(Criterion.PARITY, State.WAIVED, _absent(case, Role.TRIVIAL_SIZES, _NO_REFERENCE), RELATED_FILE)
+    unfit = _unfit(reference, "the run at trivial sizes")
+    if unfit:
+        return Evidence(Criterion.PARITY, State.MISSING, unfit, RELATED_FILE)
+    return judge_parity(case, parity_of(case, reference))
+
+
+def parity_of(case: Case, reference: RelatedRun) -> Comparison:
+    """The run's steps beside those of the same training at trivial sizes."""
+    return compare_steps(
+        case.train_steps(), reference.steps, tolerances_of(case.record.bands, case.job, reference.steps)
+    )
+
+
+def judge_parity(case: Case, found: Comparison) -> Evidence:
+    """The evidence that a comparison across parallel sizes carries."""
+    gap = _gap(found) or found.counters_differ
+    if gap:
+        return Evidence(Criterion.PARITY, State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
+    line = _line(case, found.steps[-1])
+    excerpt = "; ".join(_figures(one) for one in _telling(found))
+    if found.beyond:
+        summary = f"the training differs from the same one at trivial sizes: {_named(found)}"
+        return Evidence(Criterion.PARITY, State.BROKEN, summary, case.log, line, excerpt)
+    summary = (
+        f"{len(found.steps)} step(s) agree with the same training at trivial sizes, {_samples(found)} ({found.source})"
+    )
+    return Evidence(Criterion.PARITY, State.MET, summary, case.log, line, excerpt)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedComparison:
+    """The last step before the save and the step after the resume, each beside the uninterrupted twin's.
+
+    `before` are two identical runs, so it shows the noise of this very pair: when they drew the same samples and
+    agree (`calm`), the step after the resume is held to the narrow tolerances, whatever its samples look like.
+    """
+
+    before: Comparison
+    after: Comparison
+    calm: bool
+
+
+def resumed_step(case: Case) -> Evidence:
+    """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
+    twin = _last(case.related(Role.UNINTERRUPTED))
+    if twin is None:
+        return Evidence(Criterion.RESUMED_STEP, State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NO_TWIN), RELATED_FILE)
+    unfit = _unfit(twin, "the uninterrupted run")
+    if unfit:
+        return Evidence(Criterion.RESUMED_STEP, State.MISSING, unfit, RELATED_FILE)
+    return _judge_resumed(case, resumed_of(case, twin))
+
+
+def resumed_of(case: Case, twin: RelatedRun) -> ResumedComparison:
+    """The two steps around the save beside the twin's."""
+    last = case.job.steps
+    tolerances = tolerances_of(case.record.bands, case.job, twin.steps)
+    ours, theirs = case.train_steps(), twin.steps
+    before = compare_steps(_only(ours, last - 1), _only(theirs, last - 1), tolerances)
+    calm = bool(before.same_samples) and not before.beyond
+    after = compare_steps(_only(ours, last), _only(theirs, last), tolerances, narrow=calm)
+    return ResumedComparison(before, after, calm)
+
+
+def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
+    step = case.job.steps
+    gap = _gap(found.after) or _noisy(found.before)
+    if gap:
+        summary = f"the resumed step cannot be compared with its uninterrupted twin: {gap}"
+        return Evidence(Criterion.RESUMED_STEP, State.MISSING, summary, RELATED_FILE)
+    line = _line(case, step)
+    excerpt = "; ".join(_figures(one) for one in _telling(found.after))
+    if found.after.counters_differ or found.after.beyond:
+        what = found.after.counters_differ or _named(found.after)
+        summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{_hint(found)}"
+        return Evidence(Criterion.RESUMED_STEP, State.BROKEN, summary, case.log, line, excerpt)
+    basis = "as the step before the save does" if found.calm else _samples(found.after)
+    summary = f"step {step} after the resume agrees with the uninterrupted run, {basis} ({found.after.source})"
+    return Evidence(Criterion.RESUMED_STEP, State.MET, summary, case.log, line, excerpt)
+
+
+def _noisy(before: Comparison) -> str:
+    """Why the pair before the save makes a judgement worthless: identical runs that differ already."""
+    if before.data_differs:
+        return before.data_differs
+    if before.beyond:
+        return f"the runs differ before the save already, in {_named(before)}"
+    return ""
+
+
+def _hint(found: ResumedComparison) -> str:
+    """What a lower KL says beyond that it is lower: LoRA's B starts at zero, and so does KL to the reference."""
+    kl = next((one for one in found.after.beyond if one.compared.metric == KL_LOSS), None)
+    lower = kl is not None and (kl.rows[-1].run == 0 or kl.ratio < _UNTRAINED)
+    return "; a lower KL to the reference is what an adapter that was not loaded shows" if lower else ""
+
+
+def _absent(case: Case, role: Role, sentence: str) -> str:
+    """That there is nothing to compare with, and why where that is known."""
+    reason = case.record.related_not_run.get(role)
+    return f"{sentence} ({reason})" if reason else sentence
+
+
+def reports(case: Case) -> tuple[Report, ...]:
+    """Every comparison that the case's related runs allow, for its card and its folder."""
+    found: list[Report] = []
+    reference, twin = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
+    if reference is not None and reference.steps:
+        title = f"{case.job.id} beside {reference.job_id}, the same training at trivial sizes"
+        found.append(Report(title, parity_of(case, reference)))
+    if twin is not None and twin.steps:
+        both, step = resumed_of(case, twin), case.job.steps
+        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step - 1}, before the save", both.before))
+        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step}, after the resume", both.after))
+    return tuple(found)
+
+
+def _last(runs: tuple[RelatedRun, ...]) -> RelatedRun | None:
+    """The run that counts when a job was run more than once in the same role."""
+    return runs[-1] if runs else None
+
+
+def _unfit(run: RelatedRun, name: str) -> str:
+    if run.result is not Result.PASS:
+        return f"{name} ended as {run.result}: {run.cause or run.stage}"
+    return "" if run.steps else f"{name} recorded no metrics of a training step"
+
+
+def _gap(found: Comparison) -> str:
+    if not found.steps:
+        return "they have no training step in common"
+    return found.data_differs or ("" if found.comparable else "they have no metric in common that can be judged")
+
+
+def _only(steps: Sequence[Step], number: int) -> tuple[Step, ...]:
+    return tuple(one for one in steps if one.step == number)
+
+
+def _line(case: Case, step: int) -> int:
+    return next((one.line for one in reversed(case.train_steps()) if one.step == step), 0)
+
+
+def _samples(found: Comparison) -> str:
+    same, all_steps = len(found.same_samples), len(found.steps)
+    if same == all_steps:
+        return "samples the same"
+    return "samples differ" if not same else f"samples the same at {same} of {all_steps} steps"
+
+
+def _named(found: Comparison) -> str:
+    shown = "; ".join(_figures(one) for one in found.beyond[:_SHOWN])
+    more = len(found.beyond) - _SHOWN
+    return f"{shown} (and {more} more)" if more > 0 else shown
+
+
+def _telling(found: Comparison) -> tuple[MetricComparison, ...]:
+    """What the evidence quotes: everything beyond tolerance, else the gradients and the KL."""
+    names = (ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS)
+    return found.beyond or tuple(one for one in found.metrics if one.compared.metric in names)
+
+
+def _figures(one: MetricComparison) -> str:
+    """`actor/grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio."""
+    last = one.rows[-1]
+    ratio = "" if math.isnan(one.ratio) else f"x{one.ratio:.3g}"
+    if len(one.rows) > 1 and ratio:
+        return f"{one.compared.metric} {ratio} in the median of {len(one.rows)} steps"
+    return f"{one.compared.metric} {last.run:.4g} against {last.reference:.4g}{f' ({ratio})' if ratio else ''}"

@@ -1,0 +1,216 @@
+"""Level 1: the second phase really went on from the first one's checkpoint, by the log and by the files.
+
+The log tells what verl says it did, phase by phase; the files, listed before, between and after the phases, that the
+checkpoint was there. A run that finds no checkpoint trains from scratch and exits 0, so neither alone is enough.
+"""
+
+import re
+from collections.abc import Iterator
+
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.checkpoint_state import (
+    StateAsked,
+    changed,
+    files_of_step,
+    listing_after,
+    size_of_step,
+    state_gap,
+    tracked_step,
+)
+from verl_e2e.core.judge.criteria.health import wants_adapter
+from verl_e2e.core.judge.phases import Phase, planned_phases, started_phases
+from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.facts import CheckpointEvent
+from verl_e2e.core.model.stages import Stage
+
+_LOADED = re.compile(r"Loaded (?P<what>.{1,60}?) checkpoint from (?P<path>\S+)")
+_SET_TO = re.compile(r"setting global step to (\d{1,12})")
+_WEIGHTS = re.compile(r"adapter|model|fsdp", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"optimizer|fsdp", re.IGNORECASE)
+# A step that saved says so: the metric is there only when the save returned.
+_SAVE_SECONDS = "timing_s/save_checkpoint"
+
+
+def resumed(case: Case) -> Evidence:
+    """A checkpoint of the first phase was written, loaded by the second, which trained on from it."""
+    planned = planned_phases(case.job)
+    if len(planned) < 2:
+        return _evidence(case, State.MISSING, "the job saves nothing, so nothing is resumed")
+    started = started_phases(case)
+    if len(started) < 2:
+        return _evidence(case, State.MISSING, f"the {planned[len(started)].name} phase never began")
+    save, resume = started[0], started[1]
+    wrong = next(_fault(case, save, resume), None) or next(_gap(case, save, resume), None)
+    return wrong or _met(case, save, resume)
+
+
+def resume_stage(case: Case) -> Stage | None:
+    """The stage that a broken resume belongs to; None where nothing shows that the first phase saved anything.
+
+    Without a checkpoint to load, training from scratch is what was asked for, and nobody's fault is shown.
+    """
+    started = started_phases(case)
+    if len(started) < 2:
+        return None
+    if _incomplete(case, started[0]):
+        return Stage.CHECKPOINT_SAVE
+    return Stage.CHECKPOINT_LOAD if _wrote(case, started[0]) or _left_checkpoint(case, started[0]) else None
+
+
+def _fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+    """What shows that the second phase did not go on from the first one's checkpoint."""
+    step = save.planned.last_step
+    scratch = _event(case, resume, "scratch")
+    if scratch:
+        after = f", although the {save.name} phase left a checkpoint of step {step}"
+        said = after if _left_checkpoint(case, save) else ""
+        yield _evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{said}", scratch)
+    back = _event(case, resume, "resumed")
+    wrong = _wrong_step(back, step)
+    if back and wrong:
+        yield _evidence(case, State.BROKEN, f"the {resume.name} phase resumed from step {wrong}, not {step}", back)
+    first = next((one for one in case.train_steps() if resume.wrote(one.line)), None)
+    if first and first.step != resume.planned.first_step:
+        summary = f"the first step of the {resume.name} phase is {first.step}, not {resume.planned.first_step}"
+        yield Evidence(Criterion.RESUMED, State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
+    lacking = _incomplete(case, save)
+    if lacking:
+        yield Evidence(Criterion.RESUMED, State.BROKEN, lacking, CHECKPOINTS_FILE, 0, lacking)
+
+
+def _gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
+    """What is missing of the proof, in the order of the run."""
+    step = save.planned.last_step
+    if not _wrote(case, save):
+        yield _evidence(case, State.MISSING, f"no line says that the {save.name} phase saved step {step}")
+    if _event(case, resume, "resumed") is None:
+        yield _evidence(case, State.MISSING, f"no line says that the {resume.name} phase resumed")
+    for role, what in _not_loaded(case, resume, step):
+        summary = f"no line says that the {resume.name} phase loaded the {role}'s {what} of step {step}"
+        yield _evidence(case, State.MISSING, summary)
+    if not any(resume.wrote(one.line) for one in case.train_steps()):
+        yield _evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
+    unlisted = _file_gap(case, save, resume)
+    if unlisted:
+        yield Evidence(Criterion.RESUMED, State.MISSING, unlisted, CHECKPOINTS_FILE)
+
+
+def _met(case: Case, save: Phase, resume: Phase) -> Evidence:
+    step, first = save.planned.last_step, resume.planned.first_step
+    listing = listing_after(case.record.checkpoints, save.name) if case.record.checkpoints else None
+    size = f", {size_of_step(listing, step):,} bytes" if listing else ""
+    roles = " and ".join(_roles(case))
+    summary = (
+        f"checkpoint of step {step} written ({roles}{size}), loaded by the {resume.name} phase, whose first step is "
+        f"{first}"
+    )
+    return _evidence(case, State.MET, summary, _event(case, resume, "resumed"))
+
+
+def _evidence(case: Case, state: State, summary: str, event: CheckpointEvent | None = None) -> Evidence:
+    line, excerpt = (event.at.line, event.at.text) if event else (0, "")
+    return Evidence(Criterion.RESUMED, state, summary, case.log, line, excerpt)
+
+
+def _event(case: Case, phase: Phase, action: str) -> CheckpointEvent | None:
+    events = (one for one in case.facts.checkpoints if one.action == action and phase.wrote(one.at.line))
+    return next(events, None)
+
+
+def _wrong_step(event: CheckpointEvent | None, step: int) -> str:
+    if event is None:
+        return ""
+    said = _SET_TO.search(event.at.text)
+    steps = {str(event.step), *([said[1]] if said else [])}
+    return " and ".join(sorted(steps - {str(step)}))
+
+
+def _roles(case: Case) -> tuple[str, ...]:
+    """The models that train and are saved: the actor, and the critic where there is one."""
+    trained = any("critic/grad_norm" in step.values for step in case.train_steps())
+    return ("actor", "critic") if trained or case.config_value("algorithm.adv_estimator") == "gae" else ("actor",)
+
+
+def _announced(case: Case, save: Phase) -> bool:
+    """Whether the log announces the save of the last step.
+
+    verl's own line that a save is complete goes through a logger that the save itself may silence.
+    """
+    events = (one for one in case.facts.checkpoints if one.action in ("saving", "saved") and save.wrote(one.at.line))
+    return any(one.step == save.planned.last_step for one in events)
+
+
+def _wrote(case: Case, save: Phase) -> bool:
+    """Whether the log says that the announced save of the last step came to its end: its step says how long it took."""
+    steps = (one for one in case.train_steps() if one.step == save.planned.last_step and save.wrote(one.line))
+    return _announced(case, save) and any(_SAVE_SECONDS in one.values for one in steps)
+
+
+def _not_loaded(case: Case, resume: Phase, step: int) -> Iterator[tuple[str, str]]:
+    """Each model and part of its state that no line of the second phase says was loaded from that step."""
+    events = [one for one in case.facts.checkpoints if one.action == "loaded" and resume.wrote(one.at.line)]
+    loads = [match for one in events if (match := _LOADED.search(one.at.text))]
+    for role in _roles(case):
+        own = [load["what"] for load in loads if f"global_step_{step}/{role}" in load["path"]]
+        for what, shape in (("weights", _WEIGHTS), ("optimizer state", _OPTIMIZER)):
+            if not any(shape.search(one) for one in own):
+                yield role, what
+
+
+def _asked(case: Case) -> StateAsked:
+    fsdp = case.config_value("actor_rollout_ref.actor.megatron.use_megatron_fsdp") is True
+    return StateAsked(_roles(case), wants_adapter(case), fsdp)
+
+
+def _left_checkpoint(case: Case, save: Phase) -> bool:
+    """Whether the files show a complete checkpoint of the first phase with its tracker."""
+    return case.record.checkpoints is not None and not _file_gap_of_save(case, save)
+
+
+def _incomplete(case: Case, save: Phase) -> str:
+    """What a checkpoint that is there lacks; a folder without any file of the step says nothing."""
+    listing = listing_after(case.record.checkpoints, save.name) if case.record.checkpoints else None
+    step = save.planned.last_step
+    if listing is None or listing.cut or not files_of_step(listing, step):
+        return ""
+    gap = state_gap(listing, step, _asked(case))
+    return f"the checkpoint of step {step} is not whole: {gap}" if gap else ""
+
+
+def _file_gap(case: Case, save: Phase, resume: Phase) -> str:
+    return _file_gap_of_save(case, save) or _file_gap_of_resume(case, save, resume)
+
+
+def _file_gap_of_save(case: Case, save: Phase) -> str:
+    """What the lists lack of a checkpoint that the first phase alone can have written."""
+    if case.record.checkpoints is None:
+        return f"{CHECKPOINTS_FILE}: not there"
+    before, after = (listing_after(case.record.checkpoints, name) for name in ("", save.name))
+    if before is None or after is None:
+        return f"{CHECKPOINTS_FILE} has no list from {'before the run' if before is None else f'after {save.name}'}"
+    if before.files or before.cut:
+        return f"{before.files[0].path if before.files else 'something'} lay among the checkpoints before the run"
+    step = save.planned.last_step
+    if after.cut:
+        return "there were more checkpoint files than are listed"
+    gap = state_gap(after, step, _asked(case))
+    if gap:
+        return f"the {save.name} phase left no whole checkpoint of step {step}: {gap}"
+    tracked = tracked_step(after)
+    return "" if tracked == str(step) else f"the tracker says {tracked or 'nothing'} after step {step} was saved"
+
+
+def _file_gap_of_resume(case: Case, save: Phase, resume: Phase) -> str:
+    """What the list made after the second phase says against the checkpoint that it should have loaded."""
+    assert case.record.checkpoints is not None
+    step = save.planned.last_step
+    before, after = (listing_after(case.record.checkpoints, one.name) for one in (save, resume))
+    if before is None or after is None or after.cut:
+        return f"{CHECKPOINTS_FILE} has no whole list from after the {resume.name} phase"
+    moved = changed(before, after, step)
+    if moved:
+        return f"{moved} of step {step} did not stay as it was saved"
+    tracked = tracked_step(after)
+    known = tracked in (str(step), str(resume.planned.last_step))
+    return "" if known else f"the tracker says {tracked or 'nothing'} after the {resume.name} phase"

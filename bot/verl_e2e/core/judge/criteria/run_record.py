@@ -1,0 +1,175 @@
+"""Whether the record of a run fits the run that the back end saw: its times, its end, and the order's nonce.
+
+A record is written where code under test runs. What is checked here makes a record that was made up, or taken from
+another run, contradict itself or the back end; it proves nothing about a recorder that the code could change.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from pydantic import AwareDatetime
+
+from verl_e2e.core.judge import wording
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Document, Job
+from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.timeline import timeline
+
+# Clocks of two machines, GitHub's whole seconds, and what a step of a workflow needs beside the program.
+TOLERANCE_S = 60.0
+# Events of one run come from a few threads of the recorder.
+_OUT_OF_ORDER_S = 5.0
+# The end of the year 9999, beyond which there is no date.
+_LAST_SECOND = 253_402_300_799
+_STEP_TIME = "timing_s/step"
+
+
+class Took(Document):
+    """What a back end itself knows of a run that ended."""
+
+    # Who says so, for people, as `GitHub's job 0-lora-ddp`.
+    who: str
+    # When it began, None where that is not known.
+    started: AwareDatetime | None = None
+    # When it had ended, or a later time at which that was seen; None where that is not known.
+    ended: AwareDatetime | None = None
+    # Whether it ended well; None where the back end cannot tell.
+    succeeded: bool | None = None
+    # The back end's word for its end.
+    conclusion: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What is known of a run outside of its folder."""
+
+    # What the back end tells; None where it tells nothing.
+    took: Took | None = None
+    # What the order held and the run must return; empty where the order held none.
+    nonce: str = ""
+
+
+def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Evidence:
+    """The criterion: broken with the first thing that does not fit, waived where nothing could be held against it."""
+    misfit = next(_misfits(record, facts, expected), "")
+    if misfit:
+        return Evidence(Criterion.RUN_RECORD, State.BROKEN, misfit, EVENTS_FILE)
+    told_s, took = _told_s(record.events), expected.took
+    lasted_s = _lasted_s(took) if took is not None else None
+    said = [f"{told_s:.0f} s by its own events"]
+    if took is not None and lasted_s is not None:
+        said.append(f"within the {lasted_s:.0f} s of {took.who}")
+    said += ["the order's nonce came back"] * bool(expected.nonce)
+    if lasted_s is None and not expected.nonce:
+        what = "not checked: the back end tells nothing of the run, and its order held no nonce"
+        return Evidence(Criterion.RUN_RECORD, State.WAIVED, what, EVENTS_FILE)
+    return Evidence(Criterion.RUN_RECORD, State.MET, ", ".join(said), EVENTS_FILE)
+
+
+def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
+    """The verdict with this criterion: a Pass whose record does not fit is Blocked, anything else stays."""
+    shown = replace(verdict, evidence=(*verdict.evidence, item))
+    if item.state is State.WAIVED:
+        return replace(shown, limitations=(*shown.limitations, f"Whether the record fits the run was {item.summary}."))
+    if item.state is not State.BROKEN or verdict.result is not Result.PASS:
+        return shown
+    cause = f"the record does not fit the run: {item.summary}"
+    rows = (
+        replace(one, outcome=Outcome.BLOCKED, detail=cause) if one.outcome is Outcome.PASS else one
+        for one in verdict.deliverables
+    )
+    return replace(
+        shown,
+        result=Result.BLOCKED,
+        stage=Stage.ENVIRONMENT,
+        cause=cause,
+        sentence=wording.blocked(job, Stage.ENVIRONMENT, cause, None),
+        deliverables=tuple(rows),
+        followups=(wording.MEND_RECORD, *verdict.followups),
+        alone=Result.BLOCKED,
+    )
+
+
+def _misfits(record: Record, facts: LogFacts | None, expected: Expected) -> Iterator[str]:
+    events = record.events
+    yield from _of_end(expected.took)
+    yield from _of_events(events)
+    if events:
+        yield from _of_steps(_told_s(events), facts)
+        yield from _of_window(events, expected.took)
+    yield from _of_nonce(events, expected.nonce)
+
+
+def _of_end(took: Took | None) -> Iterator[str]:
+    if took is not None and took.succeeded is False:
+        yield f"{took.who} ended as {took.conclusion or 'no success'}, and a run that passed ends as a success"
+
+
+def _of_events(events: tuple[Event, ...]) -> Iterator[str]:
+    times = [event.t_s for event in events]
+    if any(not math.isfinite(at) or at < 0 for at in times):
+        yield "its events have times that no clock shows"
+        return
+    if any(later < earlier - _OUT_OF_ORDER_S for earlier, later in pairwise(times)):
+        yield "its events go back in time"
+    for kind in ("started", "ended"):
+        count = sum(event.kind == kind for event in events)
+        if count != 1:
+            yield f"its events tell {count} times that it {kind}"
+
+
+def _of_steps(told_s: float, facts: LogFacts | None) -> Iterator[str]:
+    """The log's own times are inside of the run: training steps one after another, and stages in their order."""
+    if facts is None:
+        return
+    trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
+    if not trained_s <= told_s + TOLERANCE_S:
+        yield f"its steps took {trained_s:.0f} s, and the run {told_s:.0f} s"
+    logged_s = max((phase.seconds for phase in timeline(facts) if phase.seconds is not None), default=0.0)
+    if logged_s > told_s + TOLERANCE_S:
+        yield f"its log goes on for {logged_s:.0f} s, and the run for {told_s:.0f} s"
+
+
+def _of_window(events: tuple[Event, ...], took: Took | None) -> Iterator[str]:
+    """What the run tells lies inside of what the back end saw."""
+    lasted_s = _lasted_s(took) if took is not None else None
+    if took is None or took.started is None or took.ended is None or lasted_s is None:
+        return
+    told_s = _told_s(events)
+    if told_s > lasted_s + TOLERANCE_S:
+        yield f"it tells of {told_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
+    began = _began(events)
+    slack = timedelta(seconds=TOLERANCE_S)
+    if began is not None and not took.started - slack <= began <= took.ended + slack - timedelta(seconds=told_s):
+        yield f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
+
+
+def _began(events: tuple[Event, ...]) -> datetime | None:
+    """When the recorder says that it began; None in a record of an older version."""
+    told = next((event.data.get("unix_s") for event in events if event.kind == "started"), None)
+    if not isinstance(told, int | float) or not 0 <= told <= _LAST_SECOND:
+        return None
+    return datetime.fromtimestamp(told, UTC)
+
+
+def _of_nonce(events: tuple[Event, ...], nonce: str) -> Iterator[str]:
+    returned = [event.data.get("nonce") for event in events if event.kind == "ended"]
+    if nonce and returned != [nonce]:
+        missing = not any(returned)
+        yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"
+
+
+def _told_s(events: tuple[Event, ...]) -> float:
+    return max((event.t_s for event in events), default=0.0)
+
+
+def _lasted_s(took: Took) -> float | None:
+    if took.started is None or took.ended is None:
+        return None
+    return (took.ended - took.started).total_seconds()

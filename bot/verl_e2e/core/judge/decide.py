@@ -1,0 +1,210 @@
+"""The rule of the verdict: the first statement that applies decides, in the order of trust.
+
+A wrong or unproven set-up is Blocked (no evidence against the change), a fault after Bridge-managed construction is
+Fail unless its root lies outside, and Pass needs every criterion. Missing evidence is never a Pass, and a fault is
+never the change's unless it is shown that the change is what ran.
+"""
+
+from collections.abc import Mapping
+
+from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.by_level import GAP_STAGE, LEVEL_STAGE
+from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
+from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
+from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.record import EndReason, Finding, Record
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import TriageVerdict
+
+PASSED = Decision(Result.PASS, None, "")
+By = Mapping[Criterion, Evidence]
+# Focused tests say nothing of a run, and a signal that is not there is more than a missing item.
+_JUDGED_APART = frozenset({Criterion.BRIDGE_TESTS, Criterion.LEARNING_SIGNAL})
+_HEALTH_STAGE = {Criterion.LEARNING_SIGNAL: Stage.LEARNING_SIGNAL, **HEALTH_STAGE}
+
+
+def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+    """The decision on the whole job."""
+    by = {item.criterion: item for item in evidence}
+    run = decide_run(case, evidence)
+    if forged := _broken_seal(case):
+        return forged
+    return _broken_import(by) or _failed_bridge_tests(by) or (run if run is not PASSED else _gap(case, evidence) or run)
+
+
+def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+    """The decision on the run by itself, whatever the focused Bridge tests say."""
+    by = {item.criterion: item for item in evidence}
+    return (
+        _broken_seal(case)
+        or _broken_import(by)
+        or _blocking_finding(case)
+        or _not_as_asked(by)
+        or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
+        or _lost_run(case)
+        or _proven(case, _broken_level(by, case))
+        or _gap(case, tuple(item for item in evidence if item.criterion not in _JUDGED_APART))
+        or _open_signal(by)
+        or PASSED
+    )
+
+
+def _broken_seal(case: Case) -> Decision | None:
+    """A folder that is not as the recorder left it is evidence of nothing."""
+    seal = case.record.seal
+    if seal is None or seal.state != "broken":
+        return None
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, wording.not_the_recorders(seal.problem), wording.MEND_SEAL)
+
+
+def _broken_import(by: By) -> Decision | None:
+    item = by[Criterion.LOCAL_IMPORT]
+    if item.state is State.BROKEN:
+        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, wording.MEND_IMPORT, item)
+    return None
+
+
+def _failed_bridge_tests(by: By) -> Decision | None:
+    item = by[Criterion.BRIDGE_TESTS]
+    if item.state is State.BROKEN:
+        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, wording.MEND_BRIDGE_TESTS, item)
+    return None
+
+
+def blocking(record: Record) -> tuple[Finding, ...]:
+    """The preflight findings that stop a run."""
+    findings = record.environment.findings if record.environment else ()
+    return tuple(finding for finding in findings if finding.blocking and not finding.ok)
+
+
+def _blocking_finding(case: Case) -> Decision | None:
+    """The first finding that stops a run; the mends of all of them are follow-ups."""
+    found = blocking(case.record)
+    if not found:
+        return None
+    return Decision(Result.BLOCKED, found[0].stage, wording.blocked_by([one.summary for one in found]))
+
+
+def _not_as_asked(by: By) -> Decision | None:
+    """A run of another configuration says nothing about the one that was asked for, whatever became of it."""
+    item = by[Criterion.RESOLVED_CONFIG]
+    if item.state is State.BROKEN:
+        cause = wording.not_as_asked(item.summary)
+        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.MEND_CONFIG, item)
+    return None
+
+
+def _broken_health(by: By, case: Case) -> Decision | None:
+    """A broken health fact, unless the log shows a fault before it."""
+    broken = [by[one] for one in _HEALTH_STAGE if one in by and by[one].state is State.BROKEN]
+    first = min(broken, key=lambda item: item.line, default=None)
+    answer = case.triage
+    if first is None or (answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line):
+        return None
+    lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
+    # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
+    stage = answer.stage if lost else _HEALTH_STAGE[first.criterion]
+    return Decision(Result.FAIL, stage, first.summary, wording.MEND_HEALTH[first.criterion], first)
+
+
+def _broken_comparison(by: By) -> Decision | None:
+    """A run that finished and yet did not train as the run beside it."""
+    broken = (by[one] for one in COMPARISON_STAGE if one in by and by[one].state is State.BROKEN)
+    item = next(broken, None)
+    if item is None:
+        return None
+    mend = wording.MEND_HEALTH[item.criterion]
+    return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, mend, item)
+
+
+def _open_signal(by: By) -> Decision | None:
+    """A complete run whose metrics do not show what level 5 asks for: nothing shows whose fault that is."""
+    item = by.get(Criterion.LEARNING_SIGNAL)
+    if item is None or item.state is not State.MISSING:
+        return None
+    return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.MEND_SIGNAL, item)
+
+
+def _broken_level(by: By, case: Case) -> Decision | None:
+    """A run that finished and yet did not do what its level is for, where that is shown to be somebody's fault."""
+    for criterion, stage_of in LEVEL_STAGE.items():
+        item = by.get(criterion)
+        stage = stage_of(case) if item and item.state is State.BROKEN else None
+        if item and stage:
+            return Decision(Result.FAIL, stage, item.summary, wording.MEND_HEALTH[criterion], item)
+    return None
+
+
+def _error_in_log(case: Case) -> Decision | None:
+    """What triage blames, unless the end of the run is explained better by who ended it."""
+    answer = case.triage
+    if answer.verdict is TriageVerdict.PASS or not answer.excerpt:
+        return None
+    if _lost_run(case) and _knows_no_cause(case):
+        return None
+    result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
+    at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
+    return Decision(result, answer.stage, answer.cause, answer.mend, at)
+
+
+# What processes print because the runner, or whoever interrupted it, ended them.
+_ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "SystemExit"})
+
+
+def _knows_no_cause(case: Case) -> bool:
+    """Whether triage points at no error, or only at the echo of the runner ending the run."""
+    error = next((error for error in case.facts.errors if error.at.line == case.triage.line), None)
+    if error is None:
+        return case.triage.verdict is TriageVerdict.BLOCKED
+    ours = (EndReason.STALLED, EndReason.TIME_LIMIT, EndReason.INTERRUPTED, EndReason.WRONG_IMPORT)
+    return error.kind in _ENDED and any(case.ended_by(reason) for reason in ours)
+
+
+def _proven(case: Case, decision: Decision | None) -> Decision | None:
+    """A Fail stands only when the folder shows that the checkout under test is what failed."""
+    if decision is None or decision.result is not Result.FAIL:
+        return decision
+    gap = checkout_gap(case)
+    if not gap and not run_imported_checkout(case):
+        gap = "no process of the run shows where it imported Bridge from"
+    if not gap:
+        return decision
+    cause = wording.unproven_failure(decision.cause, gap)
+    return Decision(Result.BLOCKED, decision.stage, cause, wording.MEND_EVIDENCE, decision.at)
+
+
+def _lost_run(case: Case) -> Decision | None:
+    """The runner ended the run, or the process failed without an error in its log."""
+    for ended in case.events("ended"):
+        reason, code = ended.data.get("reason"), ended.data.get("exit_code")
+        if reason != EndReason.EXITED or code != 0:
+            cause = wording.ended_early(str(reason), code, ended.data.get("note"))
+            return Decision(Result.BLOCKED, _stood(case), cause, wording.MEND_LOST)
+    return None
+
+
+def _stood(case: Case) -> Stage:
+    return case.facts.stood or case.facts.reached() or Stage.ENVIRONMENT
+
+
+def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
+    """Every item that a Pass would need and that is not there."""
+    gaps = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
+    names = [*case.record.missing, *(item.summary for item in gaps)]
+    if not names:
+        return None
+    first = gaps[0] if gaps else None
+    cause = wording.missing_evidence(names)
+    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.MEND_EVIDENCE, first)
+
+
+def _gap_stage(case: Case, first: Evidence | None) -> Stage:
+    if first is None or not case.facts.line_count:
+        return Stage.ENVIRONMENT
+    if first.criterion is Criterion.LOCAL_IMPORT:
+        return Stage.IMPORT
+    known = _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion)
+    return known or GAP_STAGE.get(first.criterion) or _stood(case)

@@ -1,0 +1,253 @@
+"""The sentences that a person reads on a verdict and a card, in one place to be reviewed as prose."""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+
+from verl_e2e.core.model.evidence import Criterion, Evidence, State
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Decision
+from verl_e2e.core.model.record import LOG_FILE, RepositoryState
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+
+_SHOWN_CHOSEN = 3
+BRIDGE_CHECKS = "Bridge-side checks"
+LOCAL_IMPORT = "Local Bridge import in verl"
+BACKEND_RUN = "verl Megatron backend run"
+VARIANTS = "Requested variants"
+LOG_CAPTURE = "Log capture"
+
+NO_LOG = f"no log: {LOG_FILE} is not in the folder"
+UNPROVEN = "nothing in the folder proves it"
+UNKNOWN_JOB = "unknown (the folder names no job)"
+NOTHING_REQUIRED = "no verl coverage is required by this change"
+NEVER_STARTED = "the wrapper was never started"
+NO_VARIANT = "this job is the default Level 0"
+FOCUSED_TESTS = "the focused Bridge tests"
+MERGE_BASE_NOT_RUN = "merge base not run"
+NOT_EVIDENCE = "not evidence against the Bridge change"
+
+MEND_IMPORT = (
+    "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and remove "
+    "any other megatron.bridge or megatron.core before it; then run again."
+)
+MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
+RUN_MERGE_BASE = "Run the same job on the merge base: a failure there too is not this change's."
+MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
+MEND_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
+MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
+MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
+MEND_SIGNAL = (
+    "Run the same job on the merge base: where it learns, a flat run is a failure; where it does not either, "
+    "choose a probe that learns (learning rate, reward, steps, response length)."
+)
+MEND_HEALTH: Mapping[Criterion, str] = {
+    Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
+    Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
+    Criterion.ROLLOUT_AGREEMENT: (
+        "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
+    ),
+    Criterion.RESUMED: (
+        "Look at what the save phase left and what the resume phase loaded; rerun with SAVE_FREQ=-1 to separate "
+        "construction from checkpointing."
+    ),
+    Criterion.FSDP_ACTIVE: (
+        "Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."
+    ),
+    Criterion.RESUMED_STEP: (
+        "Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."
+    ),
+    Criterion.PARITY: (
+        "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded weights; "
+        "`verl-e2e parity` shows every step."
+    ),
+    Criterion.LEARNING_SIGNAL: (
+        "Look at the step named, and compare loss, reward, optimizer and scheduler with the merge base; "
+        "`verl-e2e signal` shows every curve."
+    ),
+    Criterion.GRADIENTS: "Find why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
+}
+
+
+def coverage(job: Job) -> str:
+    """`Requested coverage:` of one job."""
+    return f"Level {int(job.level)}: {job.level.title} ({job.variant})"
+
+
+def checkpoint(job: Job) -> str:
+    """`Checkpoint/config:` of one job."""
+    chosen = job.checkpoint
+    if chosen.dummy_config:
+        return f"dummy config {chosen.dummy_config} (MODEL_ID {chosen.model_id})"
+    kind = ", random weights" if chosen.random_weights else ""
+    return (
+        f"MODEL_PATH {chosen.model_path} (MODEL_ID {chosen.model_id}{kind})"
+        if chosen.model_path
+        else (f"MODEL_ID {chosen.model_id}")
+    )
+
+
+def requested(job: Job) -> str:
+    """What a job that has no verdict yet is for, and its model by the name that everyone knows."""
+    chosen = job.checkpoint
+    random = ", random weights" if chosen.dummy_config or chosen.random_weights else ""
+    config = f"dummy config {chosen.dummy_config}, " if chosen.dummy_config else ""
+    return f"{coverage(job)}, {config}MODEL_ID {chosen.model_id}{random}"
+
+
+def passed(job: Job, bridge: RepositoryState) -> str:
+    """The sentence of a Pass: what was validated, and no more."""
+    steps = "one training step" if job.steps == 1 else f"{job.steps} training steps"
+    dirty = f" plus {len(bridge.dirty)} uncommitted file(s)" if bridge.dirty else ""
+    patched = f" plus {len(bridge.patches)} declared patch(es)" if bridge.patches else ""
+    learned = "learning-signal passed: " if job.level is Level.LEARNING_SIGNAL else ""
+    return (
+        f"{learned}verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)}"
+        f"{_beyond(job)} (Level {int(job.level)}, {job.variant})"
+    )
+
+
+def failed(job: Job, where: str, decision: Decision) -> str:
+    """The sentence of a Fail, and whose it is by the runs beside it."""
+    return f"Level {int(job.level)} failed at {where}: {_plain(decision.cause)}; {decision.blame}"
+
+
+def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
+    """The sentence of a Blocked; says how far construction got when it began."""
+    beyond = f"; construction had reached {construction}" if construction else ""
+    return f"Level {int(job.level)} blocked at {stage}: {_plain(cause)}{beyond}; {NOT_EVIDENCE}"
+
+
+def unproven_failure(cause: str, gap: str) -> str:
+    """A fault that nothing ties to the checkout under test."""
+    return f"{_plain(cause)}, but {_plain(gap)}"
+
+
+def log_only(cause: str, answer: Triage | None) -> str:
+    """The sentence of a folder that names no job."""
+    said = {
+        TriageVerdict.PASS: "; the log itself shows the requested steps completed, which alone proves no level",
+        TriageVerdict.FAIL: f"; the log itself shows a failure at {answer.stage}: {answer.cause}" if answer else "",
+        TriageVerdict.BLOCKED: f"; the log itself stops at {answer.stage}: {answer.cause}" if answer else "",
+    }
+    return f"{_plain(cause)}{said[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
+
+
+def _plain(text: str) -> str:
+    return text.rstrip(" .")
+
+
+def _beyond(job: Job) -> str:
+    """What a job of levels 1, 2 and 4 shows beside its steps."""
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    match job.level:
+        case Level.SAVE_RESUME:
+            return f", saved after step {job.steps - 1} and resumed from there"
+        case Level.PARALLELISM:
+            named = ("TP", "PP", "VPP", "CP", "EP")
+            sizes = [f"{one.lower()}={wrapper[f'COMMON_{one}']}" for one in named if f"COMMON_{one}" in wrapper]
+            return f", {' '.join(size for size in sizes if not size.endswith(('=1', '=null'))) or 'data parallel'}"
+        case Level.FEATURE:
+            names = [*(one.name for one in job.features), *([f"family {job.family}"] if job.family else [])]
+            return f", {', '.join(names)} at work" if names else ""
+        case _:
+            return ""
+
+
+def _features(job: Job) -> str:
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    lora = wrapper.get("LORA_RANK", "0")
+    adapter = f"LoRA rank {lora} and " if lora != "0" else ""
+    wrap = "Megatron-FSDP" if wrapper.get("USE_MEGATRON_FSDP") == "True" else "Megatron DDP"
+    return f"{adapter}{wrap}, rollout by {wrapper.get('ENGINE', 'vllm')}"
+
+
+def bridge_detail(job: Job, item: Evidence) -> str:
+    """What was run as focused tests, or why nothing was."""
+    if item.state in (State.MISSING, State.WAIVED) or not job.bridge_tests:
+        return item.summary
+    left_out = len(job.site.deselected_tests)
+    said = f", {left_out} left out on this site" if left_out else ""
+    return f"{item.summary}{said}: {_pytest(job)}"
+
+
+def run_bridge_tests(job: Job) -> str:
+    """What to do about Bridge checks that were not run."""
+    command = f" ({_pytest(job)})" if job.bridge_tests else ""
+    return f"Run the focused Bridge tests on {job.bridge.commit[:12]}{command}."
+
+
+def _pytest(job: Job) -> str:
+    """The command, with no more of the tests that were chosen for the change than a person reads."""
+    chosen = [one.test for one in job.chosen_tests]
+    listed = [test for test in job.bridge_tests if test not in set(chosen)]
+    left = len(chosen) - _SHOWN_CHOSEN
+    more = f" and {left} more chosen for this change" if left > 0 else ""
+    return f"pytest -q {shlex.join([*listed, *chosen[:_SHOWN_CHOSEN]])}{more}"
+
+
+def backend_detail(job: Job, cause: str) -> str:
+    """LoRA + DDP or the requested variant; the cause when it did not pass."""
+    return f"{_features(job)}{f' - {cause}' if cause else ''}"
+
+
+def variant_detail(job: Job, shown: str = "") -> str:
+    """Which variant was asked for beside the default Level 0, and what shows it."""
+    return f"{job.level.title} ({job.variant}){f': {shown}' if shown else ''}"
+
+
+def log_detail(name: str, line_count: int) -> str:
+    """Where the log is and how long."""
+    return f"$OUT/{name} ({line_count:,} lines)"
+
+
+def not_the_recorders(problem: str) -> str:
+    """A run folder whose seal does not hold."""
+    return f"the record is not the recorder's: {problem}"
+
+
+MEND_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
+
+
+def ended_early(kind: str, exit_code: object, note: object) -> str:
+    """Why the process ended without an error of its own; `kind` is that of the event."""
+    said = {
+        "stalled": "no progress within the limit of its stage",
+        "time_limit": "the time limit was reached",
+        "interrupted": "the run was interrupted",
+        "fatal_error_hang": "the processes hung after a fatal error",
+        "wrong_import": "a process imported another checkout",
+        "hopeless": "the run could no longer succeed",
+        "not_started": NEVER_STARTED,
+        "runner_fault": "the runner could not go on",
+    }.get(kind, f"the process exited with code {exit_code} and no explained error")
+    return f"{said} ({note})" if note else said
+
+
+def not_as_asked(summary: str) -> str:
+    """The run was not the one that was asked for."""
+    return f"the run was not as asked: {summary}"
+
+
+def blocked_by(summaries: Sequence[str]) -> str:
+    """What preflight found, the first in full."""
+    more = len(summaries) - 1
+    rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
+    return f"{_plain(summaries[0])}{rest}"
+
+
+def mend(summary: str, mending: str) -> str:
+    """One finding with what to do about it."""
+    return f"{_plain(summary)}: {mending}" if mending else f"Mend: {_plain(summary)}"
+
+
+def missing_evidence(items: Iterable[str]) -> str:
+    """Everything that a Pass would need and that is not there."""
+    return f"evidence is missing: {'; '.join(_plain(item) for item in items)}"
+
+
+def contract_broken(broken: tuple[str, ...]) -> str:
+    """Uses in verl that the change breaks; they stand at the base, so the change is to blame."""
+    more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+    return f"verl's use of Bridge breaks at the head and stands at the base: {_plain(broken[0])}{more}"

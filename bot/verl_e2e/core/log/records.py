@@ -1,0 +1,54 @@
+"""The line right above a traceback: whether a program printed it through its log, after it had caught the exception."""
+
+import re
+from collections.abc import Iterable
+
+from verl_e2e.core.log.lines import Line
+from verl_e2e.core.model.facts import Record
+
+LINES_BACK = 4
+_SEARCHED = 160
+
+# The level as logging frameworks print it: `WARNING:name:`, ` - ERROR - `, `[warning ]`, ` | INFO  | `, `level=warn`.
+_LEVEL = re.compile(
+    r"(?:^|[\s\[:|(-])(DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?=[\s\]:|)-]|$)"
+    r"|\[(debug|info|warn(?:ing)?|error|critical)\s*\]|\blevel=\"?(\w+)"
+    r"|\b(?:\w*)(Warning): |^(?i:\W{0,3}(warn(?:ing)?)\b[:\] ])"
+)
+# The level as absl, glog and PyTorch print it: `W1120 14:10:32.3 `.
+_LETTER = re.compile(r"\[?([DIWEF])\d{4} \d\d:\d\d:\d\d")
+# The mark that vLLM puts before every line of a record, also of a traceback.
+_MARK = re.compile(r"\b(ERROR|WARNING|INFO|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d ")
+_SIDE = re.compile(
+    r"Exception in thread |(?:Task|Future) exception was never retrieved|--- Logging error ---"
+    r"|Exception in (?:callback|default exception handler)|Unhandled exception in (?:thread|event loop)"
+)
+_BELOW_ERROR = frozenset({"debug", "info", "notice", "warn", "warning", "d", "i", "w"})
+
+
+def record_above(line: Line, before: Iterable[Line]) -> Record:
+    """How the traceback that begins with `line` was printed; `before` are the lines above it, the nearest first."""
+    mark = _MARK.search(line.printed[:_SEARCHED])
+    if mark is not None:
+        return Record.WARNING if mark[1].lower() in _BELOW_ERROR else Record.PREFIXED
+    above = next((other for other in before if other.source == line.source and other.text.strip()), None)
+    # The record's first line may be the header itself: `ERROR:root:Traceback (most recent call last):`.
+    for text in (line.text, "" if above is None else above.text):
+        record = record_of(text)
+        if record is not Record.RAISED:
+            return record
+    return Record.RAISED
+
+
+def record_of(text: str) -> Record:
+    """The level that a line says of itself."""
+    if not text or text[0].isspace():
+        return Record.RAISED
+    head = text[:_SEARCHED]
+    if _SIDE.search(head):
+        return Record.SIDE
+    found = _LETTER.match(head) or _LEVEL.search(head)
+    if found is None:
+        return Record.RAISED
+    level = next(group for group in found.groups() if group)
+    return Record.WARNING if level.lower() in _BELOW_ERROR else Record.ERROR

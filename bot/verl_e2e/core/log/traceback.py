@@ -1,0 +1,376 @@
+"""Python tracebacks in a log: chains, remote tracebacks inside exceptions, interleaved processes.
+
+One `TracebackReader` follows one source (process and stream). A chain is a row of segments joined by
+`During handling of ...` or `... direct cause of ...`; a segment ends in one exception, after any number of
+wrappers such as `RayTaskError` whose message is the traceback of another process. The root exception is the
+last one of the first segment: what was raised first, in the process where it was raised. Of an exception group
+the first sub-exception is read, as if the group had wrapped it.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from verl_e2e.core.log.lines import Line
+from verl_e2e.core.log.messages import InnerFrame, Message
+from verl_e2e.core.model.facts import Excerpt, Frame
+
+MAX_FRAMES = 40
+MAX_SEGMENTS = 16
+MAX_MESSAGE = 1000
+MESSAGE_LINES = 6
+GAP_LINES = 3
+PATIENCE = 64
+
+_HEADER = re.compile(
+    r"\s*(?P<nested>Original )?(?:Exception Group )?Traceback \(most recent call last\):?(?P<rank> \(RANK \d+\))?"
+)
+_GROUP = re.compile(r"\s*\+ Exception Group Traceback \(most")
+_GUTTER = re.compile(r"\s*(?:\||\+(?:-\+)?-*(?: (?P<part>\d+|\.\.\.) -+)?(?P<end>(?<=-)$)?) ?")
+_FRAME = re.compile(r'\s*File "([^"]{1,500})", line (?P<line>\d{1,9}), in (?P<function>.{1,200})')
+_REMOTE = re.compile(r"\bray::([\w.:]{1,120}?)\(\)")
+_LINK = re.compile(
+    r"\s*(?:During handling of the above exception, another exception occurred"
+    r"|The above exception was the direct cause of the following exception)"
+)
+_NAME = r"(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Timeout|Timedout|Expired|Abort|Refused|Group)"
+# The name has more than its ending: programs print `Error: ...` in the middle of other processes' tracebacks.
+_EXCEPTION = re.compile(rf"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*{_NAME}(?:\([\w.]{{1,120}}\))?)(?::\s?(.*))?$")
+_DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Z]\w*)(?::\s?(.*))?$")
+# The standard library's old classes: `socket.gaierror`, `zlib.error`, `struct.error`.
+_OLD = re.compile(r"((?:[a-z_]\w*\.)+(?:\w*error|timeout))(?::\s?(.*))?$")
+_BARE = frozenset(
+    {"KeyboardInterrupt", "StopIteration", "StopAsyncIteration", "SystemExit", "GeneratorExit", "Exception"}
+)
+_ENTRY = re.compile(r"(?:^|/)(?:runpy\.py|torchrun|accelerate)$|<frozen runpy>$")
+_REMOTE_MARK = "ray::"
+
+
+class _Phase(Enum):
+    FRAMES = auto()
+    MESSAGE = auto()
+    TAIL = auto()
+    GAP = auto()
+    LINK = auto()
+
+
+@dataclass(slots=True)
+class Raised:
+    """One exception line with the frames above it, outermost first, as `path:function`."""
+
+    kind: str
+    message: str
+    at: Excerpt
+    calls: tuple[str, ...]
+    frame: Frame | None = None
+    text: Message = field(default_factory=Message)
+
+    @property
+    def summary(self) -> str:
+        """`Kind: message`, at most 300 characters."""
+        return f"{self.kind}: {self.message}"[:300] if self.message else self.kind
+
+
+class _Frames:
+    """The first and the last frames of a stack of any depth."""
+
+    def __init__(self) -> None:
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=MAX_FRAMES // 2)
+        self.previous = ""
+        self.inner = InnerFrame()
+
+    def add(self, path: str, line: int, function: str) -> None:
+        called = function.strip()
+        self.inner.add(path, line, called)
+        if called == "<module>" and self.previous and not _ENTRY.search(self.previous):
+            called = "<import>"
+        self.previous = path
+        self._keep(f"{'/'.join(path.split('/')[-5:])}:{called}")
+
+    def add_remote(self, called: str) -> None:
+        self.previous = ""
+        self._keep(f"ray::{called}")
+
+    def _keep(self, call: str) -> None:
+        (self._first if len(self._first) < MAX_FRAMES // 2 else self._last).append(call)
+
+    def kept(self) -> tuple[str, ...]:
+        return (*self._first, *self._last)
+
+    def take(self) -> tuple[str, ...]:
+        taken = self.kept()
+        self._first.clear()
+        self._last.clear()
+        self.previous = ""
+        self.inner = InnerFrame()
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+
+@dataclass(slots=True)
+class Chain:
+    """A finished traceback: its segments in print order, each a row of wrappers and the exception they wrap."""
+
+    segments: list[list[Raised]] = field(default_factory=lambda: [[]])
+    cut_calls: tuple[str, ...] = ()
+    cut_at: Excerpt | None = None
+    cut_frame: Frame | None = None
+
+    def root(self) -> Raised | None:
+        """What was raised first; a traceback without an exception line gives one without a name."""
+        for segment in self.segments:
+            if segment:
+                return segment[-1]
+        if self.cut_at is None:
+            return None
+        return Raised("", "the traceback is cut before its exception", self.cut_at, self.cut_calls)
+
+    def calls(self) -> tuple[str, ...]:
+        """The frames of the whole chain, outermost first."""
+        rows = [raised.calls for segment in reversed(self.segments) for raised in segment]
+        return tuple(dict.fromkeys(call for row in [*rows, self.cut_calls] for call in row))
+
+    def frame(self) -> Frame | None:
+        """The frame that matters: that of the root, else of what wraps it, else of what was raised later."""
+        nearest = [raised.frame for segment in self.segments for raised in reversed(segment)]
+        return next((frame for frame in [*nearest, self.cut_frame] if frame is not None), None)
+
+    def others(self) -> tuple[str, ...]:
+        """The other exceptions of the chain, in print order."""
+        root = self.root()
+        every = [raised for segment in self.segments for raised in segment]
+        return tuple(dict.fromkeys(raised.summary for raised in every if raised is not root))
+
+
+class TracebackReader:
+    """Follows the lines of one source while a traceback is open; `closed` turns true after its last line."""
+
+    def __init__(self) -> None:
+        self.chain = Chain()
+        self.closed = False
+        self.touched = 0
+        self._phase = _Phase.FRAMES
+        self._frames = _Frames()
+        self._patience = PATIENCE
+        self._last_frame: Line | None = None
+        self._grouped = False
+        self._plain = True
+
+    def take(self, line: Line, *, plain: bool = True) -> bool:
+        """Read the next line of the source; False when it is no part of the traceback.
+
+        A line that is not `plain` means something by itself, so it is no part of a message.
+        """
+        self.touched = line.number
+        self._plain = plain
+        text = line.text
+        if self._grouped or _GROUP.match(text):
+            self._grouped = True
+            gutter = _GUTTER.match(text)
+            if gutter is not None and (gutter["part"] not in (None, "1") or gutter["end"] is not None):
+                return self._close()
+            text = text[gutter.end() :] if gutter is not None else text
+        if not text.strip():
+            return self._blank()
+        if self._phase is _Phase.FRAMES:
+            return self._in_frames(line, text)
+        if _LINK.match(text):
+            return self._link()
+        if self._phase is _Phase.MESSAGE:
+            return self._in_message(line, text)
+        if self._phase is _Phase.LINK:
+            return self._in_link(line, text)
+        return self._after(line, text)
+
+    def wants(self, text: str, *, folded: bool = False) -> bool:
+        """Whether a line of another process of the same kind may go on where this traceback stopped.
+
+        Ray prints a line that it `folded` under one process only, whichever else printed it too.
+        """
+        if self._phase is _Phase.MESSAGE:
+            return folded and text[:1].isspace() and not starts(text)
+        if not self.in_frames:
+            return False
+        return _FRAME.match(text) is not None or (not text[:1].isspace() and _exception(text) is not None)
+
+    @property
+    def in_frames(self) -> bool:
+        """Whether the next line of the traceback is a frame or its exception."""
+        return self._phase is _Phase.FRAMES
+
+    @property
+    def in_message(self) -> bool:
+        """Whether the next line of the traceback may belong to its exception's message."""
+        return self._phase is _Phase.MESSAGE
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last line read ends in an exception that nothing contradicts yet."""
+        return bool(self.chain.segments[-1]) and not self._frames and self._phase is not _Phase.LINK
+
+    def snapshot(self) -> Chain:
+        """The chain as far as it is known, with the frames that wait for their exception."""
+        if self._frames and self._last_frame is not None:
+            return Chain(
+                [list(segment) for segment in self.chain.segments],
+                self._frames.kept(),
+                self._last_frame.excerpt(),
+                self._frames.inner.frame(),
+            )
+        return self.chain
+
+    def _blank(self) -> bool:
+        if self._phase in (_Phase.MESSAGE, _Phase.TAIL, _Phase.GAP):
+            self.chain.segments[-1][-1].text.blank()
+        if self._phase in (_Phase.MESSAGE, _Phase.TAIL):
+            self._phase = _Phase.GAP
+            self._patience = GAP_LINES
+        return True
+
+    def _in_frames(self, line: Line, text: str) -> bool:
+        if text.startswith("    ") and 'File "' not in text:
+            self._frames.inner.source(text)
+            return True  # a source line below its frame: the most frequent case
+        if self._frame(line, text) or _HEADER.match(text):
+            return True
+        raised = None if text[0].isspace() else _exception(text)
+        if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_MARK in raised[1]):
+            self._raise(line, *raised)
+            return True
+        if text[0].isspace():
+            return True
+        if _LINK.match(text):
+            return self._link()
+        return self._foreign()
+
+    def _frame(self, line: Line, text: str) -> bool:
+        frame = _FRAME.match(text)
+        if frame is not None:
+            self._frames.add(frame[1], int(frame["line"]), frame["function"])
+            self._last_frame = line
+            return True
+        remote = _REMOTE.search(text) if _REMOTE_MARK in text else None
+        if remote is not None and not _exception(text):
+            self._frames.add_remote(remote[1])
+            return True
+        return False
+
+    def _raise(self, line: Line, kind: str, message: str) -> None:
+        frame = self._frames.inner.frame()
+        raised = Raised(kind, message[:MAX_MESSAGE], line.excerpt(), self._frames.take(), frame, Message(message))
+        if len(self.chain.segments[-1]) < MAX_SEGMENTS:
+            self.chain.segments[-1].append(raised)
+        remote = _REMOTE.search(message)
+        if remote is not None:
+            self._frames.add_remote(remote[1])
+        self._phase = _Phase.MESSAGE
+        self._patience = MESSAGE_LINES
+
+    def _in_message(self, line: Line, text: str) -> bool:
+        header = _HEADER.match(text)
+        if header is not None:
+            return self._nested(header)
+        if _FRAME.match(text):
+            self._phase = _Phase.FRAMES
+            return self._frame(line, text)
+        if text.startswith(_REMOTE_MARK):
+            return self._carried(text)
+        if _REMOTE.search(text):
+            return self._close()
+        if not text[0].isspace() or self._patience <= 0:
+            self._phase = _Phase.TAIL
+            self._patience = MESSAGE_LINES * 2
+            return self._after(line, text)
+        if self._remote_source(text):
+            return True
+        self._extend(text)
+        return True
+
+    def _remote_source(self, text: str) -> bool:
+        """Source lines and `^^^^` marks below a wrapper of a remote traceback are no message."""
+        return bool(self._frames) and (text.startswith("     ") or set(text.strip()) <= set("^~"))
+
+    def _extend(self, text: str) -> None:
+        self._patience -= 1
+        raised = self.chain.segments[-1][-1]
+        raised.message = f"{raised.message} {text.strip()}"[:MAX_MESSAGE]
+        raised.text.add(text, plain=True)
+
+    def _in_link(self, line: Line, text: str) -> bool:
+        if _HEADER.match(text) or self._frame(line, text):
+            self._phase = _Phase.FRAMES
+            return True
+        return self._foreign()
+
+    def _after(self, line: Line, text: str) -> bool:
+        if _FRAME.match(text) and self._frames:
+            # The traceback of another process, inside the wrapper that was read last.
+            self._phase = _Phase.FRAMES
+            return self._frame(line, text)
+        if self._remote_source(text):
+            return True
+        header = _HEADER.match(text)
+        if header is not None:
+            return self._nested(header)
+        if _FRAME.match(text) or _REMOTE.search(text):
+            return self._close()
+        if self.chain.segments[-1]:
+            self.chain.segments[-1][-1].text.add(text, plain=self._plain)
+        return self._foreign()
+
+    def _nested(self, header: re.Match[str]) -> bool:
+        """A traceback right below an exception belongs to it when the exception carries those of others."""
+        carried = header["rank"] is not None or header["nested"] is not None
+        if not carried and not (self._grouped and self.chain.segments[-1][-1].kind.endswith("Group")):
+            return self._close()
+        self._phase = _Phase.FRAMES
+        self._patience = PATIENCE
+        return True
+
+    def _carried(self, text: str) -> bool:
+        """A remote call right below an exception: Ray prints it for each `Traceback` line of an exception's text.
+
+        So it begins the traceback that the exception carries: torch's CheckpointException carries those of its ranks.
+        """
+        remote = _REMOTE.match(text)
+        if remote is None:
+            return self._close()
+        self._frames.add_remote(remote[1])
+        self._phase = _Phase.FRAMES
+        self._patience = PATIENCE
+        return True
+
+    def _link(self) -> bool:
+        if len(self.chain.segments) < MAX_SEGMENTS:
+            self.chain.segments.append([])
+        self._frames.take()
+        self._phase = _Phase.LINK
+        self._patience = PATIENCE
+        return True
+
+    def _foreign(self) -> bool:
+        self._patience -= 1
+        return self._close() if self._patience <= 0 else False
+
+    def _close(self) -> bool:
+        self.chain = self.snapshot()
+        self.closed = True
+        return False
+
+
+def starts(text: str) -> bool:
+    """Whether a line opens a traceback: a header, a frame, a remote call, or an exception around one."""
+    opens = _HEADER.match(text) or _FRAME.match(text) or _GROUP.match(text)
+    return bool(opens or (_REMOTE.search(text) and "(pid=" in text))
+
+
+def _exception(text: str) -> tuple[str, str] | None:
+    match = _EXCEPTION.match(text) or _DOTTED.match(text) or _OLD.match(text)
+    if match is not None:
+        return match[1], (match[2] or "").strip()
+    word = text.split(":", 1)[0].strip()
+    return (word, text[len(word) + 1 :].strip()) if word in _BARE else None

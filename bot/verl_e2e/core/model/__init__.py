@@ -1,0 +1,1 @@
+"""The shared types: levels, jobs, records, evidence, results. Nothing here judges."""

@@ -1,0 +1,342 @@
+"""What a console log says, as frozen facts; nothing here judges.
+
+`verl_e2e.core.log.scan` fills these from a stream of log bytes, `verl_e2e.core.triage.triage` and `verl_e2e.core.judge.verdict`
+read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from verl_e2e.core.model.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A place in the log: 1-based line and its text, control characters removed, at most 500 characters."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """The first line that proves that a run entered a stage."""
+
+    stage: Stage
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig:
+    """The configuration that the run itself printed (verl's TaskRunner, pretty-printed dict).
+
+    `values` is the nested mapping; None when the dump is cut or cannot be read, and then `problem` says why.
+    """
+
+    line: int
+    values: Mapping[str, Any] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One metric line, `step:N - name:value - ...`; values may be NaN or infinite."""
+
+    step: int
+    line: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last `Training Progress` bar: percent, and steps done of steps requested."""
+
+    percent: int
+    done: int
+    total: int
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterReport:
+    """Bridge's PEFT table of one model: all parameters and those of the adapter."""
+
+    line: int
+    pid: int | None
+    total: int
+    adapter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that wrote to the log under a Ray prefix, `(WorkerDict pid=7470)`.
+
+    `built_model` is true when a line of Bridge-managed construction (PEFT table, DDP wrap, parameter
+    count, weight loading) came from it: such a process is a training worker.
+    """
+
+    pid: int
+    actor: str
+    line: int
+    built_model: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback, as the log prints it."""
+
+    path: str
+    """The file, at most 500 characters."""
+    line: int
+    """The line of that file, from 1."""
+    function: str
+    source: str = ""
+    """The source line, where the log prints it."""
+
+
+class Record(StrEnum):
+    """Who printed a traceback: nobody but Python itself (`RAISED`), or a program that had caught the exception."""
+
+    RAISED = "raised"
+    PREFIXED = "prefixed"
+    """Every line of it stands behind a log's mark, at level error or above: the last word of a program, or caught."""
+    ERROR = "error"
+    """A log record of level error or above stands right above it."""
+    SIDE = "side"
+    """A side thread or a background task ended with it; the process went on."""
+    WARNING = "warning"
+    """A log record below error stands right above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedError:
+    """A root exception or a fatal message, after nested and repeated tracebacks were folded into one.
+
+    `kind` is the exception's name or empty; `frames` are the source files of the traceback, outermost
+    first, at most 40; `after_completion` is true when the requested steps had completed before it.
+    `calls` are the same frames as `path:function` plus `ray::Actor.method` for remote calls; `chain` holds the
+    other exceptions of the chain as `Kind: message`; `driver` marks the traceback that ends the driver;
+    `secondary` one that only reports the death of another process; `soft` a bare warning that a run may
+    survive; `count` how often it was logged; `repeated` one that Ray folded: the line came earlier from another worker.
+    """
+
+    at: Excerpt
+    kind: str
+    message: str
+    frames: tuple[str, ...]
+    actor: str
+    pid: int | None
+    stage: Stage
+    after_completion: bool
+    calls: tuple[str, ...] = ()
+    chain: tuple[str, ...] = ()
+    driver: bool = False
+    secondary: bool = False
+    soft: bool = False
+    count: int = 1
+    repeated: bool = False
+    record: Record = Record.RAISED
+    """How the traceback was printed."""
+    frame: Frame | None = None
+    """The innermost frame in Megatron-Bridge, Megatron-LM or verl; None when the log shows none."""
+    full_message: str = ""
+    """The whole message with its line feeds, at most 4,000 characters; `message` is the beginning in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A known harmless message: its name, first place and number of times."""
+
+    name: str
+    at: Excerpt
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEvent:
+    """A checkpoint saved, found, loaded, or not found: `action` is saved, loaded, resumed or scratch.
+
+    `saving` is the announcement that a save begins; only `saved` says that it was written.
+    """
+
+    action: str
+    step: int | None
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Something that a run was asked for: a variable of the shell or an override of the command line."""
+
+    name: str
+    """The variable, or the dotted key without Hydra's `+`."""
+    value: str
+    """As it was written, without the shell's quotes."""
+    at: Excerpt
+    """Where; the text is the assignment alone."""
+    override: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PackagePath:
+    """A folder that a package was imported from, as a path in a warning or traceback shows."""
+
+    package: str
+    """`megatron.bridge` or `megatron.core`."""
+    root: str
+    """The folder that holds the package, as it would stand on PYTHONPATH."""
+    at: Excerpt
+    actor: str = ""
+    """The kind of process that printed it, empty for the driver."""
+    traced: bool = False
+    """Whether it is a frame of a traceback, and not the place of a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number that a line of the log states."""
+
+    value: int
+    at: Excerpt
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRank:
+    """A rank that built its part of a model: tensor rank, pipeline rank and parameters there.
+
+    Only ranks of data- and context-parallel rank 0 say so, once for each model.
+    """
+
+    line: int
+    pid: int | None
+    tensor: int
+    pipeline: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedModel:
+    """A model as the first rank holds it: `wrapper` is the class around it, which a size follows in the log."""
+
+    at: Excerpt
+    pid: int | None
+    wrapper: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChunks:
+    """A rank's model consists of `count` chunks: more than one under a virtual pipeline. Every rank says so."""
+
+    line: int
+    pid: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeUse:
+    """A conversion between Hugging Face and Megatron weights that came to its end: `bridge` is Bridge's class."""
+
+    at: Excerpt
+    pid: int | None
+    bridge: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A line that a run prints only with a certain feature at work: the sign's name, first place and count."""
+
+    name: str
+    at: Excerpt
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """Lines with a known beginning that stands behind something that is not understood."""
+
+    at: Excerpt
+    """The first of them."""
+    count: int
+    headers: int
+    """How many of them hold the first line of a traceback."""
+    frames: int
+    """How many of them hold a frame of a traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """Everything that a log says that a judgement may use; bounded at any log size.
+
+    `line_count` includes a last line that no line feed ends, once the log is complete.
+    `completed_at` is the last `Training Progress: 100%` or `Final validation metrics` line of the latest run in
+    the log, or None; `last` the last line that is not empty. `stood` is the stage that the latest run was in at
+    the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the
+    line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
+    in `steps` (a repeated line keeps the line number of its first occurrence). `earlier` are the last progress bars
+    of the runs before the latest one. `timeline` holds the first line of each stage of the latest run in the order of
+    entry, `runs` how many runs the log holds, `first` its first line. `parts` are the last of these runs, each with
+    its own facts; empty when the log holds one run only.
+    """
+
+    line_count: int
+    stages: tuple[StageMark, ...] = ()
+    configs: tuple[ResolvedConfig, ...] = ()
+    steps: tuple[StepMetrics, ...] = ()
+    progress: Progress | None = None
+    completed_at: Excerpt | None = None
+    adapters: tuple[AdapterReport, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    errors: tuple[LoggedError, ...] = ()
+    noise: tuple[Noise, ...] = ()
+    lost_weights: tuple[Excerpt, ...] = ()
+    # Lines on which the rollout engine says that it did not take a weight.
+    refused_weights: tuple[Excerpt, ...] = ()
+    # What the run was asked for, in the order in which it was printed.
+    asked: Sequence[Setting] = ()
+    # From where packages under test were imported.
+    packages: tuple[PackagePath, ...] = ()
+    # The ranks of the adapters that Bridge enabled, each once.
+    lora_ranks: tuple[Number, ...] = ()
+    # The number of training steps that the trainer planned.
+    planned_steps: Number | None = None
+    checkpoints: tuple[CheckpointEvent, ...] = ()
+    last: Excerpt | None = None
+    stood: Stage | None = None
+    lora_at: Excerpt | None = None
+    final_metrics: Excerpt | None = None
+    last_step: StepMetrics | None = None
+    earlier: tuple[Progress, ...] = ()
+    ranks: tuple[ModelRank, ...] = ()
+    wrapped: tuple[WrappedModel, ...] = ()
+    chunks: tuple[ModelChunks, ...] = ()
+    bridges: tuple[BridgeUse, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    timeline: tuple[StageMark, ...] = ()
+    runs: int = 0
+    first: Excerpt | None = None
+    truncated: bool = False
+    """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
+    misread: Misread | None = None
+    """What this log says in a format that is not understood, None when there is no sign of such a format."""
+    cut_line: bool = False
+    """No line feed ends the last line."""
+    parts: tuple["RunFacts", ...] = ()
+
+    def reached(self) -> Stage | None:
+        """The furthest stage in enum order that the log proves, None for an empty log."""
+        return max((mark.stage for mark in self.stages), key=lambda stage: stage.order, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One of several runs in a log, with the facts of its own lines only; line numbers are those of the log.
+
+    `number` counts from 1; `begins` and `ends` are its first and its last line.
+    """
+
+    number: int
+    begins: int
+    ends: int
+    facts: LogFacts

@@ -1,0 +1,257 @@
+"""What a run leaves behind beside its log: the documents of a run folder that the judge reads.
+
+The runner writes them, `verl_e2e.core.judge.verdict` reads them, `docs/run-folder.md` describes every file. All text
+in them is redacted before it is written (`verl_e2e.core.text.redact`).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import FailFast, Field
+
+from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.checkpoint_files import Checkpoints
+from verl_e2e.core.model.jobs import Document, Job, Network
+from verl_e2e.core.model.manifest import Mode, Seal
+from verl_e2e.core.model.related import RelatedRun, Role
+from verl_e2e.core.model.stages import Stage
+
+JOB_FILE = "job.json"
+EVENTS_FILE = "events.jsonl"
+LOG_FILE = "log.txt.zst"
+METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE = "config.json"
+ENVIRONMENT_FILE = "environment.json"
+IMPORTS_FILE = "imports.jsonl"
+EVIDENCE_FILE = "evidence.json"
+VERDICT_FILE = "verdict.json"
+CARD_MARKDOWN_FILE = "card.md"
+CARD_TEXT_FILE = "card.txt"
+JUNIT_FILE = "junit.xml"
+# What the code under test prints or writes: these files hold its word, whoever wrote them down.
+SUSPECTS_WORD = (
+    LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json",
+    f"{ENVIRONMENT_FILE}#imports", f"{ENVIRONMENT_FILE}#packages",
+)  # fmt: skip
+# Beside the run folders of a whole check.
+PLAN_FILE = "plan.json"
+CHECK_FILE = "check.json"
+
+
+class Check(StrEnum):
+    """Every preflight check; each failed one blocks the run before a GPU hour is spent."""
+
+    REPOSITORIES = "repositories"
+    PATCHES = "patches"
+    IMPORT_DRIVER = "import_driver"
+    IMPORT_WORKER = "import_worker"
+    PACKAGES = "packages"
+    GPUS = "gpus"
+    GPU_VARIABLES = "gpu_variables"
+    DATA = "data"
+    MODEL = "model"
+    REWARD_MODEL = "reward_model"
+    DISK = "disk"
+    IMAGE = "image"
+    STALE_CHECKPOINTS = "stale_checkpoints"
+    WRAPPER = "wrapper"
+    HYDRA = "hydra"
+    BRIDGE_TESTS = "bridge_tests"
+    OTHER_RUNS = "other_runs"
+    ISOLATION = "isolation"
+
+
+class Finding(Document):
+    """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a remark for the card.
+
+    `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `mend`
+    what to do about it (empty when ok).
+    """
+
+    check: Check
+    ok: bool
+    blocking: bool = True
+    stage: Stage = Stage.ENVIRONMENT
+    summary: str
+    mend: str = ""
+
+
+class ImportLine(Document):
+    """Where one process got a module from.
+
+    `role` is `driver` and `ray_worker` for the preflight, `run` for a process of the run itself (written by
+    the probe on first import). `file` is the module's file, empty with `error` set when the import failed.
+    """
+
+    module: str
+    file: str = ""
+    role: Literal["driver", "ray_worker", "run"]
+    pid: int
+    process: str = ""
+    error: str = ""
+
+
+class RepositoryState(Document):
+    """A repository under test: `root` is the tree that the run imports from, at `commit`, with `dirty` files.
+
+    `patches` are the names of the declared patches applied to it.
+    """
+
+    name: Literal["bridge", "megatron_lm", "verl"]
+    root: str
+    commit: str
+    dirty: tuple[str, ...] = ()
+    patches: tuple[str, ...] = ()
+
+
+class Gpu(Document):
+    """One GPU as the driver reports it."""
+
+    index: int
+    name: str
+    memory_total_mib: int
+    memory_used_mib: int
+
+
+class Container(Document):
+    """The container that the recorder ran in, as far as it can be known from inside; what is not known is empty."""
+
+    # What runs it: docker, podman, kubernetes, enroot ...
+    engine: str = ""
+    # Its id, as its engine gives it.
+    id: str = ""
+    # Where the id was read.
+    id_from: str = ""
+    # The image that the engine itself names for it.
+    image: str = ""
+    # The digests by which that image can be named, `sha256:` and 64 digits.
+    digests: tuple[str, ...] = ()
+    # Where the image was read.
+    image_from: str = ""
+    # The image that the job was ordered in, which proves nothing.
+    asked: str = ""
+
+
+class IsolationState(Document):
+    """How code under test was kept apart from the recorder in this run."""
+
+    # `other_user` in namespaces of its own, the recorder's user in a `user_namespace`, or `none`.
+    mode: Mode
+    # The user number of the code under test as the recorder sees it, 0 for `none`.
+    user: int = 0
+    # The network that it saw.
+    network: Network = Network.HOST
+    # Why there was no isolation, empty when there was.
+    problem: str = ""
+
+
+class Environment(Document):
+    """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
+
+    `import_roots` maps a module (`megatron.bridge`, `megatron.core`, `verl`) to the directory below which its
+    file must lie. `packages` maps distribution names to versions; `hand_installed` lists those that the image
+    did not bring. `absent_tests` are listed Bridge tests that do not exist at the commit.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    repositories: Annotated[tuple[RepositoryState, ...], FailFast()] = ()
+    import_roots: dict[str, str] = Field(default_factory=dict)
+    imports: Annotated[tuple[ImportLine, ...], FailFast()] = ()
+    findings: Annotated[tuple[Finding, ...], FailFast()] = ()
+    python: str = ""
+    packages: dict[str, str] = Field(default_factory=dict)
+    hand_installed: tuple[str, ...] = ()
+    gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
+    driver: str = ""
+    cpu_count: int = 0
+    # What a folder of an earlier version was told the image is; nobody measured it.
+    image: str = ""
+    # None in folders of an earlier version.
+    container: Container | None = None
+    command: tuple[str, ...] = ()
+    process: dict[str, str] = Field(default_factory=dict)
+    site: str = ""
+    absent_tests: tuple[str, ...] = ()
+    # Why the focused Bridge tests were not run, empty where they were; folders of an earlier version have a finding.
+    tests_not_run: str = ""
+    # None in folders of an earlier version, which knew no isolation.
+    isolation: IsolationState | None = None
+    # Names of the folder's files, and keys of this one as `environment.json#KEY`, whose content the code under test
+    # could choose; everything else was written by the recorder, out of its reach.
+    suspects_word: tuple[str, ...] = ()
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
+
+
+class EndReason(StrEnum):
+    """Why the wrapper's process ended, or why it never started."""
+
+    EXITED = "exited"
+    NOT_STARTED = "not_started"
+    FATAL_ERROR_HANG = "fatal_error_hang"
+    HOPELESS = "hopeless"
+    WRONG_IMPORT = "wrong_import"
+    STALLED = "stalled"
+    TIME_LIMIT = "time_limit"
+    INTERRUPTED = "interrupted"
+    RUNNER_FAULT = "runner_fault"
+
+
+class Event(Document):
+    """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.
+
+    Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` (samples),
+    `ended` (reason, exit_code, note, nonce of the order) and `left_running` (processes that survived the clean-up);
+    also `fatal` (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner ends the
+    run, `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in `data`.
+    """
+
+    t_s: float
+    kind: str
+    data: dict[str, object] = Field(default_factory=dict)
+
+
+class TestCase(Document):
+    """One test of the focused Bridge tests, from the JUnit file; an `unfinished` one has no result."""
+
+    name: str
+    outcome: Literal["passed", "failed", "skipped", "unfinished"]
+    message: str = ""
+
+
+class Record(Document):
+    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
+
+    `log` is the name of the log file in the folder, `related_not_run` says why a run beside this one is not there,
+    `tests_commit` is the Bridge commit that the JUnit file states for `tests`, empty when it states none.
+    """
+
+    job: Job | None = None
+    environment: Environment | None = None
+    events: tuple[Event, ...] = ()
+    imports: tuple[ImportLine, ...] = ()
+    tests: tuple[TestCase, ...] | None = None
+    tests_commit: str = ""
+    related: tuple[RelatedRun, ...] = ()
+    related_not_run: dict[Role, str] = Field(default_factory=dict)
+    checkpoints: Checkpoints | None = None
+    bands: Bands | None = None
+    missing: tuple[str, ...] = ()
+    log: str = LOG_FILE
+    # What the reader found out about the recorder's seal; None where nobody looked.
+    seal: Seal | None = None
+
+
+class CheckNotes(Document):
+    """`check.json`: what a check knows beside its run folders.
+
+    `not_run` maps a planned job to the reason why it did not run, `remarks` are sentences for the card's limitations,
+    `contract` the uses in verl that the change breaks.
+    """
+
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    not_run: dict[str, str] = Field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    contract: tuple[str, ...] = ()
+
+    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

@@ -1,0 +1,239 @@
+"""Plans held against labels: how many required levels were planned, how many planned ones were wanted, and the cost."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.plan.plan import Plan, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One labelled pull request. Levels in neither `required` nor `optional` are not wanted.
+
+    `features` and `families` are None where the label does not speak of them.
+    """
+
+    pr: int
+    title: str
+    base: str
+    head: str
+    required: frozenset[Level]
+    optional: frozenset[Level]
+    features: frozenset[str] | None = None
+    families: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case and its plan; `problem` is set, and the plan None, where none could be made."""
+
+    case: Case
+    plan: Plan | None
+    problem: str = ""
+
+    @property
+    def levels(self) -> frozenset[Level]:
+        """The levels that were planned."""
+        return frozenset(self.plan.levels if self.plan else ())
+
+    @property
+    def missed(self) -> frozenset[Level]:
+        """Required levels that were not planned."""
+        return self.case.required - self.levels
+
+    @property
+    def wasted(self) -> frozenset[Level]:
+        """Planned levels that are neither required nor optional."""
+        return self.levels - self.case.required - self.case.optional
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The four measures, each between 0 and 1, and the mean cost in GPU minutes."""
+
+    count: int
+    recall: float
+    precision: float
+    safe: float
+    exact: float
+    gpu_minutes: float
+
+
+def figures(outcomes: Sequence[Outcome]) -> Figures:
+    """Measure the outcomes; a share of nothing counts as 1."""
+    required = sum(len(one.case.required) for one in outcomes)
+    planned = sum(len(one.levels) for one in outcomes)
+    missed = sum(len(one.missed) for one in outcomes)
+    wasted = sum(len(one.wasted) for one in outcomes)
+    safe = sum(not one.missed for one in outcomes)
+    exact = sum(not one.missed and not one.wasted for one in outcomes)
+    minutes = sum(one.plan.gpu_minutes for one in outcomes if one.plan)
+    count = len(outcomes)
+    return Figures(
+        count,
+        _share(required - missed, required),
+        _share(planned - wasted, planned),
+        _share(safe, count),
+        _share(exact, count),
+        round(minutes / count, 1) if count else 0.0,
+    )
+
+
+def tag_figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, float]]:
+    """Recall and precision of feature tags (without those of a family) and of families; for information only."""
+    planned = [(one.case, one.plan) for one in outcomes if one.plan]
+    features = [(_plain(case.features), _plain(made.features)) for case, made in planned if case.features is not None]
+    families = [(case.families, frozenset(made.families)) for case, made in planned if case.families is not None]
+    return {"features": _shares(features), "families": _shares(families)}
+
+
+def _plain(tags: Iterable[str]) -> frozenset[str]:
+    return frozenset(tag for tag in tags if not tag.startswith("model:"))
+
+
+def _shares(pairs: Sequence[tuple[frozenset[str], frozenset[str]]]) -> dict[str, float]:
+    met = sum(len(wanted & found) for wanted, found in pairs)
+    return {
+        "recall": _share(met, sum(len(wanted) for wanted, _ in pairs)),
+        "precision": _share(met, sum(len(found) for _, found in pairs)),
+    }
+
+
+def cost_table() -> dict[str, int]:
+    """The GPU minutes that each variant is counted with: estimates of the levels' table."""
+    return {variant.job_id: variant.gpu_minutes for level in Level for variant in variants_of(level)}
+
+
+def everything_minutes() -> int:
+    """The cost of every level's default variant."""
+    return sum(variants_of(level)[0].gpu_minutes for level in Level)
+
+
+def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
+    """The whole backtest as one document."""
+    measured = figures(outcomes)
+    return {
+        "schema": 1,
+        "count": measured.count,
+        "recall": measured.recall,
+        "precision": measured.precision,
+        "safe": measured.safe,
+        "exact": measured.exact,
+        "gpu_minutes_per_pr": measured.gpu_minutes,
+        "gpu_minutes_everything": everything_minutes(),
+        "cost_table": cost_table(),
+        "tags": tag_figures(outcomes),
+        "prs": [_outcome_json(one) for one in outcomes],
+    }
+
+
+def render_backtest(outcomes: Sequence[Outcome]) -> str:
+    """The figures, then every miss and every waste with the reasons behind it."""
+    measured = figures(outcomes)
+    rows = [
+        f"{measured.count} pull requests: recall {measured.recall:.3f}, precision {measured.precision:.3f}, "
+        f"safe {measured.safe:.3f}, exact {measured.exact:.3f}",
+        f"{measured.gpu_minutes:g} GPU minutes each (everything always: {everything_minutes()})",
+    ]
+    for one in outcomes:
+        if one.missed or one.wasted or one.problem:
+            rows.extend(_difference(one))
+    return "\n".join(rows) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How often each level would run over a stretch of history, and what that costs in GPU minutes."""
+
+    commits: int
+    unplanned: int
+    runs: dict[Level, int]
+    gpu_minutes: int
+
+
+def usage(plans: Iterable[Plan | None]) -> Usage:
+    """Count the levels of plans; None stands for a commit that could not be planned."""
+    every = tuple(plans)
+    made = [one for one in every if one is not None]
+    runs = {level: sum(level in one.levels for one in made) for level in Level}
+    return Usage(len(every), len(every) - len(made), runs, sum(one.gpu_minutes for one in made))
+
+
+def usage_json(counted: Usage) -> dict[str, object]:
+    """The usage beside its two alternatives: everything always, and level 0 always."""
+    smoke = variants_of(Level.SMOKE)[0].gpu_minutes
+    return {
+        "schema": 1,
+        "commits": counted.commits,
+        "unplanned": counted.unplanned,
+        "runs": {str(int(level)): count for level, count in counted.runs.items()},
+        "gpu_minutes": counted.gpu_minutes,
+        "gpu_minutes_everything": counted.commits * everything_minutes(),
+        "gpu_minutes_level_0_always": counted.commits * smoke,
+        "cost_table": cost_table(),
+    }
+
+
+def render_usage(counted: Usage) -> str:
+    """The usage as people read it."""
+    shares = (f"level {int(level)}: {count}" for level, count in counted.runs.items())
+    smoke = variants_of(Level.SMOKE)[0].gpu_minutes
+    return (
+        f"{counted.commits} commits ({counted.unplanned} could not be planned): {', '.join(shares)}\n"
+        f"{counted.gpu_minutes} GPU minutes; everything always {counted.commits * everything_minutes()}, "
+        f"level 0 always {counted.commits * smoke}\n"
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return round(part / whole, 4) if whole else 1.0
+
+
+def _outcome_json(one: Outcome) -> dict[str, object]:
+    return {
+        "pr": one.case.pr,
+        "title": one.case.title,
+        "levels": _numbers(one.levels),
+        "required": _numbers(one.case.required),
+        "optional": _numbers(one.case.optional),
+        "missed": _numbers(one.missed),
+        "wasted": [
+            {"level": int(level), "reasons": [_reason_json(reason) for reason in _reasons(one, level)]}
+            for level in sorted(one.wasted)
+        ],
+        "features": list(one.plan.features) if one.plan else [],
+        "families": list(one.plan.families) if one.plan else [],
+        "gpu_minutes": one.plan.gpu_minutes if one.plan else 0,
+        "problem": one.problem,
+    }
+
+
+def _difference(one: Outcome) -> Iterable[str]:
+    yield f"#{one.case.pr} {one.case.title}: planned {_numbers(one.levels)}"
+    if one.problem:
+        yield f"  could not be planned: {one.problem}"
+    for level in sorted(one.missed):
+        yield f"  missed level {int(level)}: {_why_not(one, level)}"
+    for level in sorted(one.wasted):
+        for reason in _reasons(one, level)[:3]:
+            place = ":".join(filter(None, (reason.path, reason.symbol)))
+            led = reason.via[-1] if reason.via else "asked"
+            yield f"  wasted level {int(level)}: {place}: {reason.because} ({led})"
+
+
+def _why_not(one: Outcome, level: Level) -> str:
+    spared = one.plan.not_required if one.plan else ()
+    return next((why.because for why in spared if why.level is level), "no plan")
+
+
+def _reasons(one: Outcome, level: Level) -> list[Reason]:
+    return [reason for reason in one.plan.reasons if reason.level is level] if one.plan else []
+
+
+def _reason_json(reason: Reason) -> dict[str, object]:
+    return {"path": reason.path, "symbol": reason.symbol, "because": reason.because, "via": list(reason.via)}
+
+
+def _numbers(levels: Iterable[Level]) -> list[int]:
+    return sorted(int(level) for level in levels)

@@ -1,0 +1,190 @@
+"""The choice of Bridge tests for one change: the policy's own, those that the change touches, and those near it.
+
+Nearest first and bounded: what does not fit is left out and said.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from verl_e2e.core.model.change import Change, PathStatus
+from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
+from verl_e2e.core.plan.policy import ChoiceOfTests, PathPatterns, Policy, classify
+from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.reach.effects import Effects, Idle
+from verl_e2e.core.reach.program import module_name
+from verl_e2e.core.reach.users import ChangedModule, Distance, Use
+
+_SHOWN_LEFT_OUT = 3
+_MOST_SIBLINGS = 2
+_FARTHEST = (True, len(Distance))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen tests, nearest first, the policy's own not among them; `left_out` are sentences on what is not run."""
+
+    tests: tuple[ChosenTest, ...] = ()
+    left_out: tuple[str, ...] = ()
+    limit_s: int = 300
+
+    def to_json(self) -> dict[str, object]:
+        """The part of a plan's document that tells of the Bridge tests."""
+        return {"tests": [one.model_dump(mode="json") for one in self.tests], "left_out": list(self.left_out)}
+
+
+NO_CHOICE = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class TestsAtHead:
+    """What is known of the test files at the head of a change, by path.
+
+    `present` are all that may be chosen, `uses` how those near the change use changed modules, `marks` what the files
+    say of themselves, at least of those that are present and changed or near.
+    """
+
+    __test__ = False
+
+    present: frozenset[str] = frozenset()
+    uses: Mapping[str, Use] = field(default_factory=dict)
+    marks: Mapping[str, Marks] = field(default_factory=dict)
+
+
+def is_test_file(path: str) -> bool:
+    """Whether pytest collects the file by its name, unless it is told otherwise."""
+    name = path.rpartition("/")[2]
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
+
+
+def changed_tests(change: Change, choice: ChoiceOfTests) -> tuple[str, ...]:
+    """The test files that the change added or changed, by their names at the head."""
+    if choice.paths is None:
+        return ()
+    there = (one for one in change.paths if one.status is not PathStatus.REMOVED and one.submodule is None)
+    return tuple(sorted(one.path for one in there if is_test_file(one.path) and choice.paths.match(one.path)))
+
+
+def changed_modules(change: Change, policy: Policy, effects: Effects | None) -> tuple[ChangedModule, ...]:
+    """The modules that differ in effect and that the policy does not exempt whatever reaches them.
+
+    A module that the change removed or renamed counts by its old name too: a test that still imports it must fail.
+    """
+    if policy.reach is None:
+        return ()
+    found = []
+    for path in change.names():
+        name = module_name(path, policy.reach.roots)
+        if name is None or classify(path, policy, effects).exemption in policy.exemptions:
+            continue
+        inside = effects.inside(path) if effects is not None else None
+        if inside is not None and inside.because is Idle.NO_EFFECT:
+            continue
+        symbols = frozenset(one.symbol for one in inside.effects if one.symbol) if inside is not None else frozenset()
+        found.append(ChangedModule(name, path, symbols, reached=inside is None or bool(inside.effects)))
+    return tuple(found)
+
+
+def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModule], at_head: TestsAtHead) -> Choice:
+    """The tests of one change: those it touched, those of import and export where it is about them, then the users.
+
+    `changed` are the changed test files, `modules` the changed modules.
+    """
+    limit = policy.test_choice.limit_s
+    listed = {test.partition("::")[0] for test in policy.bridge_tests}
+    found: dict[str, ChosenTest] = {}
+    for one in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
+        found.setdefault(one.test, one)
+    order = [one for one in found.values() if one.test not in listed]
+    collectable = [one for one in order if at_head.marks.get(one.test, Marks(1)).tests]
+    room = max(0, policy.test_choice.files - len(policy.bridge_tests))
+    left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[room:], policy.test_choice.files))
+    return Choice(tuple(collectable[:room]), left_out, limit)
+
+
+def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
+    """The tests that so many GPUs are enough for, and a sentence for each other one."""
+    tests = tuple(tests)
+    kept = tuple(one for one in tests if one.gpu_count <= gpu_count)
+    beyond = tuple(f"{one.test} is not run: {_gpus(one.gpu_count, gpu_count)}." for one in tests if one not in kept)
+    return kept, beyond
+
+
+def _gpus(needed: int, there: int) -> str:
+    return f"it needs {needed} GPU{'s' if needed > 1 else ''}, and its environment has {there or 'none'}"
+
+
+def _changed(changed: Iterable[str], at_head: TestsAtHead) -> list[ChosenTest]:
+    """Those that use what verl runs of the change come first."""
+    there = [path for path in changed if path in at_head.present]
+    there.sort(key=lambda path: (at_head.uses[path].rank if path in at_head.uses else _FARTHEST, path))
+    return [_chosen(path, WhyChosen.CHANGED, "the change adds or changes it", at_head) for path in there]
+
+
+def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: TestsAtHead) -> list[ChosenTest]:
+    """Tests that use changed modules, those of import and export first where the module is about that."""
+    about = {module.name: module for module in modules if _matches(choice.conversion_changes, module.path)}
+    ranked: list[tuple[_Rank, ChosenTest]] = []
+    for path, use in at_head.uses.items():
+        if path not in at_head.present:
+            continue
+        conversion = use.module.name in about and _matches(choice.conversion_tests, path)
+        why = WhyChosen.CONVERSION if conversion else WhyChosen.IMPORTS
+        because = f"a conversion test: {use}" if conversion else str(use)
+        rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
+        ranked.append((rank, _chosen(path, why, because, at_head)))
+    used = {at_head.uses[one.test].module.name for _, one in ranked if one.why is WhyChosen.CONVERSION}
+    for module in (module for name, module in about.items() if name not in used and module.reached):
+        ranked.extend(_siblings(module, choice, at_head))
+    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+
+
+_Rank = tuple[bool, bool, int, bool, str]
+
+
+def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead) -> Iterable[tuple[_Rank, ChosenTest]]:
+    """For a module of import or export that no conversion test uses by name: those of the folder of its name."""
+    folder = _folder(module.path)
+    same = (path for path in sorted(at_head.present) if _folder(path) == folder)
+    tests = [path for path in same if _matches(choice.conversion_tests, path)]
+    because = f"a conversion test of {folder}, where {module.name} differs"
+    for path in tests[:_MOST_SIBLINGS]:
+        yield (False, False, Distance.THROUGH, True, path), _chosen(path, WhyChosen.CONVERSION, because, at_head)
+
+
+def _matches(patterns: PathPatterns | None, path: str) -> bool:
+    return patterns is not None and patterns.match(path)
+
+
+def _mirrors(test: str, module: ChangedModule) -> bool:
+    """Whether the test is named for the module: `peft/test_lora.py` for `peft/lora.py`."""
+    return _stem(test).removeprefix("test_").removesuffix("_test") == _stem(module.path)
+
+
+def _stem(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".py")
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0].rpartition("/")[2]
+
+
+def _chosen(path: str, why: WhyChosen, because: str, at_head: TestsAtHead) -> ChosenTest:
+    gpu_count = at_head.marks[path].gpu_count if path in at_head.marks else 0
+    return ChosenTest(test=path, why=why, because=because, gpu_count=gpu_count)
+
+
+def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> Iterable[str]:
+    empty = [one.test for one in order if one not in collectable]
+    if empty:
+        yield f"No test function in {_shown(empty)}."
+
+
+def _beyond(rest: list[ChosenTest], files: int) -> Iterable[str]:
+    if rest:
+        more = "test file more stands" if len(rest) == 1 else "test files more stand"
+        yield f"{len(rest)} {more} near the change, beyond the {files} of the policy: {_shown([t.test for t in rest])}."
+
+
+def _shown(paths: list[str]) -> str:
+    more = len(paths) - _SHOWN_LEFT_OUT
+    return ", ".join(paths[:_SHOWN_LEFT_OUT]) + (f" and {more} more" if more > 0 else "")

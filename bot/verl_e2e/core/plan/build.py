@@ -1,0 +1,191 @@
+"""From an outlined job and a site to a complete one, and the declared patches that fit a commit."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
+from verl_e2e.core.model.jobs import (
+    WRAPPER_SCRIPT,
+    Checkpoint,
+    ChosenTest,
+    Data,
+    Job,
+    JobFeature,
+    Patch,
+    Repository,
+    SiteProfile,
+)
+from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.plan.bridge_tests import Choice, runnable
+from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.policy import Policy
+
+_OF_CHECKPOINT = frozenset({Lack.CHECKPOINT, Lack.FEATURE, Lack.GPUS})
+_NO_REWARD_MODEL = "reward.reward_model.enable=False"
+
+
+class BuildError(Exception):
+    """The job cannot be made complete; one sentence with the mend. The user's mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The repositories of a job. Without `megatron_lm` the Bridge commit's own submodule is used."""
+
+    bridge: Repository
+    verl: Repository
+    megatron_lm: Repository | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PatchChoice:
+    """Which declared patches fit, and one sentence for each that does not."""
+
+    chosen: tuple[Patch, ...]
+    left_out: tuple[str, ...]
+
+
+def select_patches(patches: Iterable[Patch], digest_of: Callable[[Patch], str | None]) -> PatchChoice:
+    """Keep the patches whose file, at the job's commit, is byte for byte the one that they were written for.
+
+    `digest_of` gives the SHA-256 of a patch's file in its repository at that commit, None when it is not there.
+    """
+    chosen: list[Patch] = []
+    left_out: list[str] = []
+    for patch in patches:
+        digest = digest_of(patch)
+        if digest == patch.before:
+            chosen.append(patch)
+            continue
+        found = _why_not(patch, digest)
+        left_out.append(f"patch {patch.name} does not apply to {patch.repository}: {patch.file} {found}")
+    return PatchChoice(tuple(chosen), tuple(left_out))
+
+
+def build_job(
+    outline: JobOutline,
+    *,
+    policy: Policy,
+    site: SiteProfile,
+    sources: Sources,
+    checkpoint: Checkpoint | None = None,
+    data: Data | None = None,
+    patches: tuple[Patch, ...] = (),
+    require_bridge_checks: bool = False,
+    reward_model: bool = False,
+) -> Job:
+    """The complete job: the level's base, then the site, the variant and the features, each over the one before.
+
+    A script that is not the wrapper gets the variables of its feature alone: those of the wrapper mean nothing to
+    it. `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
+    """
+    # A checkpoint that the caller names takes the place of one that is missing.
+    left = [one for one in outline.obstacles if checkpoint is None or one.lack not in _OF_CHECKPOINT]
+    if left:
+        raise BuildError(f"job {outline.id} is not run, for it cannot pass: {'; '.join(map(str, left))}")
+    fitted = outline.fitted(site.gpu_memory_gib)
+    if fitted.problem:
+        raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
+    outline = replace(outline, variant=fitted.variant)
+    variant = outline.variant
+    chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
+    site = _site(outline, site, beyond)
+    wrapper = _wrapper(outline, site)
+    of_features = (item for one in outline.features for item in one.overrides)
+    overrides = _overrides(site, (*variant.overrides, *of_features), reward_model=reward_model)
+    return Job(
+        id=outline.id,
+        level=variant.level,
+        variant=variant.name,
+        bridge=sources.bridge,
+        megatron_lm=sources.megatron_lm,
+        verl=sources.verl,
+        script=outline.script,
+        gpu_count=variant.gpu_count,
+        steps=variant.steps,
+        wrapper=wrapper,
+        process=dict(site.process),
+        overrides=overrides,
+        checkpoint=_checkpoint(outline, site, checkpoint),
+        data=_data(site, data),
+        reward_model=reward_model,
+        patches=patches,
+        bridge_tests=_in_order(policy, chosen),
+        chosen_tests=chosen,
+        bridge_tests_limit_s=policy.test_choice.limit_s,
+        require_bridge_checks=require_bridge_checks,
+        expected=_expected(outline, wrapper, overrides),
+        features=tuple(JobFeature(name=one.name, active_when=dict(one.active_when)) for one in outline.features),
+        family=outline.family,
+        time_limit_s=policy.time_limits.of(variant.level),
+        isolation=policy.isolation,
+        site=site,
+    )
+
+
+def _chosen_tests(choice: Choice, site: SiteProfile, gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
+    """The chosen tests that can say something where they run; a separate environment for them has no GPU."""
+    chosen, beyond = runnable(choice.tests, 0 if site.bridge_python else gpu_count)
+    return chosen, (*beyond, *choice.left_out)
+
+
+def _in_order(policy: Policy, chosen: tuple[ChosenTest, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*policy.bridge_tests, *(one.test for one in chosen))))
+
+
+def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> SiteProfile:
+    """The site without variables that another script would not know, and with what the features leave open."""
+    known = site.wrapper if outline.script == WRAPPER_SCRIPT else {}
+    limitations = tuple(dict.fromkeys((*site.limitations, *outline.limitations, *beyond)))
+    return site.model_copy(update={"wrapper": known, "limitations": limitations})
+
+
+def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:
+    of_features = {name: value for one in outline.features for name, value in one.wrapper.items()}
+    if outline.script != WRAPPER_SCRIPT:
+        return of_features
+    counts = {"NUM_GPUS": str(outline.variant.gpu_count), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
+    return {**BASE_WRAPPER, **site.wrapper, **outline.variant.wrapper, **of_features, **counts}
+
+
+def _expected(outline: JobOutline, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:
+    phases = 2 if outline.variant.level is Level.SAVE_RESUME else 1
+    if outline.script == WRAPPER_SCRIPT:
+        return {**expected_config(wrapper, overrides, phases=phases), **outline.active_when}
+    return {**expected_of_overrides(overrides), **outline.active_when}
+
+
+def _overrides(site: SiteProfile, of_variant: tuple[str, ...], *, reward_model: bool) -> tuple[str, ...]:
+    """The Hydra overrides in order, each once; the variant's come last, so they win over the site's."""
+    given = [] if reward_model else [_NO_REWARD_MODEL]
+    if site.ray_address is None:
+        given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}")
+    return tuple(dict.fromkeys((*given, *site.overrides, *of_variant)))
+
+
+def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None) -> Checkpoint:
+    wanted = given or outline.checkpoint
+    if wanted is None:
+        family = outline.family or "this change"
+        raise BuildError(
+            f"job {outline.id} has no checkpoint: the policy names none that exercises {family}; "
+            f"add `checkpoint:` to the family in the policy file"
+        )
+    return wanted if given else site.checkpoints.get(wanted.model_id, wanted)
+
+
+def _data(site: SiteProfile, given: Data | None) -> Data:
+    data = given or site.data
+    if data is None:
+        raise BuildError(
+            f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
+        )
+    return data
+
+
+def _why_not(patch: Patch, digest: str | None) -> str:
+    if digest is None:
+        return "is not there"
+    if digest == patch.after:
+        return "has the change already"
+    return f"has changed since (SHA-256 {digest[:12]}, written for {patch.before[:12]})"

@@ -1,0 +1,174 @@
+"""The contract check: what verl imports from Bridge and calls there at the base still stands at the head.
+
+No GPU and no import: both trees are read. What is missing on both sides is skew that the change did not cause.
+"""
+
+import ast
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from verl_e2e.core.reach.effects import Sides
+from verl_e2e.core.reach.entries import CallSite, Uses
+from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.walk import Entry
+
+Read = Callable[[str], bytes | None]
+
+
+class Kind(StrEnum):
+    """What a contract finding means: a `break` fails the Bridge-side checks, the others are told."""
+
+    BREAK = "break"
+    GUARDED = "guarded"
+    SKEW = "skew"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One use in verl that the head does not serve; `file` and `line` are verl's, `name` is Bridge's."""
+
+    kind: Kind
+    name: str
+    because: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.name}: {self.because}"
+
+
+def check_contract(
+    uses: Uses, both: Sides, changed: Container[str], read_base: Read, read_head: Read
+) -> tuple[Finding, ...]:
+    """Every finding, breaks first.
+
+    `changed` are the paths that differ: no other definition is looked at. `read_base` and `read_head` give a file's
+    content by its path.
+    """
+    sources = _Sources(both, read_base, read_head)
+    found = [*_imports(uses, both), *_attributes(uses, both), *_signatures(uses, both, changed, sources)]
+    return tuple(sorted(set(found), key=lambda one: (list(Kind).index(one.kind), one.file, one.line, one.name)))
+
+
+def _imports(uses: Uses, both: Sides) -> Iterator[Finding]:
+    for entry in uses.entries:
+        if not entry.module:
+            continue
+        name = f"{entry.module}.{entry.attribute}" if entry.attribute else entry.module
+        if _has(both.head, entry):
+            continue
+        if not _has(both.base, entry):
+            yield Finding(Kind.SKEW, name, "missing at base and head alike", entry.file, entry.line)
+        elif entry.guarded:
+            yield Finding(Kind.GUARDED, name, "gone, where verl survives an ImportError", entry.file, entry.line)
+        else:
+            yield Finding(Kind.BREAK, name, "verl imports it, and the head has it no more", entry.file, entry.line)
+
+
+def _has(program: Program, entry: Entry) -> bool:
+    if entry.module not in program:
+        return False
+    return entry.attribute is None or program.lookup(entry.module, entry.attribute) is not None
+
+
+def _attributes(uses: Uses, both: Sides) -> Iterator[Finding]:
+    """Methods that verl calls and that no live class of the head defines any more."""
+    for site in uses.calls:
+        if not site.method:
+            continue
+        before = both.base_reach.definers(site.name)
+        if before and not both.head_reach.definers(site.name):
+            name = f"{before[0]}.{site.name}"
+            yield Finding(Kind.BREAK, name, "verl calls this method, and the head has it no more", site.file, site.line)
+
+
+def _signatures(uses: Uses, both: Sides, changed: Container[str], sources: "_Sources") -> Iterator[Finding]:
+    guarded = {entry.attribute for entry in uses.entries if entry.guarded}
+    places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
+    for site in uses.calls:
+        for node in _targets(site, both, places):
+            if both.head.paths.get(node.module) not in changed:
+                continue
+            before, after = sources.base(node), sources.head(node)
+            if before is None or after is None or ast.dump(before.args) == ast.dump(after.args):
+                continue
+            if not misfit(before, site) and (problem := misfit(after, site)):
+                kind = Kind.GUARDED if site.name in guarded else Kind.BREAK
+                yield Finding(kind, str(node), f"verl's call no longer fits: {problem}", site.file, site.line)
+
+
+def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Node]:
+    if site.method:
+        return [Node(cls.module, f"{cls.symbol}.{site.name}") for cls in both.head_reach.definers(site.name)]
+    module = places.get(site.name)
+    found = both.head.lookup(module, site.name) if module else None
+    if found is None:
+        return []
+    return [Node(found.node.module, f"{found.node.symbol}.__init__") if found.kind == "class" else found.node]
+
+
+class _Sources:
+    """Function definitions of both sides, read when asked for."""
+
+    def __init__(self, both: Sides, read_base: Read, read_head: Read) -> None:
+        self._both = both
+        self._reads = (read_base, read_head)
+        self._trees: dict[tuple[int, str], ast.Module | str] = {}
+
+    def base(self, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The definition at the base."""
+        return self._find(0, self._both.base, node)
+
+    def head(self, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The definition at the head."""
+        return self._find(1, self._both.head, node)
+
+    def _find(self, side: int, program: Program, node: Node) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        path = program.paths.get(node.module)
+        if path is None:
+            return None
+        if (side, path) not in self._trees:
+            self._trees[side, path] = parse(self._reads[side](path) or b"")
+        tree = self._trees[side, path]
+        return _definition(tree, node.symbol) if isinstance(tree, ast.Module) else None
+
+
+def _definition(tree: ast.Module, symbol: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    owner, _, name = symbol.rpartition(".")
+    for node in ast.walk(tree):
+        if owner and isinstance(node, ast.ClassDef) and node.name == owner:
+            inside = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            return next((one for one in inside if one.name == name), None)
+        if not owner and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return node
+    return None
+
+
+def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> str:
+    """Why a call does not fit a definition; empty when it does, or when its open arguments may make it fit."""
+    arguments = function.args
+    plain = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+    if (site.method or function.name == "__init__") and not static:
+        plain = plain[1:]
+    by_name = {*plain[len(arguments.posonlyargs) :], *(one.arg for one in arguments.kwonlyargs)}
+    by_name |= set(plain) - {one.arg for one in arguments.posonlyargs}
+    unknown = [name for name in site.keywords if name not in by_name] if arguments.kwarg is None else []
+    if unknown:
+        return f"no parameter {unknown[0]!r}"
+    if site.positional > len(plain) and arguments.vararg is None:
+        return f"{site.positional} positional arguments, and it takes {len(plain)}"
+    missing = [name for name in _required(arguments, plain)[site.positional :] if name not in site.keywords]
+    missing += [name for name in _required_by_name(arguments) if name not in site.keywords]
+    return f"parameter {missing[0]!r} is required" if missing and not site.open_ended else ""
+
+
+def _required(arguments: ast.arguments, plain: list[str]) -> list[str]:
+    return plain[: len(plain) - len(arguments.defaults)] if arguments.defaults else plain
+
+
+def _required_by_name(arguments: ast.arguments) -> list[str]:
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return [one.arg for one, default in pairs if default is None]

@@ -1,0 +1,116 @@
+"""What the plan makes of a change of one path alone: how verl reaches its symbols, and which levels they ask for.
+
+Everything here is read from that plan, so that an explanation never says anything else than the plan would.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from verl_e2e.core.model.change import on_one_line, readable
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
+from verl_e2e.core.plan.policy import Classified
+
+_BY_NAME = "it is judged by its name, not by its inside"
+_UNREACHED = "verl does not reach it"
+_RUNS_AT_IMPORT = "it runs when verl imports the module; a change that is proved to have no effect asks for nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One path, or one symbol of it."""
+
+    path: str
+    # The symbol, empty for the whole path.
+    symbol: str
+    # What a change of it asks for, level 0 among them where any is; empty for nothing.
+    levels: tuple[Level, ...] = ()
+    # The names of the policy's rules that ask.
+    rules: tuple[str, ...] = ()
+    # The chain from a line in verl to the symbol, outermost first; empty for a path.
+    via: tuple[str, ...] = ()
+    # Why it asks for nothing, or why a path asks for its levels.
+    because: str = ""
+    # False where the commit has no such path or symbol: then nothing is said about levels.
+    found: bool = True
+
+
+def explanations(
+    planned: Plan, judged: Classified, symbol: str, names: Mapping[str, bool], condition: str = ""
+) -> tuple[Explanation, ...]:
+    """Explain a path from the plan of a change of it alone, and each of its symbols or the one that is named.
+
+    `judged` is what the policy says of the path. `names` are its symbols in order, each with whether an import runs
+    it, as it runs all but the bodies of functions. `condition` says which changes of the path ask for nothing all the
+    same, empty for none.
+    """
+    name = readable(judged.path)
+    reasons = [reason for reason in planned.reasons if reason.path == name]
+    whole = _whole(judged, planned, reasons, condition)
+    if judged.effects is None or judged.exemption is not None:
+        return (whole,)
+    wanted = [name for name in names if not symbol or name == symbol or name.startswith(f"{symbol}.")]
+    if symbol and not wanted:
+        return (Explanation(judged.path, symbol, because="this file has no such symbol", found=False),)
+    body = _of_symbol(judged.path, MODULE_LEVEL, reasons)
+    found = ((name, _of_symbol(judged.path, name, reasons)) for name in wanted)
+    rows = tuple(
+        replace(body, symbol=name, because=_RUNS_AT_IMPORT) if names[name] and not row.levels and body.levels else row
+        for name, row in found
+    )
+    return rows if symbol else (whole, *((body,) if body.levels else ()), *rows)
+
+
+def render_explanation(one: Explanation) -> str:
+    """One explanation as text, the chain below it."""
+    place = on_one_line(f"{one.path}:{one.symbol}" if one.symbol else one.path)
+    if not one.found:
+        return f"{place}: {one.because}"
+    if not one.levels:
+        return f"{place}: asks for nothing, {one.because}"
+    levels = ", ".join(str(int(level)) for level in one.levels)
+    rows = [f"{place}: level {levels} ({', '.join(one.rules) or 'no rule names it'})"]
+    if one.because:
+        rows.append(f"  {one.because}")
+    rows.extend(f"  {'  ' * depth}{step}" for depth, step in enumerate(one.via))
+    return "\n".join(rows)
+
+
+def explanation_json(one: Explanation) -> dict[str, object]:
+    """One explanation as a document."""
+    return {
+        "path": readable(one.path),
+        "symbol": one.symbol or None,
+        "found": one.found,
+        "levels": [int(level) for level in one.levels],
+        "rules": list(one.rules),
+        "via": list(one.via),
+        "because": one.because,
+    }
+
+
+def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: str) -> Explanation:
+    """The path as a whole: the levels of the plan, or why there are none."""
+    if not planned.levels:
+        because = "; ".join(f"{group.name}: {group.because}" for group in planned.exempted)
+        return Explanation(judged.path, "", because=because)
+    told = [reason.because for reason in reasons if reason.symbol is None or not reason.rule]
+    by_name = [_BY_NAME] if judged.effects is None else []
+    because = "; ".join(filter(None, (*dict.fromkeys(told), *by_name, condition)))
+    return Explanation(judged.path, "", planned.levels, _rules(reasons), because=because)
+
+
+def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:
+    own = [reason for reason in reasons if reason.symbol == name]
+    if not own:
+        return Explanation(path, name, because=_UNREACHED)
+    levels = tuple(sorted({Level.SMOKE, *(reason.level for reason in own)}))
+    return Explanation(path, name, levels, _rules(own), next(_chains(own), ()))
+
+
+def _rules(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(reason.rule for reason in reasons if reason.rule))
+
+
+def _chains(reasons: Iterable[Reason]) -> Iterator[tuple[str, ...]]:
+    return (reason.via[:-1] if reason.rule else reason.via for reason in reasons)

@@ -1,0 +1,67 @@
+"""The jobs of level 4: which family's checkpoint and which features a change asks for, and what switches them on."""
+
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.policy import Classified, Family, Feature, Policy, Rule, SymbolRule
+
+
+def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
+    """One job for each family touched, then as many as show the features asked for that none of these shows.
+
+    `asking` are the paths that ask for level 4. A feature that families list comes with their checkpoint; any other
+    is a setting, which every job takes on. A family promises only what its checkpoint has. Never empty.
+    """
+    tags = frozenset(tag for path in asking for rule in rules_of(path) if _asks(rule) for tag in rule.features)
+    settings = tags - {tag for family in policy.families for tag in family.features}
+    touched = [family for family in policy.families if any(family in path.families for path in asking)]
+    jobs = [_of_family(family, (tags & {*family.features}) | settings, policy) for family in touched]
+    open_tags = tags - settings - {tag for family in touched for tag in _had(family, policy)}
+    for family in policy.families:
+        had = open_tags & {*_had(family, policy)}
+        if family.checkpoint and had and family not in touched:
+            jobs.append(_of_family(family, had | settings, policy))
+            open_tags -= had
+    return tuple(jobs) or (_of_settings(tags, policy),)
+
+
+def rules_of(path: Classified) -> tuple[Rule | SymbolRule, ...]:
+    """Every rule that a path meets, by its name or by what differs inside."""
+    return (*path.rules, *(rule for one in path.effects or () for rule in one.rules))
+
+
+def _asks(rule: Rule | SymbolRule) -> bool:
+    return Level.FEATURE in rule.levels
+
+
+def _had(family: Family, policy: Policy) -> tuple[str, ...]:
+    """The features of a family that its checkpoint has; all of them where there is none yet."""
+    facts = policy.facts_of(family.checkpoint)
+    return tuple(tag for tag in family.features if facts.shows(tag))
+
+
+def _of_family(family: Family, tags: frozenset[str], policy: Policy) -> JobOutline:
+    """A family's job: of its own features those asked for, all of them where the change does not tell."""
+    own = frozenset(family.features)
+    wanted = tags if tags & own else tags | own
+    absent = wanted & (own - {*_had(family, policy)})
+    shown, unscripted = _split(wanted - absent, policy)
+    lost = tuple(tag for tag in family.features if tag in absent)
+    return JobOutline(_VARIANT, (_SMOKE,), family.checkpoint, family.name, shown, unscripted, absent=lost)
+
+
+def _of_settings(tags: frozenset[str], policy: Policy) -> JobOutline:
+    """The job of features that come with no family: by settings of the run, on the policy's own checkpoint."""
+    shown, unscripted = _split(tags, policy)
+    if not shown:
+        return JobOutline(_VARIANT, (_SMOKE,), None, not_shown=unscripted)
+    checkpoint = next((one.checkpoint for one in shown if one.checkpoint), policy.checkpoint)
+    return JobOutline(_VARIANT, (_SMOKE,), checkpoint, features=shown, not_shown=unscripted)
+
+
+def _split(tags: frozenset[str], policy: Policy) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
+    named = [one for one in policy.features if one.name in tags]
+    return tuple(one for one in named if one.script), tuple(one for one in named if not one.script)
+
+
+_VARIANT = variants_of(Level.FEATURE)[0]
+_SMOKE = variants_of(Level.SMOKE)[0].job_id

@@ -1,0 +1,163 @@
+"""What of a policy says nothing about a tree: idle rules, unjudged source files, and files that verl lacks."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from verl_e2e.core.judge.criteria.features import bears_name
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.policy import Feature, PathPatterns, Policy, SymbolRule
+
+Symbols = Mapping[str, Collection[str]]
+
+
+def lint_policy(policy: Policy, paths: Collection[str], symbols: Symbols, words: Collection[str]) -> tuple[str, ...]:
+    """One sentence for each finding.
+
+    `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
+    identifiers of those files.
+    """
+    return (
+        *lint_alone(policy),
+        *_idle_paths(policy, paths),
+        *_idle_symbol_rules(policy, symbols, words),
+        *_nameless_families(policy, symbols),
+        *_unjudged(policy, paths, symbols),
+    )
+
+
+def lint_alone(policy: Policy) -> tuple[str, ...]:
+    """One sentence for each finding that the policy shows by itself."""
+    image = (f"{finding.what}; {finding.fix}" for finding in lint_image(policy))
+    return (*image, *_promises(policy), *_undeclared(policy))
+
+
+def _promises(policy: Policy) -> Iterator[str]:
+    """Features of families that their checkpoints do not have, and the other way round."""
+    for family in policy.families:
+        facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
+        where = f"{policy.source}: family {family.name}"
+        for name in family.features:
+            if not facts.shows(name):
+                yield f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
+        for name in facts.features or ():
+            if name not in family.features:
+                yield f"{where}: {model} declares {name}, which the family does not list under `features:`"
+
+
+def _undeclared(policy: Policy) -> Iterator[str]:
+    """Checkpoints of which nothing says how many GPUs they need, or what a run of them shows."""
+    for checkpoint, facts in policy.models.items():
+        where = f"{policy.source}: checkpoint {checkpoint.model_id}"
+        if facts.weights_gib is None and facts.gpus is None:
+            yield f"{where}: neither `weights_gib:` nor `gpus:` is declared, so its jobs get the GPUs of a small model"
+        if facts.features is None:
+            yield f"{where}: no `features:` are declared, so whatever its family lists is taken to be there"
+
+
+def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
+    """Families with a checkpoint whose runs show no class that bears the family's name, so level 4 cannot pass."""
+    for family in policy.families:
+        inside = [name for path, names in symbols.items() if family.patterns.match(path) for name in names]
+        classes = [name for name in inside if name.endswith("Bridge") and "." not in name]
+        if family.checkpoint and classes and not any(bears_name(name, family.name) for name in classes):
+            shown = ", ".join(sorted(classes)[:3])
+            what = f"none of its classes ({shown}) bears its name, so no run shows it"
+            yield f"{policy.source}: family {family.name}: {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToFix:
+    """What of a policy should be changed, and how."""
+
+    what: str
+    fix: str
+
+
+def lint_image(policy: Policy) -> tuple[ToFix, ...]:
+    """A finding where the image is named by its tag alone."""
+    if policy.image.digest:
+        return ()
+    what = f"image: {policy.image} is pinned by its tag alone, so whoever may push that tag chooses what the hosts run"
+    return (ToFix(f"{policy.source}: {what}", "set image.digest to what `docker buildx imagetools inspect` shows"),)
+
+
+def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
+    """One sentence for each file that the policy takes from verl and that is not there.
+
+    `verl_paths` are all files of verl at a commit, which `verl` names.
+    """
+    named = [(f"feature {one.name}: {kind}", path) for one in policy.features for kind, path in _files_of(one)]
+    named += [(f"family {one.name}: dummy_config", path) for one in policy.families for path in _dummy(one.checkpoint)]
+    named += [("checkpoint: dummy_config", path) for path in _dummy(policy.checkpoint)]
+    return tuple(f"{policy.source}: {what}: {verl} has no {path}" for what, path in named if path not in verl_paths)
+
+
+def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
+    """One sentence for each script or dummy config that planned jobs need and verl lacks: they would be Blocked."""
+    lacking: dict[str, list[str]] = {}
+    for job in jobs:
+        for path in (job.script, *_dummy(job.checkpoint)):
+            if not job.blocked and path not in verl_paths:
+                lacking.setdefault(path, []).append(job.id)
+    return tuple(f"{verl} has no {path}, so these jobs cannot run: {', '.join(ids)}." for path, ids in lacking.items())
+
+
+def _files_of(feature: Feature) -> Iterator[tuple[str, str]]:
+    if feature.script:
+        yield "script", feature.script
+    yield from (("dummy_config", path) for path in _dummy(feature.checkpoint))
+    yield from (("shown_by", path) for path in feature.shown_by)
+
+
+def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
+    """The dummy config, where it is a file of verl: an absolute path is the site's own."""
+    path = checkpoint.dummy_config if checkpoint else None
+    return (path,) if path and not path.startswith("/") else ()
+
+
+def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:
+    yield from ((one.name, one.patterns) for one in policy.exemptions)
+    yield from ((one.name, one.patterns) for one in policy.rules)
+
+
+def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:
+    for name, patterns in _named(policy):
+        if not _meets_any(patterns, paths):
+            yield f"{policy.source}: {name}: its paths meet no file of this commit"
+    for family in policy.families:
+        if not _meets_any(family.patterns, paths):
+            yield f"{policy.source}: family {family.name}: its paths meet no file of this commit"
+
+
+def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str]) -> Iterator[str]:
+    for rule in policy.reach.rules if policy.reach else ():
+        paths = [path for path in symbols if rule.paths is None or rule.paths.match(path)]
+        if not paths:
+            yield f"{policy.source}: {rule.name}: its paths meet no source file that is looked into"
+        elif not _names_any(rule, paths, symbols):
+            yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
+        elif not _says_any(rule.words, words):
+            yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
+
+
+def _names_any(rule: SymbolRule, paths: list[str], symbols: Symbols) -> bool:
+    if rule.symbols is None or rule.through is not None or rule.imports is not None:
+        return True
+    return any(rule.symbols.match(name) for path in paths for name in symbols[path])
+
+
+def _says_any(pattern: re.Pattern[str] | None, words: Collection[str]) -> bool:
+    return pattern is None or any(map(pattern.match, words))
+
+
+def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:
+    return any(map(patterns.match, paths))
+
+
+def _unjudged(policy: Policy, paths: Collection[str], symbols: Symbols) -> Iterator[str]:
+    level = int(policy.unknown_level)
+    for path in sorted(paths):
+        if path not in symbols and not any(patterns.match(path) for _, patterns in _named(policy)):
+            yield f"{policy.source}: {path}: nothing judges it, so a change of it asks for level {level}"

@@ -1,0 +1,90 @@
+"""What keeps a planned job from ever passing: told with the plan, so that no GPU time is spent to find it out."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from verl_e2e.core.judge.criteria.features import TRACES, can_be_shown
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.outline import JobOutline, Lack, Obstacle
+from verl_e2e.core.plan.policy import Policy
+
+
+def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
+    """The job with what the policy declares of its checkpoint and with all that keeps it from passing."""
+    known = replace(job, model=policy.facts_of(job.checkpoint))
+    return replace(known, obstacles=tuple(_obstacles(known, policy)))
+
+
+def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    unshown = tuple(_without_script(job, policy))
+    yield from unshown
+    if job.checkpoint is None and not (unshown and not job.family):
+        yield _no_checkpoint(job)
+    yield from _two_scripts(job)
+    if not unshown:
+        yield from _absent(job, policy)
+    yield from _no_evidence(job)
+    problem = job.fitted().problem
+    if problem:
+        fix = "name a smaller checkpoint, or declare `gpus:` with it in the policy"
+        yield Obstacle(Lack.GPUS, problem, fix)
+
+
+def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
+    """The features of the job's family."""
+    return frozenset(tag for family in policy.families if family.name == job.family for tag in family.features)
+
+
+def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    """The features that verl has no script for, where none of the family's, or none at all, can be shown."""
+    own = _own(job, policy)
+    lost = [feature for feature in job.not_shown if not job.family or feature.name in own]
+    shown = [feature for feature in job.features if not job.family or feature.name in own]
+    for feature in lost if not shown else ():
+        reason = f"no script of verl shows {feature.name}: {feature.because}"
+        yield Obstacle(
+            Lack.SCRIPT, reason, f"set `script:` of the feature {feature.name} in the policy once there is one"
+        )
+
+
+def _no_checkpoint(job: JobOutline) -> Obstacle:
+    wanted = job.family or job.variant.feature or " and ".join(one.name for one in job.features) or "this change"
+    place = f"the family {job.family}" if job.family else f"a family that has {wanted}"
+    reason = f"no checkpoint known that exercises {wanted}"
+    return Obstacle(Lack.CHECKPOINT, reason, f"name one as `checkpoint:` of {place} in the policy")
+
+
+def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:
+    """One run can be only one script."""
+    if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
+        names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
+        reason = f"its features ask for different scripts ({names})"
+        yield Obstacle(Lack.SCRIPTS_DIFFER, reason, "give them one script in the policy")
+
+
+def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
+    """Features that the change asks for, where the checkpoint has none of them."""
+    own = _own(job, policy)
+    if job.checkpoint is None or not job.absent or any(feature.name in own for feature in job.features):
+        return
+    reason = f"{job.checkpoint.model_id} has no {' and no '.join(job.absent)}"
+    yield Obstacle(Lack.FEATURE, reason, f"name a checkpoint that has it as `checkpoint:` of the family {job.family}")
+
+
+def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
+    """Features that nothing in a run tells: level 4 passes only on a fact for each of them."""
+    for feature in job.features:
+        if not can_be_shown(feature.name, feature.active_when):
+            reason = f"neither configuration nor log of a run tells whether {feature.name} was active"
+            yield Obstacle(Lack.EVIDENCE, reason, _fix_of_evidence(feature.name))
+    if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
+        reason = "it names no feature and no family, so nothing in a run could show it"
+        yield Obstacle(Lack.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
+
+
+def _fix_of_evidence(name: str) -> str:
+    """What a maintainer can do about a feature that no run shows."""
+    if name in TRACES:
+        return "no policy can change that yet, so a maintainer has to judge it and may override the level"
+    return f"set `active_when:` of the feature {name} in the policy to what the configuration shows only with it"

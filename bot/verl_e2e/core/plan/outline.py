@@ -1,0 +1,114 @@
+"""A job before any machine is known: its variant, its checkpoint and the features that it must show."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from verl_e2e.core.judge.criteria.features import can_be_shown
+from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
+from verl_e2e.core.model.levels import Variant
+from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
+from verl_e2e.core.plan.policy import UNDECLARED, Feature, ModelFacts
+from verl_e2e.core.plan.sizing import Fitted, fit
+
+
+class Lack(StrEnum):
+    """What keeps a job from passing, known when it is planned."""
+
+    CHECKPOINT = "checkpoint"
+    SCRIPT = "script"
+    SCRIPTS_DIFFER = "scripts differ"
+    FEATURE = "feature"
+    EVIDENCE = "evidence"
+    GPUS = "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a job cannot pass as it is planned, and what a maintainer can do about it, a clause each."""
+
+    lack: Lack
+    reason: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.fix}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutline:
+    """A job before any machine is known.
+
+    `requires` are ids of jobs that must pass first. `family` is set for one family's job of level 4. `features` are
+    switched on by the job, each with a script; `not_shown` are those that verl has no script for.
+    """
+
+    variant: Variant
+    requires: tuple[str, ...]
+    checkpoint: Checkpoint | None
+    family: str = ""
+    features: tuple[Feature, ...] = ()
+    not_shown: tuple[Feature, ...] = ()
+    # Why it cannot pass as planned, so that no GPU time is spent on it; empty when it may.
+    obstacles: tuple[Obstacle, ...] = ()
+    # The Bridge tests that were chosen for the change.
+    tests: Choice = NO_CHOICE
+    # What the policy declares of the checkpoint.
+    model: ModelFacts = UNDECLARED
+    # The features of the family, or asked for, that the checkpoint does not have.
+    absent: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """`<level>-<variant>`, then the family, or the features where no family is meant, so that ids differ."""
+        named = self.family or "-".join(one.name for one in (*self.features, *self.not_shown))
+        suffix = "".join(c if c.isascii() and c.isalnum() else "-" for c in named.lower())
+        return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
+
+    @property
+    def blocked(self) -> str:
+        """Why the job cannot pass as planned and what to do, empty when it may."""
+        return "; ".join(map(str, self.obstacles))
+
+    @property
+    def gpu_count(self) -> int:
+        """The GPUs that it needs where a GPU has the usual memory."""
+        return self.fitted().variant.gpu_count
+
+    @property
+    def gpu_minutes(self) -> int:
+        """GPUs times minutes that all its runs are expected to take; 0 for a job that is not run."""
+        return 0 if self.obstacles else self.variant.cost.gpu_minutes(self.gpu_count)
+
+    @property
+    def cost_basis(self) -> CostBasis:
+        """Where `gpu_minutes` comes from: what was measured holds for the variant's own number of GPUs."""
+        return self.variant.cost.basis if self.gpu_count == self.variant.gpu_count else CostBasis.ESTIMATE
+
+    def fitted(self, gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB) -> Fitted:
+        """The variant on as many GPUs as the model needs."""
+        wrapper = {name: value for feature in self.features for name, value in feature.wrapper.items()}
+        return fit(self.variant, self.model, wrapper=wrapper, script=self.script, gpu_memory_gib=gpu_memory_gib)
+
+    @property
+    def script(self) -> str:
+        """The script of verl that is run, relative to its top folder: the first that is not the wrapper."""
+        others = (one.script for one in self.features if one.script and one.script != WRAPPER_SCRIPT)
+        return next(others, WRAPPER_SCRIPT)
+
+    @property
+    def active_when(self) -> dict[str, bool | int | float | str | None]:
+        """What the run's own configuration must show for the features, by dotted key."""
+        return {key: value for one in self.features for key, value in one.active_when.items()}
+
+    @property
+    def limitations(self) -> tuple[str, ...]:
+        """What a run of the job leaves open about its features and its GPUs, a sentence each."""
+        unproven = (one.name for one in self.features if not can_be_shown(one.name, one.active_when))
+        model = self.checkpoint.model_id if self.checkpoint else ""
+        return (
+            *(f"{one.name}: {one.limitation}" for one in self.features if one.limitation),
+            *(f"neither configuration nor log of a run tells whether {name} was active" for name in unproven),
+            *(f"no script of verl shows {one.name}: {one.because}" for one in self.not_shown),
+            *(f"{name} is not exercised: {model} does not have it" for name in self.absent),
+        )

@@ -1,0 +1,333 @@
+"""The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from verl_e2e.core.model.change import Change, readable
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
+from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
+from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import JobOutline as JobOutline
+from verl_e2e.core.plan.policy import Classified, Policy, Rule, SymbolRule, classify
+from verl_e2e.core.reach.changes import IMPORT_TIME
+from verl_e2e.core.reach.effects import Effects, LookedAt
+
+ANY_FAMILY = "any"
+NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
+_SHOWN_BECAUSES = 3
+_ASKED = "asked for by hand"
+_AT_IMPORT = "it runs when verl imports Bridge"
+# How reasons name the statements of a module that belong to no symbol.
+MODULE_LEVEL = "(module level)"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a level is required.
+
+    `path` is None when another level asks for this one. `symbol` is the function or class concerned, None when
+    the whole file is; `via` is how the path was connected with the level, outermost first. `rule` is the name of the
+    policy's rule that asks, empty where none names the path; it is the last step of `via` too.
+    """
+
+    level: Level
+    path: str | None
+    because: str
+    symbol: str | None = None
+    via: tuple[str, ...] = ()
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotRequired:
+    """Why a level is not required."""
+
+    level: Level
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exempted:
+    """How many changed names an exemption set aside, and why."""
+
+    name: str
+    count: int
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`.
+
+    `tests` are the Bridge tests chosen for the change, beside those that the policy lists; every job has them.
+    """
+
+    base: str
+    head: str
+    levels: tuple[Level, ...]
+    jobs: tuple[JobOutline, ...]
+    reasons: tuple[Reason, ...]
+    not_required: tuple[NotRequired, ...]
+    families: tuple[str, ...]
+    features: tuple[str, ...]
+    exempted: tuple[Exempted, ...] = ()
+    remarks: tuple[str, ...] = ()
+    # Those of the remarks that say why the plan may not be what the change needs: files that are not known or not read.
+    incomplete: tuple[str, ...] = ()
+    tests: Choice = NO_CHOICE
+    # How much was looked at; None where names alone were.
+    looked_at: LookedAt | None = None
+
+    @property
+    def gpu_minutes(self) -> int:
+        """The expected cost of all jobs together; one that cannot pass is not run and costs nothing."""
+        return sum(job.gpu_minutes for job in self.jobs)
+
+    @property
+    def blocked_jobs(self) -> tuple[JobOutline, ...]:
+        """The jobs that cannot pass as they are planned; their levels cannot turn green without a person."""
+        return tuple(job for job in self.jobs if job.obstacles)
+
+    def to_json(self) -> dict[str, object]:
+        """The document of schema 1, ready for `json.dumps`; every text in it can be encoded as UTF-8."""
+        return {
+            "schema": 1,
+            "base": self.base,
+            "head": self.head,
+            "levels": [int(level) for level in self.levels],
+            "jobs": [_job_json(job) for job in self.jobs],
+            "reasons": [_reason_json(reason) for reason in self.reasons],
+            "not_required": [{"level": int(one.level), "because": one.because} for one in self.not_required],
+            "families": list(self.families),
+            "features": list(self.features),
+            "bridge_tests": self.tests.to_json(),
+            "incomplete": list(self.incomplete),
+            "looked_at": None if self.looked_at is None else asdict(self.looked_at),
+        }
+
+
+def with_tests(planned: Plan, tests: Choice) -> Plan:
+    """The plan with its Bridge tests, in every job."""
+    return replace(planned, jobs=tuple(replace(job, tests=tests) for job in planned.jobs), tests=tests)
+
+
+def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
+    """Decide the levels of a change by a policy; the order of the paths does not matter.
+
+    `asked` are levels that somebody wants beside those that the change needs. `effects` say what the change does
+    inside its files; a path that they do not speak of, and every path without them, is judged by its name.
+    """
+    paths = tuple(classify(name, policy, effects) for name in change.names())
+    counted = tuple(path for path in paths if path.exemption is None)
+    reasons = _reasons(counted, policy, asked, effects)
+    levels = tuple(sorted({reason.level for reason in reasons}))
+    exempted = _exempted(paths)
+    return Plan(
+        base=change.base,
+        head=change.head,
+        levels=levels,
+        jobs=_jobs(levels, counted, policy),
+        reasons=reasons,
+        not_required=_not_required(levels, exempted),
+        families=_family_names(counted, policy),
+        features=_features(counted),
+        exempted=exempted,
+        remarks=effects.remarks if effects else (NAMES_ALONE,),
+        incomplete=effects.incomplete if effects else (),
+        looked_at=effects.looked_at if effects else None,
+    )
+
+
+def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
+    """The levels that one path asks for."""
+    if path.exemption is not None:
+        return ()
+    return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
+
+
+def _reasons(
+    paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level], effects: Effects | None = None
+) -> tuple[Reason, ...]:
+    found = {reason for path in paths for reason in _reasons_of(path, policy)}
+    if effects is not None:
+        found = {_with_problem(reason, effects) for reason in found}
+    found |= {Reason(level, None, _ASKED) for level in asked}
+    found |= set(_beyond_the_bound(paths, policy))
+    if found and not any(reason.level is Level.SMOKE for reason in found):
+        first = min(reason.level for reason in found)
+        found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))
+    return tuple(sorted(found, key=lambda one: (one.level, one.path or "", one.symbol or "", one.because, one.via)))
+
+
+def _with_problem(reason: Reason, effects: Effects) -> Reason:
+    problem = effects.unread.get(reason.path or "")
+    if not problem:
+        return reason
+    return replace(reason, because=f"{reason.because}; judged by its name alone, for {problem}")
+
+
+def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
+    for one in path.effects or ():
+        symbol = one.effect.symbol or MODULE_LEVEL
+        if not one.rules:
+            because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown_because
+            yield Reason(policy.unknown_level, readable(path.path), because, symbol, one.effect.via)
+        for rule in one.rules:
+            for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
+                via = (*one.effect.via, f"rule {rule.name}")
+                yield Reason(level, readable(path.path), rule.because, symbol, via, rule.name)
+
+
+def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
+    name = readable(path.path)
+    if path.effects is not None:
+        yield from _reasons_of_effects(path, policy)
+        return
+    if path.unknown:
+        yield Reason(policy.unknown_level, name, path.unknown, via=("what verl may import and nobody can judge",))
+    elif not path.rules:
+        yield Reason(policy.unknown_level, name, policy.unknown_because, via=("default for unknown paths",))
+    for rule in path.rules:
+        asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}
+        for level in asked:
+            yield Reason(level, name, rule.because, via=(f"rule {rule.name}",), rule=rule.name)
+
+
+def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:
+    return tuple(variant for variant in VARIANTS if variant.job_id in rule.variants)
+
+
+def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
+    becauses: dict[str, dict[str, int]] = {}
+    for path in paths:
+        if path.exemption is not None:
+            counts = becauses.setdefault(path.exemption.name, {})
+            counts[path.exemption.because] = counts.get(path.exemption.because, 0) + 1
+    found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in becauses.items()]
+    return tuple(sorted(found, key=lambda one: (-one.count, one.name)))
+
+
+def _folded(becauses: dict[str, int]) -> str:
+    """The reasons of one group, the first few told."""
+    ordered = sorted(becauses)
+    more = len(ordered) - _SHOWN_BECAUSES
+    return "; ".join([*ordered[:_SHOWN_BECAUSES], *([f"and {more} more"] if more > 0 else [])])
+
+
+def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:
+    touched = {family.name for path in paths for family in path.families}
+    names = tuple(family.name for family in policy.families if family.name in touched)
+    return (ANY_FAMILY, *names) if any(not path.families for path in paths) else names
+
+
+def _features(paths: Iterable[Classified]) -> tuple[str, ...]:
+    of_rules = {tag for path in paths for rule in rules_of(path) for tag in rule.features}
+    families = {family for path in paths for family in path.families}
+    of_families = {tag for family in families for tag in (*family.features, f"model:{family.name}")}
+    return tuple(sorted(of_rules | of_families))
+
+
+def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
+    features = _features(paths)
+    named = {variant.job_id for path in paths for rule in rules_of(path) for variant in _named_variants(rule)}
+    smoke = variants_of(Level.SMOKE)[0]
+    found: list[JobOutline] = []
+    for level in levels:
+        if level is Level.FEATURE:
+            found.extend(_feature_jobs(paths, policy)[: policy.family_jobs])
+            continue
+        default = variants_of(level)[0]
+        for variant in variants_of(level):
+            if variant is default or variant.job_id in named or variant.feature in features:
+                requires = () if variant is smoke else (smoke.job_id,)
+                found.append(JobOutline(variant, requires, _checkpoint(variant, paths, policy)))
+    return tuple(with_obstacles(job, policy) for job in found)
+
+
+def _checkpoint(variant: Variant, paths: tuple[Classified, ...], policy: Policy) -> Checkpoint | None:
+    """The checkpoint of a variant's feature, else of the only families touched, else the policy's own."""
+    touched = [family for family in policy.families if any(family in path.families for path in paths)]
+    if variant.feature:
+        able = (
+            family.checkpoint
+            for family in (*touched, *policy.families)
+            if family.checkpoint and variant.feature in family.features
+            if policy.facts_of(family.checkpoint).shows(variant.feature)
+        )
+        return next(able, None)
+    if all(path.families for path in paths):
+        return next((family.checkpoint for family in touched if family.checkpoint), policy.checkpoint)
+    return policy.checkpoint
+
+
+def _feature_jobs(paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:
+    return feature_jobs(_asking(paths, policy) or paths, policy)
+
+
+def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, ...]:
+    return tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
+
+
+def _beyond_the_bound(paths: tuple[Classified, ...], policy: Policy) -> Iterable[Reason]:
+    """The families that the bound on level 4 leaves without a job of their own: said, never silent."""
+    asking = _asking(paths, policy)
+    left = feature_jobs(asking, policy)[policy.family_jobs :] if asking else ()
+    if left:
+        names = ", ".join(job.family or job.id for job in left)
+        yield Reason(Level.FEATURE, None, f"no job of their own, for family_jobs is {policy.family_jobs}: {names}")
+
+
+_UNTOUCHED = {
+    Level.SMOKE: "no changed path is code that verl's Megatron backend runs",
+    Level.SAVE_RESUME: "no changed path is in PEFT, checkpointing, export or resume as verl uses them",
+    Level.PARALLELISM: "no changed path is in parallel settings, provider finalization or sharded weight mapping",
+    Level.MEGATRON_FSDP: "never by default, and no changed path is in the Megatron-FSDP integration",
+    Level.FEATURE: "no changed path needs a run-time feature that the dense text-only smoke leaves idle",
+    Level.LEARNING_SIGNAL: "no changed path is in loss, optimizer, gradient flow or PEFT trainability in verl's use",
+}
+
+
+def _not_required(levels: tuple[Level, ...], exempted: tuple[Exempted, ...]) -> tuple[NotRequired, ...]:
+    if levels:
+        return tuple(NotRequired(level, _UNTOUCHED[level]) for level in Level if level not in levels)
+    nothing = _nothing_because(exempted)
+    return tuple(NotRequired(level, nothing) for level in Level)
+
+
+def _nothing_because(exempted: tuple[Exempted, ...]) -> str:
+    if not exempted:
+        return "the change has no files"
+    parts = "; ".join(f"{one.count} in {one.name}: {one.because}" for one in exempted)
+    return f"no changed path is run by verl ({parts})"
+
+
+def _job_json(job: JobOutline) -> dict[str, object]:
+    script = {} if job.script == WRAPPER_SCRIPT else {"script": job.script}
+    return {
+        "id": job.id,
+        "level": int(job.variant.level),
+        "variant": job.variant.name,
+        "gpu_count": job.gpu_count,
+        "gpu_count_because": job.fitted().because,
+        "gpu_minutes": job.gpu_minutes,
+        "gpu_minutes_from": str(job.cost_basis),
+        "requires": list(job.requires),
+        "checkpoint": job.checkpoint.model_dump(exclude_defaults=True) if job.checkpoint else None,
+        "features": [one.name for one in job.features],
+        "not_shown": [one.name for one in job.not_shown],
+        "absent": list(job.absent),
+        **script,
+        **({"blocked": job.blocked, "obstacles": [asdict(one) for one in job.obstacles]} if job.obstacles else {}),
+    }
+
+
+def _reason_json(reason: Reason) -> dict[str, object]:
+    return {
+        "level": int(reason.level),
+        "path": reason.path,
+        "symbol": reason.symbol,
+        "because": reason.because,
+        "via": list(reason.via),
+    }

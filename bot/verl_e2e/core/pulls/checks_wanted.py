@@ -1,0 +1,193 @@
+"""The check runs to show: the gate, one for each job, and an end for those of heads that were superseded."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
+from verl_e2e.core.pulls.gate import ENDED, Gate, GateState, JobState, Standing
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.pull import MergeGroup
+from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
+
+RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
+_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
+_CONCLUSIONS = {
+    JobState.PASSED: Conclusion.SUCCESS,
+    JobState.OVERRIDDEN: Conclusion.SUCCESS,
+    JobState.FAILED: Conclusion.FAILURE,
+    JobState.BLOCKED: Conclusion.ACTION_REQUIRED,
+    JobState.SKIPPED: Conclusion.ACTION_REQUIRED,
+    JobState.HELD: Conclusion.ACTION_REQUIRED,
+    JobState.CANCELLED: Conclusion.CANCELLED,
+}
+_OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
+
+
+def checks_wanted(
+    situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]
+) -> tuple[CheckRun, ...]:
+    """Every check run that should stand, the gate first; the same values for the same situation."""
+    # Of a group that the queue wants no more, perhaps because it was merged, only what is open is ended.
+    own = () if _is_given_up(situation) else tuple(_own(situation, found, told, runs))
+    known = {(check.name, check.head_sha) for check in own}
+    others = (check for check in situation.opened if (check.name, check.head_sha) not in known)
+    return (*own, *(end for check in others if (end := _closing(situation, check, runs)) is not None))
+
+
+def _is_given_up(situation: Situation) -> bool:
+    return isinstance(situation.target, MergeGroup) and situation.target.destroyed
+
+
+def _own(situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    yield _gate_check(situation, found, told)
+    yield from _job_checks(situation, found)
+    yield from _left_over(situation, found, runs)
+
+
+def check_name(gate_name: str, job_id: str) -> str:
+    """The name of a job's check run."""
+    return f"{gate_name} / {job_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckId:
+    """Our own id of a check run, the same for every attempt; `job_id` is empty for the gate, `number` 0 for a group."""
+
+    number: int
+    head_sha: str
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
+
+
+def read_check_id(text: str) -> CheckId | None:
+    """The id in a check run's `external_id`, None when it is none of ours."""
+    found = _CHECK_ID.fullmatch(text)
+    return CheckId(int(found[1]), found[2], found[3]) if found else None
+
+
+def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
+    busy = told.state is GateState.IN_PROGRESS
+    words = gate_text(found, told)
+    return CheckRun(
+        name=situation.policy.gate.name,
+        head_sha=situation.head_sha,
+        status=CheckStatus.IN_PROGRESS if busy else CheckStatus.COMPLETED,
+        conclusion="" if busy else Conclusion(told.state.value),
+        title=words.title,
+        summary=words.summary,
+        text=words.text,
+        external_id=str(CheckId(situation.number or 0, situation.head_sha)),
+        actions=_actions(found),
+    )
+
+
+def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
+    actions = []
+    if any(one.state in ENDED and one.run is not None for one in found):
+        actions.append(("Rerun failed", "Run again what did not pass", RERUN))
+    if any(one.state is JobState.RUNNING for one in found):
+        actions.append(("Cancel", "End what runs for this head", CANCEL))
+    wanted = {one.wanted.level for one in found}
+    following = next((level for level in Level if level not in wanted), None)
+    if following is not None:
+        actions.append((f"Run level {int(following)}", f"Beside the plan: {following.title}", _button(following)))
+    return tuple(actions)
+
+
+def _button(level: Level) -> str:
+    return f"{LEVEL_BUTTON}{int(level)}"
+
+
+def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[CheckRun]:
+    opened = {check.name for check in situation.opened if check.head_sha == situation.head_sha}
+    for one in found:
+        # What is held as a whole is told by the gate alone, but what was shown as waiting must not wait for ever.
+        if (
+            one.hold is not None
+            and one.run is None
+            and check_name(situation.policy.gate.name, one.wanted.id) not in opened
+        ):
+            continue
+        status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
+        run, words = one.run, job_text(one)
+        yield CheckRun(
+            name=check_name(situation.policy.gate.name, one.wanted.id),
+            head_sha=situation.head_sha,
+            status=status,
+            conclusion=_CONCLUSIONS[one.state] if status is CheckStatus.COMPLETED else "",
+            title=words.title,
+            summary=words.summary,
+            text=words.text,
+            details_url=run.url if run is not None else "",
+            external_id=str(CheckId(situation.number or 0, situation.head_sha, one.wanted.id)),
+        )
+
+
+def _left_over(situation: Situation, found: Iterable[Standing], runs: tuple[Run, ...]) -> Iterator[CheckRun]:
+    """The checks of jobs that ran on this head and that nobody asks for any more, as after a change of the base."""
+    wanted = {one.wanted.id for one in found}
+    here = sorted((one for one in runs if one.head_sha == situation.head_sha), key=lambda one: one.attempt)
+    last = {one.job_id: one for one in here if one.job_id not in wanted and situation.plan is not None}
+    why = "This job is not asked for any more; it counts for nothing."
+    return (_of_earlier(situation, one, why) for one in last.values())
+
+
+def _closing(situation: Situation, check: OpenCheck, runs: tuple[Run, ...]) -> CheckRun | None:
+    """How a check ends that nobody waits for any more: as its last run did, open only while that run is not over.
+
+    None while nobody can say: the run goes on, and there is no plan that would ask for it or not.
+    """
+    own = read_check_id(check.external_id)
+    of_job = [run for run in runs if own is not None and (run.head_sha, run.job_id) == (check.head_sha, own.job_id)]
+    why, in_short = _why_closed(situation, check)
+    if of_job:
+        last = max(of_job, key=lambda run: run.attempt)
+        of_head = check.head_sha == situation.head_sha and not situation.over
+        if of_head and situation.plan is None and not last.state.final:
+            return None
+        return replace(_of_earlier(situation, last, why), name=check.name, external_id=check.external_id)
+    return CheckRun(
+        name=check.name,
+        head_sha=check.head_sha,
+        status=CheckStatus.COMPLETED,
+        conclusion=Conclusion.CANCELLED,
+        title=in_short,
+        summary=why,
+        external_id=check.external_id,
+    )
+
+
+def _why_closed(situation: Situation, check: OpenCheck) -> tuple[str, str]:
+    """Why nobody waits for a check any more: a sentence, and a title."""
+    if check.head_sha != situation.head_sha:
+        why = f"The head is `{situation.head_sha}` now; this one counts no more."
+        return why, f"Superseded by {situation.head_sha[:12]}"
+    if situation.over:
+        return f"{situation.over[:1].upper()}{situation.over[1:]}.", title(situation.over)
+    if situation.plan is None:
+        return "There is no plan for this head now, so nothing asks for this check.", "There is no plan"
+    return "This check is not asked for any more; it counts for nothing.", "Not asked for any more"
+
+
+def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
+    conclusion = Conclusion.CANCELLED
+    if run.state is RunState.FINISHED:
+        conclusion = {Result.PASS: Conclusion.SUCCESS, Result.FAIL: Conclusion.FAILURE}.get(
+            run.result or Result.BLOCKED, Conclusion.ACTION_REQUIRED
+        )
+    return CheckRun(
+        name=check_name(situation.policy.gate.name, run.job_id),
+        head_sha=run.head_sha,
+        status=CheckStatus.COMPLETED if run.state.final else CheckStatus.IN_PROGRESS,
+        conclusion=conclusion if run.state.final else "",
+        title=title((run.sentence or run.reason or f"The run is {run.state}")[:200]),
+        summary=why,
+        details_url=run.url,
+        external_id=str(CheckId(situation.number or 0, run.head_sha, run.job_id)),
+    )

@@ -1,0 +1,304 @@
+"""The commands: one table from which they are parsed, helped with and documented.
+
+A command stands on a line of its own in a comment, `/verl-e2e VERB ARGUMENTS NAME=VALUE ...`. Which lines of a comment
+count is for `verl_e2e.adapters.markdown` to say; here a line becomes a `Command` or a `Mistake`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verl_e2e.core.model.access import Capability
+from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.pulls.command_values import (
+    Problem,
+    Reader,
+    full_sha,
+    image,
+    level,
+    level_words,
+    model,
+    one_of,
+    path,
+    reason,
+    steps,
+    variant,
+    verl_ref,
+)
+from verl_e2e.core.text.suggest import closest
+
+PREFIX = "/verl-e2e"
+MAX_COMMANDS = 10
+MAX_LINE = 1_000
+LEVEL = "level"
+_WORD = re.compile(r"\S+")
+_OPTION = re.compile(r"([A-Za-z][A-Za-z_-]*)=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A line of a comment that speaks to the bot: its 1-based number there, and its text from the prefix on."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: how it is shown, and what reads it. `rest` takes the remaining line as it stands."""
+
+    shown: str
+    read: Reader
+    optional: bool = False
+    rest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One `name=value`: how the value is shown, what it means, and what reads it."""
+
+    name: str
+    shown: str
+    help: str
+    read: Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One row of the table. `shown` is how the verb is written, where that is not its name."""
+
+    name: str
+    needs: Capability
+    help: str
+    example: str
+    arguments: tuple[Argument, ...] = ()
+    takes_options: bool = False
+    shown: str = ""
+
+    @property
+    def usage(self) -> str:
+        """The verb with its arguments, as help shows it."""
+        words = [self.shown or self.name]
+        words += [f"[{one.shown}]" if one.optional else one.shown for one in self.arguments]
+        return " ".join([*words, *(["[options]"] if self.takes_options else [])])
+
+
+OPTIONS = (
+    Option("model", "ORG/NAME", "the Hugging Face model to train instead of the plan's", model),
+    Option("variant", "JOB", "one variant of the level, such as `2-vpp`, instead of its default", variant),
+    Option("steps", "1..1000", "how many training steps the run takes", steps),
+    Option("verl_ref", "SHA|REF", "the verl commit, branch or tag to test with instead of the policy's pin", verl_ref),
+    Option("image", "NAME:TAG", "the container image, of the same name as the policy's", image),
+)
+
+TABLE = (
+    Verb(
+        LEVEL,
+        Capability.RUN,
+        "Run levels beside the plan, level 0 first. With an option, or beyond the plan, they never satisfy the gate.",
+        f"{PREFIX} level0-2 model=Qwen/Qwen3-0.6B",
+        takes_options=True,
+        shown="level0 .. level5 | levelA-B | all",
+    ),
+    Verb("plan", Capability.PLAN, "Plan the head again and show which levels it needs, and why.", f"{PREFIX} plan"),
+    Verb("run", Capability.RUN, "Start what the plan asks for, also after `cancel`.", f"{PREFIX} run"),
+    Verb(
+        "rerun",
+        Capability.RUN,
+        "Run again what ended without a pass on this head: all of it, or only what failed or was blocked.",
+        f"{PREFIX} rerun failed",
+        (Argument("failed|blocked", one_of("failed", "blocked"), optional=True),),
+    ),
+    Verb(
+        "cancel", Capability.CANCEL, "End what runs for this pull request, and start nothing more.", f"{PREFIX} cancel"
+    ),
+    Verb(
+        "status",
+        Capability.ASK,
+        "Bring card and checks up to date now, and put right what somebody edited, hid or deleted.",
+        f"{PREFIX} status",
+    ),
+    Verb(
+        "explain",
+        Capability.ASK,
+        "Answer how verl reaches a file, and which levels a change of each of its symbols needs.",
+        f"{PREFIX} explain src/megatron/bridge/peft/lora.py",
+        (Argument("PATH", path),),
+    ),
+    Verb(
+        "approve",
+        Capability.APPROVE,
+        "Let exactly this head of a fork or of a first-time author run on the GPUs; the next push withdraws it.",
+        f"{PREFIX} approve {'0123456789abcdef' * 2}01234567",
+        (Argument("FULL-SHA", full_sha),),
+    ),
+    Verb(
+        "override",
+        Capability.OVERRIDE,
+        "Take a level of exactly this head upon yourself; your reason stays on the card. Not for a head of your own. "
+        "A merge queue still runs the level.",
+        f"{PREFIX} override 2 {'0123456789abcdef' * 2}01234567 the cluster has no four free GPUs this week",
+        (Argument("LEVEL", level), Argument("FULL-SHA", full_sha), Argument("REASON", reason, rest=True)),
+    ),
+    Verb(
+        "baseline",
+        Capability.BASELINE,
+        "Run on the merge base what did not pass on the head, to tell whose the failure is.",
+        f"{PREFIX} baseline",
+    ),
+    Verb("help", Capability.ASK, "Show these commands.", f"{PREFIX} help"),
+)
+VERBS: Mapping[str, Verb] = {one.name: one for one in TABLE}
+_OPTION_NAMES = {one.name: one for one in OPTIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command as it was understood; `line` is where it stands. Levels of `level` are its arguments, in order."""
+
+    line: int
+    verb: str
+    arguments: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A line that is no command: the columns from `start` to `end` of `text` are wrong, `what` and `mend` say how."""
+
+    line: int
+    text: str
+    start: int
+    end: int
+    what: str
+    mend: str = ""
+
+    @property
+    def verb(self) -> str:
+        """The command that was meant, as it was written in small letters; empty where there is no second word."""
+        return next(iter(self.text.lower().split()[1:2]), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Word:
+    text: str
+    start: int
+    end: int
+
+
+class _WrongError(Exception):
+    """A word that cannot be read; never leaves this module."""
+
+    def __init__(self, word: _Word, what: str, mend: str = "") -> None:
+        super().__init__(what)
+        self.word, self.what, self.mend = word, what, mend
+
+
+def parse(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
+    """Each line as a command or as the mistake in it, in order; those beyond the tenth are one mistake together."""
+    found = tuple(_parsed(one) for one in lines[:MAX_COMMANDS])
+    if len(lines) <= MAX_COMMANDS:
+        return found
+    over = lines[MAX_COMMANDS]
+    text = over.text[:MAX_LINE]
+    what = f"a comment may hold {MAX_COMMANDS} commands, this and what follows is left out"
+    return (*found, Mistake(over.number, text, 0, len(text), what, "put it into another comment"))
+
+
+def _parsed(line: CommandLine) -> Command | Mistake:
+    text = line.text[:MAX_LINE]
+    words = [_Word(found[0], found.start(), found.end()) for found in _WORD.finditer(text)]
+    try:
+        if len(line.text) > MAX_LINE:
+            raise _WrongError(words[-1], f"the line is longer than {MAX_LINE} characters", "write a shorter one")
+        return _command(line.number, text, words[1:], words[0])
+    except _WrongError as wrong:
+        return Mistake(line.number, text, wrong.word.start, wrong.word.end, wrong.what, wrong.mend)
+
+
+def _command(number: int, text: str, words: list[_Word], prefix: _Word) -> Command:
+    if not words:
+        raise _WrongError(prefix, "no command follows", f"write `{PREFIX} help` for the commands")
+    named = words[0].text.lower()
+    if level_words(named) is not None or named == "all":
+        return _levels(number, words)
+    verb = VERBS.get(named)
+    if verb is None or verb.name == LEVEL:
+        raise _WrongError(words[0], "no such command", closest(named, _spoken()))
+    arguments, left = _arguments(verb, text, words)
+    return Command(number, verb.name, arguments, _options(verb, left))
+
+
+def _spoken() -> tuple[str, ...]:
+    levels = tuple(f"level{number}" for number in range(6))
+    return (*(one.name for one in TABLE if one.name != LEVEL), *levels, "all")
+
+
+def _levels(number: int, words: list[_Word]) -> Command:
+    named: list[int] = []
+    left = list(words)
+    while left and "=" not in left[0].text:
+        word = left.pop(0)
+        found = level_words(word.text.lower())
+        if found is None:
+            raise _WrongError(word, "no level", closest(word.text.lower(), _spoken()))
+        if not found:
+            raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
+        named.extend(found)
+    options = _options(VERBS[LEVEL], left)
+    _check_variant(options.get("variant", ""), named, left)
+    if int(Level.SAVE_RESUME) in named and options.get("steps") == "1":
+        raise _WrongError(_given("steps", left), "level 1 saves before its last step and resumes", "give 2 or more")
+    return Command(number, LEVEL, tuple(str(one) for one in sorted(set(named))), options)
+
+
+def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
+    """A variant of a level that is not asked for would be passed over, and something else run in its place."""
+    variant = variant_named(name) if name else None
+    if variant is None or int(variant.level) in levels:
+        return
+    mend = f"ask for level{int(variant.level)} with it"
+    raise _WrongError(_given("variant", words), "no variant of the levels that are asked for", mend)
+
+
+def _given(name: str, words: list[_Word]) -> _Word:
+    """The word that gives an option."""
+    return next(one for one in words if one.text.lower().startswith(f"{name}="))
+
+
+def _arguments(verb: Verb, text: str, words: list[_Word]) -> tuple[tuple[str, ...], list[_Word]]:
+    """The verb's arguments, and the words that are left."""
+    left, read = words[1:], []
+    for argument in verb.arguments:
+        if not left:
+            if argument.optional:
+                break
+            raise _WrongError(words[-1], f"{argument.shown} is missing after this", f"write `{PREFIX} {verb.usage}`")
+        word = left.pop(0)
+        if argument.rest:
+            word = _Word(text[word.start :].rstrip(), word.start, len(text.rstrip()))
+            left = []
+        read.append(_value(argument.read, word, word.text))
+    return tuple(read), left
+
+
+def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        named = _OPTION.fullmatch(word.text)
+        if named is None or not verb.takes_options:
+            raise _WrongError(word, f"`{verb.shown or verb.name}` takes no such word", f"write `{PREFIX} {verb.usage}`")
+        name = named[1].lower().replace("-", "_")
+        if name not in _OPTION_NAMES:
+            raise _WrongError(word, "no such option", closest(name, _OPTION_NAMES))
+        if name in found:
+            raise _WrongError(word, f"{name}= is given twice", "leave one out")
+        found[name] = _value(_OPTION_NAMES[name].read, word, named[2])
+    return found
+
+
+def _value(read: Reader, word: _Word, text: str) -> str:
+    found = read(text)
+    if isinstance(found, Problem):
+        raise _WrongError(word, found.what, found.mend)
+    return found

@@ -1,0 +1,244 @@
+"""The gate: what the required jobs of a head come to, as the one check that a branch protection may ask for.
+
+It is always reported, and success needs, for every required job, a pass of that very job on that very head, or a
+level that somebody took upon themselves. Whatever is not known is no success.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.hold_reason import Hold
+from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
+
+
+class GateState(StrEnum):
+    """What the check says; the words are GitHub's."""
+
+    SUCCESS = "success"
+    IN_PROGRESS = "in_progress"
+    FAILURE = "failure"
+    ACTION_REQUIRED = "action_required"
+
+
+class JobState(StrEnum):
+    """Where a wanted job stands. Only the first two satisfy the gate."""
+
+    PASSED = "passed"
+    OVERRIDDEN = "overridden"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SKIPPED = "skipped"
+    HELD = "held"
+    CANCELLED = "cancelled"
+
+
+# Ended without a pass: what can be run again.
+ENDED = frozenset({JobState.FAILED, JobState.BLOCKED, JobState.CANCELLED})
+SATISFIED = frozenset({JobState.PASSED, JobState.OVERRIDDEN})
+UNDERWAY = frozenset({JobState.RUNNING, JobState.WAITING})
+MAX_TITLE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a wanted job stands and why: its last run, if any, and the override of its level, if any."""
+
+    wanted: WantedJob
+    state: JobState
+    because: str
+    run: Run | None = None
+    override: Override | None = None
+    # Why nothing starts for the head, where that is why this job does not.
+    hold: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The state of the gate, its one sentence, and the reasons for it."""
+
+    state: GateState
+    title: str
+    # Reasons that are no single job's: an obstacle, what the change breaks, why nothing is required.
+    general: tuple[str, ...] = ()
+    # A reason for every required job.
+    of_jobs: tuple[str, ...] = ()
+    # The state of the job that decided, None where no job did.
+    decided_by: JobState | None = None
+    # The obstacle with the command that removes it, empty where no command does.
+    action: str = ""
+    # Whether the title is an obstacle, told whole.
+    says_obstacle: bool = False
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All reasons, the general ones first."""
+        return (*self.general, *self.of_jobs)
+
+
+def standings(
+    wanted: Iterable[WantedJob],
+    runs: tuple[Run, ...],
+    overrides: Iterable[Override],
+    head_sha: str,
+    hold: Hold | None = None,
+) -> tuple[Standing, ...]:
+    """Where each job stands, in the order given, prerequisites first.
+
+    `hold` says why nothing is started at all, None when jobs may start.
+    """
+    taken: dict[Level, tuple[Override, ...]] = {}
+    for override in overrides:
+        if override.head_sha == head_sha:
+            taken[override.level] = (*taken.get(override.level, ()), override)
+    found: dict[str, Standing] = {}
+    for one in wanted:
+        found[one.id] = _standing(one, runs_of(one, head_sha, runs), taken, found, hold)
+    return tuple(found.values())
+
+
+def _standing(
+    wanted: WantedJob,
+    runs: tuple[Run, ...],
+    overrides: Mapping[Level, tuple[Override, ...]],
+    before: Mapping[str, Standing],
+    hold: Hold | None,
+) -> Standing:
+    last = runs[-1] if runs else None
+    given = overrides.get(wanted.level, ()) if wanted.required else ()
+    if last is not None and _passed(last):
+        return Standing(wanted, JobState.PASSED, _from(last), last)
+    if given:
+        people = " and ".join(dict.fromkeys(one.actor for one in given))
+        because = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
+        return Standing(wanted, JobState.OVERRIDDEN, because, last, given[0])
+    if last is not None:
+        if last.state is RunState.CANCELLED and hold is not None:
+            return _held(wanted, hold, last)
+        return Standing(wanted, _state(last), _said(last), last)
+    return _not_begun(wanted, before, hold)
+
+
+def _passed(run: Run) -> bool:
+    return run.state is RunState.FINISHED and run.result is Result.PASS
+
+
+def _from(run: Run) -> str:
+    said = run.sentence or "passed"
+    return f"{said}; carried forward from {run.carried_from[:12]}" if run.carried_from else said
+
+
+def _state(run: Run) -> JobState:
+    if not run.state.final:
+        return JobState.RUNNING
+    failed = run.state is RunState.FINISHED and run.result is Result.FAIL
+    return JobState.FAILED if failed else JobState.BLOCKED
+
+
+def _said(run: Run) -> str:
+    return run.sentence or run.reason or f"the run is {run.state}"
+
+
+def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
+    if wanted.job is None:
+        return Standing(wanted, JobState.BLOCKED, wanted.lacking or "it cannot be completed")
+    for required in wanted.requires:
+        first = before.get(required)
+        if first is None or (first.state not in SATISFIED | UNDERWAY and first.hold is None):
+            return Standing(wanted, JobState.SKIPPED, f"it needs {required}, which did not pass")
+    if hold is not None:
+        return _held(wanted, hold)
+    waits = [one for one in wanted.requires if before[one].state not in SATISFIED]
+    return Standing(wanted, JobState.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
+
+
+def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:
+    return Standing(wanted, JobState.CANCELLED if hold.cancelled else JobState.HELD, hold.in_short, run, hold=hold)
+
+
+def gate(
+    found: Iterable[Standing],
+    *,
+    nothing_because: tuple[str, ...] = (),
+    obstacle: str = "",
+    command: str = "",
+    broken: tuple[str, ...] = (),
+    waits_for: str = "",
+) -> Gate:
+    """The gate of a head from where its wanted jobs stand; extras among them do not count.
+
+    `nothing_because` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
+    relied on, or no time left to wait; with one there is no success. `command` removes it, and says how; it stands in
+    the text alone, for a title is plain and may be cut. `waits_for` is what keeps the gate open beside
+    the jobs, empty for nothing. `broken` are uses in verl that the change breaks:
+    a failure unless every required level is overridden.
+    """
+    required = tuple(one for one in found if one.wanted.required)
+    of_jobs = tuple(_reason(one) for one in required)
+    unsatisfied = [one for one in required if one.state not in SATISFIED]
+    if any(one.state is JobState.FAILED for one in unsatisfied):
+        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), broken, of_jobs, JobState.FAILED)
+    if broken and (unsatisfied or not _all_overridden(required)):
+        return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", broken, of_jobs)
+    if obstacle:
+        whole = f"{obstacle}; {command}" if command else obstacle
+        title, action = _sentence(obstacle), whole if command else ""
+        told = len(obstacle) <= MAX_TITLE
+        return Gate(GateState.ACTION_REQUIRED, title, (whole, *broken), of_jobs, action=action, says_obstacle=told)
+    if any(one.state in UNDERWAY for one in unsatisfied):
+        return Gate(GateState.IN_PROGRESS, _progress(required), broken, of_jobs)
+    if unsatisfied:
+        first = unsatisfied[0]
+        return Gate(GateState.ACTION_REQUIRED, _unsatisfied_title(first), broken, of_jobs, first.state)
+    if waits_for:
+        waiting = f"waits for {waits_for}"
+        return Gate(GateState.IN_PROGRESS, _sentence(waiting), (waiting, *broken), of_jobs)
+    if not required:
+        return Gate(GateState.SUCCESS, "No verl coverage is required by this change", nothing_because)
+    return Gate(GateState.SUCCESS, _passed_title(required), broken, of_jobs)
+
+
+def _reason(standing: Standing) -> str:
+    # How far a run has come is told by its own check; here it would be a write for each of its steps.
+    because = "" if standing.state is JobState.RUNNING else f", {standing.because}"
+    return f"{standing.wanted.id}: {standing.state}{because}"
+
+
+def _all_overridden(required: tuple[Standing, ...]) -> bool:
+    return bool(required) and all(one.state is JobState.OVERRIDDEN for one in required)
+
+
+def _first(rows: list[Standing], state: JobState) -> str:
+    one = next(row for row in rows if row.state is state)
+    return _sentence(f"{one.wanted.id} {state}: {one.because}")
+
+
+def _sentence(text: str) -> str:
+    shown = text[:1].upper() + text[1:]
+    return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
+
+
+def _unsatisfied_title(first: Standing) -> str:
+    """What keeps the gate closed; a command stands in the summary, for a title is plain text and may be cut."""
+    if first.hold is not None:
+        return _sentence(first.hold.sentence)
+    return _sentence(f"{first.wanted.id} {first.state}: {first.because}")
+
+
+def _progress(required: tuple[Standing, ...]) -> str:
+    done = sum(one.state in SATISFIED for one in required)
+    running = ", ".join(one.wanted.id for one in required if one.state is JobState.RUNNING)
+    return f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
+
+
+def _passed_title(required: tuple[Standing, ...]) -> str:
+    taken = [one for one in required if one.override is not None]
+    if not taken:
+        return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
+    people = ", ".join(dict.fromkeys(one.override.actor for one in taken if one.override is not None))
+    return f"{len(required) - len(taken)} of {len(required)} required jobs passed, {len(taken)} overridden by {people}"

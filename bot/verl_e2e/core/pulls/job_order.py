@@ -1,0 +1,183 @@
+"""A job as it travels to another machine: without paths, small enough for the inputs of a workflow.
+
+GitHub takes at most 25 inputs of 65,535 characters in all. A job of today is 9 KB of JSON and 3.4 KB packed, so the
+whole document travels and nothing is planned twice: what runs is byte for byte what was decided.
+"""
+
+import base64
+import binascii
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from verl_e2e.core.model.jobs import Job, Repository
+
+MAX_INPUTS = 25
+MAX_INPUT_CHARS = 65_535
+# More than any job; an order that unpacks to more is none of ours.
+_MAX_JOB_BYTES = 4 * 1024 * 1024
+
+# Beside a job's file on the machine that runs it: what the run must return.
+NONCE_FILE = "order-nonce"
+
+# What redaction leaves in the place of a path, a secret, a host or an address.
+_PLACEHOLDER = re.compile(r"(\$[A-Z][A-Z0-9_]*|<redacted:[a-z-]+>|(?:host|ip)-[0-9]+)")
+_HIDDEN_PATH = re.compile(r"/[^\s,;:'\"=]*")
+# As the redactor knows a secret by its value: long enough, and no plain word or number.
+_HIDDEN_SECRET = re.compile(r"(?![A-Za-z]{1,11}$)(?![0-9]{1,11}$)\S{8,}")
+# A word alone, as the name of a strategy, is taken for no host.
+_HIDDEN_HOST = re.compile(r"(?=[A-Za-z-]*[0-9.:])[A-Za-z0-9][A-Za-z0-9.:-]*")
+
+# Where the job's repositories are checked out on the machine that runs it, below one folder.
+BRIDGE_FOLDER = "bridge"
+VERL_FOLDER = "verl"
+MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
+
+
+class OrderError(ValueError):
+    """An order that cannot be sent or understood; the text says why and what to do."""
+
+    user_mistake = True
+
+
+def portable(job: Job) -> Job:
+    """The job with folder names in the place of this machine's paths; equal for all machines that plan it."""
+    return _at(job, {name: name for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+
+
+def placed(job: Job, root: str) -> Job:
+    """A portable job on a machine that has the repositories below the absolute folder `root`."""
+    folder = root.rstrip("/")
+    return _at(job, {name: f"{folder}/{name}" for name in (BRIDGE_FOLDER, VERL_FOLDER, MEGATRON_LM_FOLDER)})
+
+
+def _at(job: Job, paths: Mapping[str, str]) -> Job:
+    def moved(repository: Repository, folder: str) -> Repository:
+        return repository.model_copy(update={"path": paths[folder], "in_place": False})
+
+    core = moved(job.megatron_lm, MEGATRON_LM_FOLDER) if job.megatron_lm else None
+    places = {"bridge": moved(job.bridge, BRIDGE_FOLDER), "verl": moved(job.verl, VERL_FOLDER), "megatron_lm": core}
+    return job.model_copy(update=places)
+
+
+def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
+    """A job, made portable, as one line of text, with the commit that a failure is held against and the nonce."""
+    text = portable(job).model_dump_json()
+    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    return f"{packed}.{merge_base}.{nonce}".rstrip(".")
+
+
+def merge_base_of(text: str) -> str:
+    """The merge base that a packed text names, empty for none; OrderError for what is no commit."""
+    commit = text.strip().partition(".")[2].partition(".")[0]
+    if commit and not re.fullmatch("[0-9a-f]{40}", commit):
+        raise OrderError(f"the job's merge base is {commit[:60]!r}, which is no commit; dispatch it again")
+    return commit
+
+
+def nonce_of(text: str) -> str:
+    """The nonce that a packed text holds, empty for none; OrderError for what is none of ours."""
+    nonce = text.strip().partition(".")[2].partition(".")[2]
+    if nonce and not re.fullmatch("[0-9a-f]{32}", nonce):
+        raise OrderError(f"the job's nonce is {nonce[:60]!r}, which verl-e2e never makes; dispatch it again")
+    return nonce
+
+
+def unpack(text: str) -> Job:
+    """The portable job of a packed text; OrderError for anything else."""
+    text = text.partition(".")[0]
+    try:
+        inflater = zlib.decompressobj()
+        raw = inflater.decompress(base64.b64decode(re.sub(r"\s", "", text), validate=True), _MAX_JOB_BYTES)
+        if not inflater.eof:
+            raise OrderError(f"the job is cut, or larger than {_MAX_JOB_BYTES:,} bytes; dispatch it again")
+        return Job.model_validate_json(raw)
+    except (binascii.Error, zlib.error) as error:
+        raise OrderError(f"the job is not one that verl-e2e packed ({error}); dispatch it again") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the document"
+        what = f"the job is of another version of verl-e2e: {key}: {first['msg']}"
+        raise OrderError(f"{what}; let the workflow use the version that dispatches") from None
+
+
+def same_job(found: Job, sent: Job) -> bool:
+    """Whether the job that a run folder names is the one that was sent, wherever its repositories lie.
+
+    A run folder is redacted: a placeholder in it stands for a text of its kind, and everything else is the very job
+    that was sent. So to judge by the folder's document is to judge by the order, in the words of the redacted log.
+    """
+    return _same(portable(found).model_dump(mode="json"), portable(sent).model_dump(mode="json"))
+
+
+def _same(found: object, sent: object) -> bool:
+    match found, sent:
+        case str(), str():
+            return found == sent or _may_be(found, sent)
+        case dict(), dict():
+            # A redacted key, as a path would be one, is no key of a job.
+            return found.keys() == sent.keys() and all(_same(found[key], sent[key]) for key in found)
+        case list(), list():
+            return len(found) == len(sent) and all(map(_same, found, sent))
+        case _:
+            return type(found) is type(sent) and found == sent
+
+
+def _may_be(hidden: str, text: str) -> bool:
+    """Whether a text reads like the hidden one with something of its kind in the place of each placeholder.
+
+    A name stands for a path and a secret for one long word, so that what is neither, as a number, a switch or a model,
+    is never hidden. In linear steps.
+    """
+    first, *others = _PLACEHOLDER.split(hidden)
+    if not others or not text.startswith(first):
+        return False
+    at, end = len(first), len(text) - len(others[-1])
+    for place in range(0, len(others), 2):
+        following, is_last = others[place + 1], place == len(others) - 2
+        stop = end if is_last else text.find(following, at + 1, max(end, 0)) if following else -1
+        if stop <= at or _kind_of(others[place]).fullmatch(text, at, stop) is None:
+            return False
+        at = stop + len(following)
+    return text.endswith(others[-1])
+
+
+def _kind_of(placeholder: str) -> re.Pattern[str]:
+    """What a placeholder may stand for."""
+    if placeholder.startswith("$"):
+        return _HIDDEN_PATH
+    return _HIDDEN_SECRET if placeholder.startswith("<") else _HIDDEN_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class OrderTarget:
+    """The head that a run is for, and its pull request; None for a merge group."""
+
+    head_sha: str
+    number: int | None
+
+    def __str__(self) -> str:
+        return f"{'' if self.number is None else self.number}@{self.head_sha}"
+
+
+def read_target(text: str) -> OrderTarget:
+    """`NUMBER@SHA`, or `@SHA` for a merge group; OrderError."""
+    found = re.fullmatch(r"([1-9][0-9]{0,9})?@([0-9a-f]{40})", text)
+    if found is None:
+        raise OrderError(f"target: {text[:60]!r} is not NUMBER@SHA; dispatch the job again")
+    return OrderTarget(found[2], int(found[1]) if found[1] else None)
+
+
+def check_inputs(inputs: Mapping[str, str]) -> None:
+    """OrderError for inputs that GitHub would refuse."""
+    total = sum(len(name) + len(value) for name, value in inputs.items())
+    if len(inputs) > MAX_INPUTS:
+        raise OrderError(f"{len(inputs)} workflow inputs, and GitHub takes {MAX_INPUTS}; name fewer")
+    if total > MAX_INPUT_CHARS:
+        largest = max(inputs, key=lambda name: len(inputs[name]))
+        what = f"the workflow's inputs take {total:,} characters, and GitHub takes {MAX_INPUT_CHARS:,}"
+        mend = "shorten the policy's patches or overrides, or run this job with the local back end"
+        raise OrderError(f"{what}; `{largest}` alone is {len(inputs[largest]):,}: {mend}")

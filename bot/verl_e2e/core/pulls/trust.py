@@ -1,0 +1,103 @@
+"""Who may ask for what, and whose code may run on the GPUs. Every refusal carries its reason."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from verl_e2e.core.model.access import ROLES, Access, Capability, Grant
+from verl_e2e.core.pulls.ledger import Approval
+from verl_e2e.core.pulls.pull import Pull
+
+# GitHub's words for an author of whom nothing was ever merged here.
+_FIRST_TIME = frozenset({"FIRST_TIME_CONTRIBUTOR", "FIRST_TIMER", "MANNEQUIN"})
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """What is known of somebody: role in the repository, those of the policy's teams that they are in."""
+
+    login: str
+    role: str = "none"
+    teams: frozenset[str] = frozenset()
+    is_author: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Leave, and what it rests on."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """No leave, and why; one sentence without a full stop."""
+
+    reason: str
+
+
+def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denied:
+    """Whether somebody has a capability by the policy of the base branch."""
+    grant = access.of(capability)
+    if grant.anyone:
+        return Granted("anybody may")
+    if grant.author and actor.is_author:
+        return Granted("they opened the pull request")
+    if actor.login.lower() in {one.lower() for one in grant.logins}:
+        return Granted("the policy names them")
+    if any(_has_role(actor.role, one) for one in grant.roles):
+        return Granted(f"their role is {actor.role}")
+    team = next((one for one in grant.teams if one in actor.teams), "")
+    if team:
+        return Granted(f"they are in {team}")
+    return Denied(f"`{capability}` needs {_needed(grant)}, and {actor.login} has the role {actor.role}")
+
+
+def _has_role(role: str, wanted: str) -> bool:
+    if role in ROLES and wanted in ROLES:
+        return ROLES.index(role) >= ROLES.index(wanted)
+    return role == wanted
+
+
+def _needed(grant: Grant) -> str:
+    ways = [f"the role {one}" for one in grant.roles] + [f"the team {one}" for one in grant.teams]
+    ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
+    return " or ".join(ways) or "a grant that the policy gives to nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """This head may run on the GPUs, and why."""
+
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsApproval:
+    """This head may not run before somebody approves it by its full SHA, and why."""
+
+    reason: str
+
+
+def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Access) -> Trusted | NeedsApproval:
+    """Whether the head, as it is now, may run.
+
+    A fork's head and a first-time author's need an approval of exactly this commit, so every push withdraws it. Other
+    heads lie in the repository itself and are covered by the author's own capability to run.
+    """
+    given = next((one for one in approvals if _covers(one, pull)), None)
+    if given is not None:
+        return Trusted(f"{given.actor} approved {pull.head_sha[:12]}")
+    if pull.from_fork:
+        where = pull.head_repository or "a fork that is gone"
+        return NeedsApproval(f"the head lies in {where}, outside the repository")
+    if pull.author_association.upper() in _FIRST_TIME:
+        return NeedsApproval(f"it is {pull.author}'s first contribution here")
+    leave = may(author, Capability.RUN, access)
+    if isinstance(leave, Granted):
+        return Trusted(f"{pull.author} may run levels: {leave.because}")
+    return NeedsApproval(leave.reason)
+
+
+def _covers(approval: Approval, pull: Pull) -> bool:
+    same = approval.repository == pull.ref.repository and approval.number == pull.ref.number
+    return same and approval.head_sha == pull.head_sha and approval.base in {"", pull.base_branch}

@@ -1,0 +1,283 @@
+"""What changed inside a file: two syntax trees compared whole, then symbol by symbol where they differ.
+
+Two versions are the same when their normal forms (`normal`) are equal. Otherwise every difference is told: by the
+symbol whose code differs when it is called, and as a difference of what importing the file executes (`importing`).
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from verl_e2e.core.reach.import_items import ImportedCode, deferred
+from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
+from verl_e2e.core.reach.normal import Common, Frozen, freeze, normalize
+from verl_e2e.core.reach.statements import Statement, flat, function_statements, words_of
+from verl_e2e.core.reach.summary import BODY, encoding_of, parse
+from verl_e2e.core.reach.syntax import assigned_names
+
+IMPORT_TIME = "import time"
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolChange:
+    """One symbol that differs."""
+
+    # The symbol's name, empty for the module's own statements.
+    symbol: str
+    # `added`, `removed`, `changed`, `renamed`, `imports` (names that the head newly imports), or `import time`.
+    kind: str
+    # The symbol's line at the head, or at the base when it is gone.
+    line: int
+    # The identifiers of each statement that differs, on either side; for `imports` the dotted names.
+    statements: tuple[frozenset[str], ...]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """All identifiers of the statements that differ."""
+        return frozenset().union(*self.statements)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDifference:
+    """All that differs in effect between two versions of a file."""
+
+    # The symbols that differ, in order of line.
+    changes: tuple[SymbolChange, ...]
+    # Why the two sides could not be compared, empty when they were.
+    problem: str = ""
+    # What differs when the file is imported and has an effect by all that the file itself tells.
+    import_time: tuple[SymbolChange, ...] = ()
+    # What differs when the file is imported and has no effect if these hold.
+    claims: tuple[Claim, ...] = ()
+
+
+def compare(old: bytes | None, new: bytes | None) -> FileDifference:
+    """Compare two versions of a Python file; None stands for a version that does not exist."""
+    before, after = parse(old or b""), parse(new or b"")
+    for tree in (before, after):
+        if isinstance(tree, str):
+            return FileDifference((), tree)
+    assert isinstance(before, ast.Module)
+    assert isinstance(after, ast.Module)
+    try:
+        problem = _refused(after) if new is not None else ""
+        return FileDifference((), problem) if problem else _compare(before, after, old, new)
+    except (RecursionError, MemoryError) as error:
+        return FileDifference((), f"it nests too deeply to be compared ({type(error).__name__})")
+
+
+def _refused(tree: ast.Module) -> str:
+    """Why Python would not compile a tree that it can parse, such as a `return` outside a function; else empty."""
+    try:
+        compile(tree, "head", "exec", dont_inherit=True, optimize=0)
+    except (SyntaxError, ValueError) as error:
+        return f"it is no Python ({error})"
+    return ""
+
+
+def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: bytes | None) -> FileDifference:
+    tokens = _same_texts(before, old or b"", after, new or b"") if encoding_of(old) == encoding_of(new) else {}
+    common = Common.of(before, after)
+    trusted = normalize(before, common, frozenset(tokens)) | normalize(after, common, frozenset(tokens))
+    unread = tuple(Claim(ClaimKind.UNREAD, name, BODY, 1) for name in sorted(trusted))
+    if old is not None and new is not None and freeze(before, tokens) == freeze(after, tokens):
+        return FileDifference((), claims=unread)
+    ours, theirs = ImportedCode(before, tokens), ImportedCode(after, tokens)
+    unproved, claims = import_differences(ours, theirs)
+    sides = _Side(before, tokens), _Side(after, tokens)
+    found = list(_symbol_changes(*sides))
+    newly = sides[1].imports - sides[0].imports
+    if newly:
+        found.append(SymbolChange(BODY, "imports", 1, (frozenset(newly),)))
+    if old is None or new is None:
+        return FileDifference(_ordered(found), "", (SymbolChange(BODY, IMPORT_TIME, 1, ()),))
+    at_import = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in unproved]
+    return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims))
+
+
+def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
+    return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.line, one.symbol, one.kind)))
+
+
+def symbols_of(content: bytes) -> tuple[str, ...]:
+    """The symbols of a file in the order of its lines, empty for one that is no Python."""
+    tree = parse(content)
+    if isinstance(tree, str):
+        return ()
+    lines = _Side(tree, {}).lines
+    return tuple(sorted((name for name in lines if name), key=lambda name: lines[name]))
+
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _same_texts(before: ast.Module, old: bytes, after: ast.Module, new: bytes) -> dict[int, Frozen]:
+    """Tokens for the definitions that read the same letter by letter in one encoding: most of a file, as a rule."""
+    tokens: dict[int, Frozen] = {}
+    pairs: list[tuple[list[ast.stmt], list[ast.stmt]]] = [(before.body, after.body)]
+    old_lines, new_lines = old.splitlines(), new.splitlines()
+    while pairs:
+        ours, theirs = pairs.pop()
+        mine, others = _texts(ours, old_lines), _texts(theirs, new_lines)
+        for key in mine.keys() & others.keys():
+            token = ("same text", key[0], len(tokens))
+            tokens[id(mine[key])] = tokens[id(others[key])] = token
+        classes = {node.name: node for node in others.values() if isinstance(node, ast.ClassDef)}
+        for node in mine.values():
+            other = classes.get(node.name)
+            if id(node) not in tokens and isinstance(node, ast.ClassDef) and other is not None:
+                pairs.append((node.body, other.body))
+    return tokens
+
+
+def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], _Definition]:
+    found: dict[tuple[str, bytes], _Definition] = {}
+    doubled: set[str] = set()
+    for node in body:
+        if isinstance(node, _Definition):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            key = (node.name, b"\n".join(lines[first - 1 : node.end_lineno]))
+            doubled.update({node.name} if any(name == node.name for name, _ in found) else ())
+            found[key] = node
+    return {key: node for key, node in found.items() if key[0] not in doubled}
+
+
+class _Side:
+    """The code of one version by symbol; definitions that have a token are the same on the other side and left out."""
+
+    def __init__(self, tree: ast.Module, tokens: Mapping[int, Frozen]) -> None:
+        self._tokens = tokens
+        self._nodes: dict[str, list[ast.AST]] = {}
+        self._keys: dict[str, list[Frozen]] = {}
+        self._statements: dict[str, list[Statement]] = {}
+        self.lines: dict[str, int] = {}
+        imports: set[str] = set()
+        self._body(tree.body, imports)
+        self.imports = frozenset(imports)
+
+    @property
+    def symbols(self) -> set[str]:
+        """The symbols that this version has."""
+        return set(self.lines)
+
+    def key(self, symbol: str) -> tuple[Frozen, ...]:
+        """The symbol's whole code, equal for equal code."""
+        return tuple(self._keys[symbol])
+
+    def statements(self, symbol: str) -> list[Statement]:
+        """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
+        if symbol not in self._statements:
+            self._statements[symbol] = [one for node in self._nodes[symbol] for one in _statements(node)]
+        return self._statements[symbol]
+
+    def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
+        self.lines.setdefault(symbol, line)
+        self._nodes.setdefault(symbol, []).extend(nodes)
+        frozen = (deferred(one) if isinstance(one, _Function) else freeze(one, self._tokens) for one in nodes)
+        self._keys.setdefault(symbol, []).extend(frozen)
+
+    def _body(self, body: list[ast.stmt], imports: set[str]) -> None:
+        for node in body:
+            if id(node) in self._tokens:
+                continue
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._add(node.name, node.lineno, node)
+                case ast.ClassDef():
+                    self._class(node)
+                case ast.Import() | ast.ImportFrom():
+                    imports.update(_imported(node))
+                case ast.If() | ast.Try():
+                    self._branches(node, imports)
+                case _:
+                    names = assigned_names(node)
+                    for name in names or (BODY,):
+                        self._add(name, node.lineno if names else 1, node)
+
+    def _branches(self, node: ast.If | ast.Try, imports: set[str]) -> None:
+        if isinstance(node, ast.Try):
+            for body in (node.body, *(handler.body for handler in node.handlers), node.orelse, node.finalbody):
+                self._body(body, imports)
+            return
+        if not all(isinstance(one, ast.Import | ast.ImportFrom) for one in node.body):
+            self._add(BODY, 1, node.test)
+        self._body(node.body, imports)
+        self._body(node.orelse, imports)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        own: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
+        for statement in node.body:
+            if not isinstance(statement, _Function):
+                own.append(statement)
+            elif id(statement) not in self._tokens:
+                self._add(f"{node.name}.{statement.name}", statement.lineno, statement)
+        self._add(node.name, node.lineno, *own)
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _statements(node: ast.AST) -> Iterable[Statement]:
+    if isinstance(node, _Function):
+        return function_statements(node)
+    return flat(node) if isinstance(node, ast.stmt) else [Statement(ast.dump(node), node)]
+
+
+def _symbol_changes(before: _Side, after: _Side) -> Iterator[SymbolChange]:
+    renamed = _renames(before, after)
+    for old_name, new_name in renamed.items():
+        if not new_name.rpartition(".")[2].startswith("_"):
+            yield SymbolChange(old_name, "renamed", after.lines[new_name], (frozenset({old_name, new_name}),))
+    moved = {*renamed, *renamed.values()}
+    for name in (before.symbols | after.symbols) - moved:
+        line = after.lines.get(name) or before.lines[name]
+        if name not in before.symbols or name not in after.symbols:
+            side, kind = (before, "removed") if name in before.symbols else (after, "added")
+            yield SymbolChange(name, kind, line, words_of(side.statements(name)))
+        elif not _same(before.key(name), after.key(name), renamed):
+            differing = _differing(before.statements(name), after.statements(name))
+            yield SymbolChange(name, "changed", line, words_of(differing))
+
+
+def _same(old: tuple[Frozen, ...], new: tuple[Frozen, ...], renamed: Mapping[str, str]) -> bool:
+    if old == new or not renamed:
+        return old == new
+    return _mentioning(str(old), renamed) == str(new)
+
+
+def _mentioning(text: str, renamed: Mapping[str, str]) -> str:
+    for old, new in renamed.items():
+        text = text.replace(f"'{old.rpartition('.')[2]}'", f"'{new.rpartition('.')[2]}'")
+    return text
+
+
+def _renames(before: _Side, after: _Side) -> dict[str, str]:
+    """Symbols that are gone and whose whole code is now under one other, new name."""
+    gone = {name: before.key(name) for name in before.symbols - after.symbols}
+    came: dict[tuple[Frozen, ...], list[str]] = {}
+    for name in after.symbols - before.symbols:
+        came.setdefault(after.key(name), []).append(name)
+    pairs = {name: came[key] for name, key in gone.items() if key and len(came.get(key, ())) == 1}
+    wanted = Counter(names[0] for names in pairs.values())
+    return {name: names[0] for name, names in sorted(pairs.items()) if wanted[names[0]] == 1}
+
+
+def _differing(old: list[Statement], new: list[Statement]) -> list[Statement]:
+    """The statements that only one side has; else those in another block; else those in another place."""
+    only = _only_in_one(old, new, lambda one: one.text) or _only_in_one(old, new, lambda one: (one.text, one.path))
+    return only or [one for one, other in zip(old, new, strict=False) if one.text != other.text]
+
+
+def _only_in_one(old: list[Statement], new: list[Statement], key: Callable[[Statement], Hashable]) -> list[Statement]:
+    had, has = Counter(map(key, old)), Counter(map(key, new))
+    gone, came = had - has, has - had
+    return [one for one in old if key(one) in gone] + [one for one in new if key(one) in came]
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    for alias in node.names:
+        if isinstance(node, ast.Import):
+            yield alias.name
+        elif not node.level:
+            yield f"{node.module}.{alias.name}"

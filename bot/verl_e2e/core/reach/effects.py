@@ -1,0 +1,236 @@
+"""What a change does to what the other program runs: changed symbols that are reached, each with its chain."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
+from verl_e2e.core.reach.importing import ClaimKind
+from verl_e2e.core.reach.program import Node, Program, module_name
+from verl_e2e.core.reach.proofs import Proofs
+from verl_e2e.core.reach.summary import BODY
+from verl_e2e.core.reach.walk import Entry, Reach, Step
+
+
+class Idle(StrEnum):
+    """Why a changed path has no effect on the other program."""
+
+    NO_EFFECT = "no effect"
+    UNREACHED = "not reached"
+    IMPORT_ONLY = "imported without effect"
+
+
+NO_EFFECT, UNREACHED, IMPORT_ONLY = Idle.NO_EFFECT, Idle.UNREACHED, Idle.IMPORT_ONLY
+NO_EFFECT_BECAUSE = "only comments, docstrings, layout, texts of messages or annotations that nothing evaluates differ"
+IMPORT_ONLY_BECAUSE = "verl imports it, which has the same effect as before, and reaches none of the changed symbols"
+_SHOWN_SYMBOLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A symbol that differs and that the other program can run.
+
+    `kind` and `statements` are those of `SymbolChange`. `via` is the chain, from a line of the other program to the
+    symbol, `through` the names of the symbols on it and of near callers; `sure` is False when an edge of it is a guess.
+    """
+
+    path: str
+    symbol: str
+    kind: str
+    line: int
+    statements: tuple[frozenset[str], ...]
+    via: tuple[str, ...]
+    sure: bool
+    through: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What was found inside a path."""
+
+    # The symbols that differ and that the other program can run.
+    effects: tuple[Effect, ...]
+    # Why there is no effect, None when there is one.
+    because: Idle | None = None
+    # The same for people.
+    detail: str = ""
+    # What differs of the code that runs when the path is imported; such an effect counts in every folder.
+    at_import: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """How much a plan rests on."""
+
+    # Changed source files whose syntax trees were compared.
+    compared: int
+    # Modules that the other program's imports execute at the head, all of them read but the unknown ones.
+    imported: int
+    # Changed paths, and imported modules, of which nothing is known.
+    unknown: int
+
+    @property
+    def sentence(self) -> str:
+        """The same for people."""
+        unknown = f"{self.unknown} of them unknown" if self.unknown else "none of them unknown"
+        files = "1 changed source file" if self.compared == 1 else f"{self.compared} changed source files"
+        return f"Looked at: {files} compared, {self.imported} modules that verl's imports execute read, {unknown}."
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What is known of the inside of the changed paths. A path that is nowhere here is judged by its name."""
+
+    # The paths that were judged.
+    paths: Mapping[str, Inside] = field(default_factory=dict)
+    # Those that could not be, with the reason: they are judged by their names.
+    unread: Mapping[str, str] = field(default_factory=dict)
+    # Sentences on how it was found.
+    remarks: tuple[str, ...] = ()
+    # Those of which nothing is known and that the other program may import: no name excuses them.
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    # How much was looked at.
+    looked_at: LookedAt | None = None
+    # Those of the remarks that say what could not be read.
+    incomplete: tuple[str, ...] = ()
+
+    def inside(self, path: str) -> Inside | None:
+        """What was found inside a path, None when it was not judged."""
+        return self.paths.get(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One file on one side of the change; `content` is None when the side has no such file."""
+
+    path: str
+    content: bytes | None
+
+
+class Sides:
+    """Base and head: the programs and what is reached in each."""
+
+    def __init__(self, base: Program, head: Program, base_reach: Reach, head_reach: Reach) -> None:
+        self.base = base
+        self.head = head
+        self.base_reach = base_reach
+        self.head_reach = head_reach
+        self.proofs = Proofs(base, head, base_reach)
+
+    @cached_property
+    def _import_runs(self) -> tuple[Reach, Reach]:
+        """What the imports alone execute, calling nothing."""
+        pairs = ((self.base, self.base_reach), (self.head, self.head_reach))
+        base, head = (
+            Reach(program, [Entry(module, None, "", 0) for module in reach.imported]) for program, reach in pairs
+        )
+        return base, head
+
+    def imports(self, modules: Iterable[str | None]) -> bool:
+        """Whether one of the modules is imported at base or head."""
+        return any(name in reach.imported for name in modules for reach in (self.base_reach, self.head_reach) if name)
+
+    def runs_at_import(self, node: Node) -> bool:
+        """Whether the imports alone execute a symbol, at base or head."""
+        return any(node in reach.steps for reach in self._import_runs)
+
+
+def effects_of(
+    pairs: Iterable[tuple[Version, Version]],
+    both: Sides,
+    roots: tuple[str, ...],
+    aside: Callable[[str], bool] = lambda _: False,
+) -> Effects:
+    """Judge pairs of versions, old and new; the names of a renamed file may differ, and both are answered for.
+
+    `aside` are paths of which only what runs at import counts.
+    """
+    paths: dict[str, Inside] = {}
+    unread: dict[str, str] = {}
+    for old, new in pairs:
+        difference = compare(old.content, new.content)
+        if difference.problem:
+            unread.update(dict.fromkeys((old.path, new.path), difference.problem))
+            continue
+        inside = _inside(old, new, difference, both, roots)
+        if inside.effects and aside(new.path) and aside(old.path):
+            inside = _import_alone(inside, both, roots)
+        paths[new.path] = inside
+        paths.setdefault(old.path, inside)
+    return Effects(paths, unread)
+
+
+def _import_alone(inside: Inside, both: Sides, roots: tuple[str, ...]) -> Inside:
+    """The effects with those that the imports alone execute counted as such."""
+    ran = [
+        replace(one, kind=IMPORT_TIME)
+        for one in inside.effects
+        if one.symbol and both.runs_at_import(Node(module_name(one.path, roots) or "", one.symbol))
+    ]
+    return replace(inside, at_import=(*inside.at_import, *ran))
+
+
+def _inside(old: Version, new: Version, difference: FileDifference, both: Sides, roots: tuple[str, ...]) -> Inside:
+    modules = (module_name(old.path, roots), module_name(new.path, roots))
+    if old.path != new.path and old.content is not None and new.content is not None:
+        moved = SymbolChange(BODY, "renamed", 1, (frozenset(filter(None, modules)),))
+        came = SymbolChange(BODY, IMPORT_TIME, 1, ())
+        difference = replace(difference, changes=(moved, *difference.changes), import_time=(came,))
+    elif not difference.changes and not difference.import_time and not difference.claims:
+        return Inside((), NO_EFFECT, NO_EFFECT_BECAUSE)
+    path = new.path if new.content is not None else old.path
+    found = [effect for change in difference.changes if (effect := _effect(path, modules, change, both)) is not None]
+    at_import = tuple(_at_import(path, modules, difference, both))
+    if found or at_import:
+        return Inside(tuple(found), at_import=at_import)
+    if not difference.changes and all(one.kind is ClaimKind.UNREAD for one in difference.claims):
+        return Inside((), NO_EFFECT, NO_EFFECT_BECAUSE)
+    if both.imports(modules):
+        return Inside((), IMPORT_ONLY, f"{IMPORT_ONLY_BECAUSE} ({_shown(difference)})")
+    return Inside((), UNREACHED, f"verl reaches none of the changed symbols ({_shown(difference)})")
+
+
+def _shown(difference: FileDifference) -> str:
+    names = [change.symbol or "module level" for change in difference.changes]
+    return ", ".join(names[:_SHOWN_SYMBOLS]) + (", ..." if len(names) > _SHOWN_SYMBOLS else "")
+
+
+def _at_import(
+    path: str, modules: tuple[str | None, str | None], difference: FileDifference, both: Sides
+) -> Iterable[Effect]:
+    """What differs of the code that runs when the file is imported, with no proof that it has no effect."""
+    if not both.imports(modules):
+        return
+    module = modules[1] or modules[0] or ""
+    failed = [one for one in difference.claims if not both.proofs.holds(one, module)]
+    unproved = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in failed]
+    for change in dict.fromkeys((*difference.import_time, *unproved)):
+        body = _effect(path, modules, replace(change, symbol=BODY), both)
+        if body is not None:
+            yield replace(body, symbol=change.symbol)
+
+
+def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides) -> Effect | None:
+    chain: tuple[Step, ...] = ()
+    node = Node("", change.symbol)
+    for module, reach in ((modules[1], both.head_reach), (modules[0], both.base_reach)):
+        if module is not None:
+            node = Node(module, change.symbol)
+            chain = reach.chain(node)
+        if chain:
+            break
+    if not chain:
+        return None
+    sure = all(step.sure for step in chain)
+    via = (*(_step_text(step) for step in chain), str(node))
+    above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
+    through = tuple(dict.fromkeys(one.symbol for one in above if one.symbol))
+    return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
+
+
+def _step_text(step: Step) -> str:
+    doubt = "" if step.sure else " (uncertain)"
+    if isinstance(step.source, Entry):
+        return f"{step.source}{doubt}"
+    return f"{step.source} {step.how}{doubt}"

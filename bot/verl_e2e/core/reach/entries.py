@@ -1,0 +1,157 @@
+"""Where another program enters: what it imports of a package, and what it uses on the objects it got from there."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from verl_e2e.core.reach.reader import summarize
+from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.reach.walk import Entry
+
+_CALLS_FOLLOWED = 2
+_ASKING = frozenset({"getattr", "hasattr", "setattr"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call of an imported name, or of a method on an object that came from the package (`method` True).
+
+    `open_ended` says that the call passes `*` or `**` arguments, which may be anything.
+    """
+
+    name: str
+    method: bool
+    positional: int
+    keywords: tuple[str, ...]
+    open_ended: bool
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """All that another program uses of a package; `source` tells people which program, and from where it was read."""
+
+    entries: tuple[Entry, ...]
+    calls: tuple[CallSite, ...]
+    source: str
+
+
+def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
+    """Every import of the package, also inside functions, and every attribute used on objects that come from it.
+
+    An object comes from the package when it was assigned from a call of an imported name, or from a call of such an
+    object's method. Names are followed across files, for an object is handed on under one name; no further than
+    those two calls, for what a model or a tensor is asked for says nothing about the package.
+    """
+    imports = [entry for path, text in sorted(sources.items()) for entry in _imports(path, text, package)]
+    names = {entry.attribute for entry in imports if entry.attribute}
+    files = _Files(sources)
+    holders = set(names)
+    for _ in range(_CALLS_FOLLOWED):
+        holders |= {target for file in files.naming(holders) for target, called in file.assigned if called & holders}
+    used: dict[str, Entry] = {}
+    calls: set[CallSite] = set()
+    for file in files.naming(holders):
+        calls.update(site for site in file.calls if site.name in names and not site.method)
+        calls.update(site for owner, site in file.methods if owner in holders)
+        for owner, attribute, line in file.attributes:
+            if owner in holders:
+                used.setdefault(attribute, Entry("", attribute, file.path, line))
+    attributes = sorted(used.values(), key=lambda one: (one.file, one.line, one.attribute or ""))
+    ordered = sorted(calls, key=lambda one: (one.file, one.line, one.name))
+    return Uses((*imports, *attributes), tuple(ordered), source)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What one file assigns from calls, which attributes it uses on what, and what it calls."""
+
+    path: str
+    assigned: tuple[tuple[str, frozenset[str]], ...]
+    attributes: tuple[tuple[str, str, int], ...]
+    calls: tuple[CallSite, ...]
+    methods: tuple[tuple[str, CallSite], ...]
+
+
+class _Files:
+    """The files that mention a name, read once each."""
+
+    def __init__(self, sources: Mapping[str, bytes]) -> None:
+        self._sources = sources
+        self._files: dict[str, _File | None] = {}
+
+    def naming(self, names: set[str]) -> Iterator[_File]:
+        pattern = re.compile(rb"\b(?:" + b"|".join(sorted(name.encode() for name in names)) + rb")\b")
+        for path in sorted(self._sources):
+            if names and pattern.search(self._sources[path]):
+                if path not in self._files:
+                    self._files[path] = _read(path, self._sources[path])
+                found = self._files[path]
+                if found is not None:
+                    yield found
+
+
+def _read(path: str, source: bytes) -> _File | None:
+    tree = parse(source)
+    if isinstance(tree, str):
+        return None
+    assigned: list[tuple[str, frozenset[str]]] = []
+    attributes: list[tuple[str, str, int]] = []
+    calls: list[CallSite] = []
+    methods: list[tuple[str, CallSite]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            attributes.append((_last(node.value), node.attr, node.lineno))
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            called = _called(node.value.func)
+            assigned.extend((_last(one), called) for one in node.targets if _last(one))
+        elif isinstance(node, ast.Call):
+            attributes.extend(_asked(node))
+            if isinstance(node.func, ast.Attribute):
+                methods.append((_last(node.func.value), _site(path, node, node.func.attr, method=True)))
+            elif isinstance(node.func, ast.Name):
+                calls.append(_site(path, node, node.func.id, method=False))
+    return _File(path, tuple(assigned), tuple(attributes), tuple(calls), tuple(methods))
+
+
+def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
+    top, _, _ = package.partition(".")
+    if package.encode() not in source and f"from {top} import".encode() not in source:
+        return
+    for one in summarize(source).imports:
+        module = one.module if one.attribute is None else f"{one.module}.{one.attribute}"
+        if one.dots or one.typing or not f"{module}.".startswith(f"{package}."):
+            continue
+        if f"{one.module}.".startswith(f"{package}."):
+            yield Entry(one.module, one.attribute, path, one.line, one.guarded)
+        else:
+            yield Entry(module, None, path, one.line, one.guarded)
+
+
+def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
+    match node:
+        case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]) if asked in _ASKING:
+            yield _last(owner), name, node.lineno
+        case _:
+            pass
+
+
+def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
+    open_ended = any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords)
+    keywords = tuple(sorted(one.arg for one in node.keywords if one.arg))
+    return CallSite(name, method, len(node.args), keywords, open_ended, path, node.lineno)
+
+
+def _called(node: ast.expr) -> frozenset[str]:
+    """The function called and, for a method, the object that it is called on."""
+    return frozenset({_last(node), _last(node.value)} if isinstance(node, ast.Attribute) else {_last(node)})
+
+
+def _last(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""

@@ -1,0 +1,410 @@
+"""The normal form of a syntax tree: a whitelist of what may differ between two versions without effect on a run.
+
+Positions are no part of a tree's content, so comments and layout are free. All else counts unless a function here takes
+it away, and each of them relies only on what holds in both versions (`Common`):
+
+    strip_string_prefix           the `u` of `u"text"`
+    strip_docstring               a docstring, where neither the file nor a decorator reads one
+    strip_idle_statements         `pass`, and a constant that stands alone
+    blank_message                 the text of a log call, of a raised error or of an assertion
+    strip_constant_log_calls      inside a function: one constant text to the module's own logger
+    strip_local_annotation        the annotation of a function's local variable, which is never evaluated
+    strip_deferred_annotations    those of parameters and results under `from __future__ import annotations`
+    strip_type_checking           `if TYPE_CHECKING:` around nothing but imports, at module level
+
+What a message is made of besides text must be names, constants, plain attributes or f-strings of these, and must be
+equal in both versions: an attribute may be a property, so reading it is never added or taken away unseen.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from verl_e2e.core.reach.syntax import PLAIN_DECORATORS, dotted
+
+_LOG_OWNERS = frozenset({"logger", "logging", "log", "warnings", "_logger", "LOG"})
+_LOG_METHODS = frozenset(
+    {"debug", "info", "warning", "warn", "error", "exception", "critical", "log", "warning_once", "info_once"}
+)
+_LOG_FUNCTIONS = frozenset({"print_rank_0", "print_rank_last", "warn_rank_0", "log_single_rank", "warn_once"})
+# Of these the arguments are a message and nothing else; of an OSError or a SystemExit they are not.
+_MESSAGE_ERRORS = frozenset(
+    {"ValueError", "TypeError", "RuntimeError", "NotImplementedError", "AssertionError", "ImportError"}
+    | {"AttributeError", "KeyError", "IndexError", "Exception"}
+)
+_BUILTINS = _MESSAGE_ERRORS | {"print"}
+READS_DOCSTRINGS = frozenset({"__doc__", "getdoc", "getcomments", "getsource"})
+_READS_ANNOTATIONS = frozenset({"__annotations__", "get_type_hints", "get_annotations", "signature", "getfullargspec"})
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What holds in both versions of a file."""
+
+    # `from __future__ import annotations` is in force and nothing in the file reads annotations.
+    deferred_annotations: bool
+    # Nothing in the file reads docstrings or sources.
+    docstrings_unread: bool
+    # The expressions that are typing's TYPE_CHECKING, as dotted names.
+    type_checking: frozenset[str]
+    # Builtin names of messages that the file does not bind again.
+    builtins: frozenset[str]
+    # Names bound once, by a `logging.getLogger` statement of the module.
+    loggers: frozenset[str]
+
+    @classmethod
+    def of(cls, *trees: ast.Module) -> "Common":
+        """What holds in every one of the trees."""
+        facts = [_Facts(tree) for tree in trees]
+        return cls(
+            all(one.deferred_annotations for one in facts),
+            all(not one.mentioned & READS_DOCSTRINGS for one in facts),
+            frozenset.intersection(*(one.type_checking for one in facts)),
+            frozenset.intersection(*(_BUILTINS - frozenset(one.bound) for one in facts)),
+            frozenset.intersection(*(one.loggers for one in facts)),
+        )
+
+
+class _Facts:
+    """What one version binds, and what it mentions."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.bound: Counter[str] = Counter()
+        self.mentioned: set[str] = set()
+        for node in ast.walk(tree):
+            self.bound.update(bound_names(node))
+            if isinstance(node, ast.Name):
+                self.mentioned.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                self.mentioned.add(node.attr)
+                if not isinstance(node.ctx, ast.Load):
+                    self.bound[node.attr] += 1
+            elif isinstance(node, ast.alias):
+                self.mentioned.add(node.name.rpartition(".")[2])
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+                self.mentioned.add(node.value)
+        future = any(
+            isinstance(node, ast.ImportFrom)
+            and node.module == "__future__"
+            and any(alias.name == "annotations" for alias in node.names)
+            for node in tree.body
+        )
+        self.deferred_annotations = future and not self.mentioned & _READS_ANNOTATIONS
+        once = frozenset(name for name, count in self.bound.items() if count == 1 and not self.bound["*"])
+        self.type_checking = frozenset(_type_checking_names(tree, once, stored="TYPE_CHECKING" in self.bound))
+        self.loggers = frozenset(_loggers(tree, once))
+
+
+def bound_names(node: ast.AST) -> Iterator[str]:
+    """The names that one node binds itself, in whatever scope."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias():
+            yield node.asname or node.name.partition(".")[0]
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            yield from names
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.MatchMapping(rest=str(name)):
+            yield name
+        case _:
+            if type(node).__name__ in {"TypeVar", "ParamSpec", "TypeVarTuple"}:
+                yield getattr(node, "name", "")
+
+
+def _type_checking_names(tree: ast.Module, once: frozenset[str], *, stored: bool) -> Iterator[str]:
+    for node in tree.body:
+        match node:
+            case ast.ImportFrom(module="typing", level=0):
+                if any(alias.name == "TYPE_CHECKING" and alias.asname is None for alias in node.names):
+                    yield from {"TYPE_CHECKING"} & once
+            case ast.Import():
+                if any(alias.name == "typing" and alias.asname is None for alias in node.names):
+                    yield from {"typing.TYPE_CHECKING"} if "typing" in once and not stored else ()
+            case _:
+                pass
+
+
+def _loggers(tree: ast.Module, once: frozenset[str]) -> Iterator[str]:
+    if not any(
+        isinstance(node, ast.Import) and any(alias.name == "logging" and not alias.asname for alias in node.names)
+        for node in tree.body
+    ):
+        return
+    for node in tree.body:
+        name = logger_of(node)
+        if name in once and "logging" in once:
+            yield name
+
+
+def logger_of(node: ast.stmt) -> str:
+    """The name that a statement `name = logging.getLogger(...)` binds, empty for any other."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
+            return name if isinstance(function, ast.Attribute) and dotted(function) == "logging.getLogger" else ""
+        case _:
+            return ""
+
+
+def normalize(tree: ast.Module, common: Common, settled: frozenset[int] = frozenset()) -> frozenset[str]:
+    """Bring a tree into its normal form, in place; nodes whose `id` is in `settled` are left as they are.
+
+    Returns the decorators, as dotted names, of which it was taken for granted that they read no docstring.
+    """
+    normal = _Normal(common, settled)
+    normal.module(tree)
+    return frozenset(normal.trusted)
+
+
+class _Normal(ast.NodeTransformer):
+    def __init__(self, common: Common, settled: frozenset[int]) -> None:
+        self._common = common
+        self._settled = settled
+        self._in_function = False
+        self._loggers: frozenset[str] = frozenset()
+        self.trusted: set[str] = set()
+
+    def module(self, tree: ast.Module) -> None:
+        """The whole tree; a logger may be relied on only below the statement that makes it."""
+        tree.body = strip_type_checking(self._body(tree.body, []), self._common)
+        for node in tree.body:
+            self.visit(node)
+            self._loggers |= {logger_of(node)} & self._common.loggers
+
+    def _body(self, body: list[ast.stmt], decorators: list[ast.expr]) -> list[ast.stmt]:
+        if not body or not _docstring(body[0]):
+            return strip_idle_statements(body)
+        names = {dotted(one) for one in decorators}
+        if not self._common.docstrings_unread or "" in names:
+            return [body[0], *strip_idle_statements(body[1:])]
+        self.trusted |= {name for name in names if name.rpartition(".")[2] not in PLAIN_DECORATORS}
+        return strip_idle_statements(strip_docstring(body))
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if id(node) in self._settled:
+            return node
+        result: ast.AST = super().visit(node)
+        return result
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and not isinstance(node, _Function | ast.ClassDef | ast.Module):
+                body = strip_idle_statements(body)
+                setattr(node, name, strip_constant_log_calls(body, self._loggers) if self._in_function else body)
+        return super().generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = self._body(node.body, node.decorator_list)
+        outer, self._in_function = self._in_function, False
+        super().generic_visit(node)
+        self._in_function = outer
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._function(node)
+
+    def _function(self, node: _Function) -> ast.AST:
+        node.body = strip_constant_log_calls(self._body(node.body, node.decorator_list), self._loggers)
+        if self._common.deferred_annotations and _plainly_decorated(node):
+            strip_deferred_annotations(node)
+        outer = self._in_function
+        for part in (*node.decorator_list, node.args, *([node.returns] if node.returns else [])):
+            self.visit(part)
+        self._in_function = True
+        node.body = [self._statement(one) for one in node.body]
+        self._in_function = outer
+        return node
+
+    def _statement(self, node: ast.stmt) -> ast.stmt:
+        found = self.visit(node)
+        assert isinstance(found, ast.stmt)
+        return found
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        found = strip_local_annotation(node) if self._in_function else node
+        return super().generic_visit(found)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        strip_string_prefix(node)
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        blank_message(node, self._common)
+        return super().generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        blank_message(node, self._common)
+        return super().generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        blank_message(node, self._common)
+        return super().generic_visit(node)
+
+
+def strip_string_prefix(node: ast.Constant) -> None:
+    """`u"text"` is `"text"`."""
+    node.kind = None
+
+
+def strip_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A body without its docstring."""
+    return body[1:] if body and _docstring(body[0]) else body
+
+
+def strip_idle_statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A body without `pass` and without constants that stand alone: neither does anything."""
+    return [
+        one
+        for one in body
+        if not isinstance(one, ast.Pass) and not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+    ]
+
+
+def strip_constant_log_calls(body: list[ast.stmt], loggers: frozenset[str]) -> list[ast.stmt]:
+    """A function's body without calls such as `logger.info("text")` on a logger of the module: they only write."""
+    return [one for one in body if not _constant_log_call(one, loggers)]
+
+
+def strip_local_annotation(node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
+    """In a function an annotation is never evaluated; without a value the statement still makes the name local."""
+    if node.value is not None:
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+    node.annotation = ast.Constant(None)
+    return node
+
+
+def strip_deferred_annotations(node: _Function) -> None:
+    """A parameter's and the result's annotation are never evaluated under the future import."""
+    node.returns = None
+    arguments = node.args
+    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
+        if one is not None:
+            one.annotation = None
+
+
+def strip_type_checking(body: list[ast.stmt], common: Common) -> list[ast.stmt]:
+    """A module's body without `if TYPE_CHECKING:` blocks that hold imports alone."""
+    return [one for one in body if not is_typing_block(one, common)]
+
+
+def is_typing_block(node: ast.stmt, common: Common) -> bool:
+    """Whether a statement is the bare positive test of typing's own TYPE_CHECKING, with nothing but imports inside."""
+    if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Name | ast.Attribute):
+        return False
+    return dotted(node.test) in common.type_checking and all(
+        isinstance(one, ast.Import | ast.ImportFrom) for one in node.body
+    )
+
+
+def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> None:
+    """Take the text out of a message; what is not text in it stays, and one that is more than a message stays whole."""
+    match node:
+        case ast.Assert(msg=ast.expr() as message):
+            node.msg = _without_text(message) if _inert(message) else message
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name), keywords=[]) as call):
+            if name in common.builtins & _MESSAGE_ERRORS and all(map(_inert, call.args)):
+                call.args = [_without_text(one) for one in call.args]
+        case ast.Expr(value=ast.Call() as call) if _is_log(call, common):
+            if all(map(_inert, (*call.args, *(one.value for one in call.keywords)))):
+                level = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else 0
+                call.args = [*call.args[:level], *(_without_text(one) for one in call.args[level:])]
+        case _:
+            pass
+
+
+def _is_log(call: ast.Call, common: Common) -> bool:
+    match call.func:
+        case ast.Name(id=name):
+            return name in _LOG_FUNCTIONS or (name == "print" and name in common.builtins)
+        case ast.Attribute(value=owner, attr=method):
+            return isinstance(owner, ast.Name | ast.Attribute) and (
+                dotted(owner).rpartition(".")[2] in _LOG_OWNERS and method in _LOG_METHODS
+            )
+        case _:
+            return False
+
+
+def _inert(node: ast.expr | None) -> bool:
+    """Whether an expression is a constant, a name, a plain attribute, or an f-string of these."""
+    match node:
+        case ast.Constant() | ast.Name():
+            return True
+        case ast.Attribute(value=owner):
+            return _inert(owner) and not isinstance(owner, ast.Constant)
+        case ast.JoinedStr(values=values):
+            return all(_inert(one) for one in values)
+        case ast.FormattedValue(value=value, format_spec=spec):
+            return _inert(value) and (spec is None or _constant_text(spec))
+        case _:
+            return False
+
+
+def _constant_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) and all(isinstance(one, ast.Constant) for one in node.values)
+
+
+def _without_text(node: ast.expr) -> ast.expr:
+    """Text as the empty text, an f-string as what is formatted in it, anything else as it is."""
+    match node:
+        case ast.Constant(value=str()):
+            return ast.Constant("")
+        case ast.JoinedStr(values=values):
+            kept = [one for one in values if not isinstance(one, ast.Constant)]
+            return ast.JoinedStr(kept) if kept else ast.Constant("")
+        case _:
+            return node
+
+
+def _constant_log_call(node: ast.stmt, loggers: frozenset[str]) -> bool:
+    match node:
+        case ast.Expr(
+            value=ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr=method),
+                args=[ast.Constant(value=str())],
+                keywords=[],
+            )
+        ):
+            return owner in loggers and method in _LOG_METHODS - {"log", "warning_once", "info_once"}
+        case _:
+            return False
+
+
+def _docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _plainly_decorated(node: _Function | ast.ClassDef) -> bool:
+    """Whether no decorator can be one that reads what it decorates."""
+    return all(dotted(one).rpartition(".")[2] in PLAIN_DECORATORS for one in node.decorator_list)
+
+
+Frozen = tuple[object, ...] | str | int | None
+
+
+def freeze(node: object, tokens: Mapping[int, Frozen] = MappingProxyType({})) -> Frozen:
+    """A tree as nested tuples, equal for trees that are equal but for positions.
+
+    `tokens` stand for the whole of the nodes whose `id` they are kept by.
+    """
+    if isinstance(node, ast.Constant):
+        value = node.value
+        shown = hex(value) if isinstance(value, int) else repr(value)
+        return ("Constant", type(value).__name__, shown, node.kind)
+    if isinstance(node, ast.AST):
+        if id(node) in tokens:
+            return tokens[id(node)]
+        return (type(node).__name__, *[freeze(getattr(node, name, None), tokens) for name in node._fields])
+    if isinstance(node, list):
+        return ("list", *[freeze(one, tokens) for one in node])
+    assert node is None or isinstance(node, str | int)
+    return node

@@ -1,0 +1,171 @@
+"""A tree of modules in which names can be looked up: imports, re-exports, packages over several roots."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol
+
+_MOST_REEXPORTS = 12
+
+
+class Node(NamedTuple):
+    """A symbol of a module; the symbol `""` is the module's body, run when it is imported."""
+
+    module: str
+    symbol: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.symbol}" if self.symbol else self.module
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name means: a symbol of the program, or a module (then `node.symbol` is the body's)."""
+
+    node: Node
+    kind: str
+
+
+class ModuleView:
+    """One module with its names in a table."""
+
+    __slots__ = ("by_scope", "imports", "lazy", "name", "package", "stars", "symbols")
+
+    def __init__(self, name: str, summary: Summary, *, package: bool) -> None:
+        self.name = name
+        self.package = package
+        self.lazy = dict(summary.lazy)
+        self.symbols: dict[str, Symbol] = {}
+        for symbol in summary.symbols:
+            self.symbols[symbol.name] = symbol
+        self.imports: dict[str, Import] = {}
+        self.by_scope: dict[str, list[Import]] = {}
+        self.stars: list[Import] = []
+        for one in summary.imports:
+            if not one.typing:
+                self.by_scope.setdefault(one.scope, []).append(one)
+            if one.attribute == "*":
+                self.stars.append(one)
+            elif one.name:
+                self.imports.setdefault(one.name, one)
+
+    def target(self, one: Import) -> str:
+        """The absolute name of the module that an import names."""
+        return self.absolute(one.module, one.dots)
+
+    def absolute(self, module: str, dots: int) -> str:
+        """A module's name with as many dots in front, seen from this module."""
+        if not dots:
+            return module
+        parts = self.name.split(".")
+        kept = parts[: len(parts) - dots + (1 if self.package else 0)]
+        return ".".join([*kept, module] if module else kept)
+
+
+def module_name(path: str, roots: Iterable[str]) -> str | None:
+    """The dotted name of a source file below one of the import roots, None for any other file."""
+    for root in roots:
+        if path.startswith(root) and path.endswith(".py"):
+            parts = path[len(root) : -3].strip("/").split("/")
+            return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return None
+
+
+def _outer_packages(name: str) -> Iterable[str]:
+    parts = name.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+class Program:
+    """All modules of one tree, read when first asked for; `paths` gives each module's file."""
+
+    def __init__(self, paths: Mapping[str, str], load: Callable[[str], Summary]) -> None:
+        self.paths = paths
+        self._load = load
+        self._views: dict[str, ModuleView] = {}
+        self._names: dict[tuple[str, str], Found | None] = {}
+        self._packages = {outer for name in paths for outer in _outer_packages(name)}
+
+    def __contains__(self, module: str) -> bool:
+        return module in self.paths or module in self._packages
+
+    def view(self, module: str) -> ModuleView | None:
+        """A module's table; None for a namespace package, which has no file, and for a foreign module."""
+        found = self._views.get(module)
+        if found is None:
+            path = self.paths.get(module)
+            if path is None:
+                return None
+            found = ModuleView(module, self._load(path), package=path.endswith("__init__.py"))
+            self._views[module] = found
+        return found
+
+    def symbol(self, node: Node) -> Symbol | None:
+        """The symbol that a node stands for, None when the tree has no such symbol."""
+        view = self.view(node.module)
+        return None if view is None else view.symbols.get(node.symbol)
+
+    def lookup(self, module: str, name: str, depth: int = 0) -> Found | None:
+        """What a name means inside a module, through imports and re-exports; None when it is foreign or unknown."""
+        key = (module, name)
+        if key in self._names:
+            return self._names[key]
+        found = self._lookup(module, name, depth)
+        if depth == 0 or found is not None:
+            self._names[key] = found
+        return found
+
+    def _lookup(self, module: str, name: str, depth: int) -> Found | None:
+        view = self.view(module)
+        if depth > _MOST_REEXPORTS:
+            return None
+        if view is not None:
+            symbol = view.symbols.get(name)
+            if symbol is not None and name:
+                return Found(Node(module, name), symbol.kind)
+            one = view.imports.get(name)
+            if one is not None:
+                return self._imported(view, one, depth)
+            for star in view.stars:
+                found = self.lookup(view.target(star), name, depth + 1) if view.target(star) in self else None
+                if found is not None:
+                    return found
+            if name in view.lazy:
+                bare = view.lazy[name].lstrip(".")
+                source = view.absolute(bare, len(view.lazy[name]) - len(bare))
+                return self.lookup(source, name, depth + 1) if source in self and source != module else None
+        inner = f"{module}.{name}"
+        return Found(Node(inner, BODY), "module") if inner in self else None
+
+    def _imported(self, view: ModuleView, one: Import, depth: int) -> Found | None:
+        target = view.target(one)
+        if target not in self:
+            return None
+        if one.attribute is None:
+            return Found(Node(target, BODY), "module")
+        if target == view.name and one.attribute == one.name:
+            inner = f"{target}.{one.name}"
+            return Found(Node(inner, BODY), "module") if inner in self else None
+        return self.lookup(target, one.attribute, depth + 1)
+
+    def full_name(self, dotted: str) -> Found | None:
+        """What a full dotted name means, or the longest beginning of it that is a module."""
+        parts = dotted.split(".")
+        for end in range(len(parts), 1, -1):
+            module = ".".join(parts[:end])
+            if module in self:
+                found = self.lookup(module, parts[end]) if end < len(parts) else None
+                return found or Found(Node(module, BODY), "module")
+        return None
+
+    def dotted(self, module: str, parts: list[str]) -> tuple[Found | None, list[str]]:
+        """The longest beginning of a dotted name that the program knows, and what is left of it."""
+        found = self.lookup(module, parts[0])
+        rest = parts[1:]
+        while found is not None and found.kind == "module" and rest:
+            deeper = self.lookup(found.node.module, rest[0])
+            if deeper is None:
+                break
+            found, rest = deeper, rest[1:]
+        return found, rest

@@ -1,0 +1,341 @@
+"""Reading one source file into its summary: every reference, by the symbol that makes it."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from verl_e2e.core.reach.normal import Common
+from verl_e2e.core.reach.summary import BODY, Import, Summary, Symbol, parse
+from verl_e2e.core.reach.syntax import (
+    PLAIN_DECORATORS,
+    annotated,
+    assigned_names,
+    catches_import_errors,
+    dotted,
+    lazy_names,
+    local_names,
+    may_register,
+    serves,
+)
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
+
+
+def summarize(source: bytes) -> Summary:
+    """Read one file; a file that is no Python, or not text, gives an empty summary with its problem."""
+    tree = parse(source)
+    if isinstance(tree, str):
+        return Summary((), (), tree)
+    try:
+        typing_tests = Common.of(tree).type_checking if b"TYPE_CHECKING" in source else frozenset()
+        return _Reader(typing_tests).read(tree)
+    except (RecursionError, MemoryError) as error:
+        return Summary((), (), f"it nests too deeply to be read ({type(error).__name__})")
+
+
+class _Scope:
+    """References collected for one symbol, with what is known of its local names."""
+
+    __slots__ = ("name", "names", "refs", "types")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.refs: dict[str, None] = {}
+        self.names: set[str] = set()
+        self.types: dict[str, str] = {}
+
+
+class _Reader:
+    def __init__(self, typing_tests: frozenset[str]) -> None:
+        self._typing_tests = typing_tests
+        self.symbols: list[Symbol] = []
+        self.imports: list[Import] = []
+
+    def read(self, tree: ast.Module) -> Summary:
+        body = _Scope(BODY)
+        self._module_level(tree.body, body, guarded=False, typing=False)
+        self.symbols.append(Symbol(BODY, "module", 1, tuple(body.refs)))
+        lazy = tuple(lazy_names(tree)) if any(one.name == "__getattr__" for one in self.symbols) else ()
+        return Summary(_united(self.symbols), tuple(self.imports), lazy=lazy)
+
+    def _module_level(
+        self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool, conditional: bool = False
+    ) -> None:
+        for node in statements:
+            match node:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    self._function(node, "", body)
+                    self._at_import(_defaults(node), body)
+                case ast.ClassDef():
+                    self._class(node, body)
+                case ast.Import() | ast.ImportFrom():
+                    self._import(node, BODY, guarded=guarded, typing=typing, conditional=conditional)
+                case ast.If():
+                    self._expression(node.test, body)
+                    only_typing = typing or self._is_type_checking(node.test)
+                    self._module_level(node.body, body, guarded=guarded, typing=only_typing, conditional=True)
+                    self._module_level(node.orelse, body, guarded=guarded, typing=typing, conditional=True)
+                case ast.Try():
+                    inside = guarded or catches_import_errors(node)
+                    self._module_level(node.body, body, guarded=inside, typing=typing, conditional=conditional)
+                    rest = [one for handler in node.handlers for one in handler.body] + node.orelse
+                    self._module_level(rest, body, guarded=guarded, typing=typing, conditional=True)
+                    self._module_level(node.finalbody, body, guarded=guarded, typing=typing, conditional=conditional)
+                case ast.With() | ast.For() | ast.While():
+                    self._walk(node, body)
+                case _:
+                    self._variable(node, body)
+
+    def _is_type_checking(self, test: ast.expr) -> bool:
+        """Whether a test is the bare name of typing's own constant."""
+        return isinstance(test, ast.Name | ast.Attribute) and dotted(test) in self._typing_tests
+
+    def _at_import(self, nodes: Iterable[ast.AST], body: _Scope) -> None:
+        """What is called while the module is imported: calls in class bodies, defaults and computed variables."""
+        todo = list(nodes)
+        while todo:
+            node = todo.pop()
+            match node:
+                case ast.Lambda():
+                    pass
+                case ast.Call(func=ast.Name(id="field")):
+                    todo.extend(one.value for one in node.keywords)
+                case ast.Call():
+                    self._expression(node, body)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    todo.extend((*node.decorator_list, *_defaults(node)))
+                case ast.Import() | ast.ImportFrom():
+                    self._import(node, BODY, guarded=False, typing=False, conditional=True)
+                case ast.If(test=test) | ast.While(test=test):
+                    self._expression(test, body)
+                    todo.extend((*node.body, *node.orelse))
+                case _:
+                    todo.extend(ast.iter_child_nodes(node))
+
+    def _variable(self, node: ast.stmt, body: _Scope) -> None:
+        names = assigned_names(node)
+        if not names:
+            self._walk(node, body)
+            return
+        own = _Scope(names[0])
+        self._walk(node, own, locals_count=False)
+        if not isinstance(getattr(node, "value", None), ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
+            # A type alias runs nothing, and nothing is made by it.
+            body.refs.update(own.refs)
+        else:
+            self._at_import([node], body)
+        self.symbols.extend(Symbol(name, "variable", node.lineno, tuple(own.refs)) for name in names)
+
+    def _class(self, node: ast.ClassDef, body: _Scope) -> None:
+        own = _Scope(node.name)
+        for decorator in node.decorator_list:
+            self._expression(decorator, body)
+        bases = tuple(filter(None, (dotted(base) for base in node.bases)))
+        bases += tuple(f"{one.arg}={dotted(one.value)}" for one in node.keywords)
+        for base in node.bases:
+            self._expression(base, own)
+        for keyword in node.keywords:
+            self._expression(keyword.value, body)
+        self._at_import([*node.bases, *node.body], body)
+        for statement in node.body:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                self._function(statement, f"{node.name}.", own)
+            else:
+                self._walk(statement, own, locals_count=False)
+        decorated = any(dotted(one).rpartition(".")[2] not in PLAIN_DECORATORS for one in node.decorator_list)
+        self.symbols.append(Symbol(node.name, "class", node.lineno, tuple(own.refs), bases, decorated))
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, outer: _Scope) -> None:
+        if not prefix and serves(node):
+            self._implementation(node, outer)
+            return
+        for decorator in node.decorator_list:
+            self._expression(decorator, outer)
+        own = _Scope(prefix + node.name)
+        self._arguments(node.args, own)
+        for local in local_names(node):
+            own.names.add(local)
+        for statement in node.body:
+            self._walk(statement, own)
+        if not prefix and any(may_register(one) for one in node.decorator_list):
+            outer.refs.setdefault(node.name)
+        self.symbols.append(Symbol(own.name, "method" if prefix else "function", node.lineno, tuple(own.refs)))
+
+    def _implementation(self, node: ast.FunctionDef | ast.AsyncFunctionDef, outer: _Scope) -> None:
+        own = _Scope(f"{outer.name}:{node.name}")
+        own.types.update(outer.types)
+        self._arguments(node.args, own)
+        own.names |= local_names(node)
+        for statement in node.body:
+            self._walk(statement, own)
+        self.symbols.append(Symbol(own.name, "function", node.lineno, tuple(own.refs), serves=serves(node)))
+
+    def _arguments(self, arguments: ast.arguments, scope: _Scope) -> None:
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        every.extend(one for one in (arguments.vararg, arguments.kwarg) if one)
+        for argument in every:
+            scope.names.add(argument.arg)
+            kind = annotated(argument.annotation)
+            if kind:
+                scope.types[argument.arg] = kind
+        if "." in scope.name and every:
+            scope.types.pop(every[0].arg, None)
+            if every[0].arg in {"self", "cls"}:
+                scope.names.discard(every[0].arg)
+        for default in (*arguments.defaults, *arguments.kw_defaults):
+            if default is not None:
+                self._expression(default, scope)
+
+    def _walk(self, node: ast.AST, scope: _Scope, *, locals_count: bool = True) -> None:
+        match node:
+            case ast.expr():
+                self._expression(node, scope)
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope.name, guarded=False, typing=False)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._nested(node, scope)
+            case ast.Try() if catches_import_errors(node):
+                self._guarded(node, scope)
+            case ast.AnnAssign():
+                self._annotated_assignment(node, scope, locals_count=locals_count)
+            case _:
+                if locals_count:
+                    _note_type(node, scope)
+                for child in ast.iter_child_nodes(node):
+                    self._walk(child, scope, locals_count=locals_count)
+
+    def _nested(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: _Scope) -> None:
+        if serves(node):
+            self._implementation(node, scope)
+            return
+        for decorator in node.decorator_list:
+            self._expression(decorator, scope)
+        self._arguments(node.args, scope)
+        for statement in node.body:
+            self._walk(statement, scope)
+
+    def _guarded(self, node: ast.Try, scope: _Scope) -> None:
+        for statement in node.body:
+            if isinstance(statement, ast.Import | ast.ImportFrom):
+                self._import(statement, scope.name, guarded=True, typing=False)
+            else:
+                self._walk(statement, scope)
+        for rest in (*node.handlers, *node.orelse, *node.finalbody):
+            self._walk(rest, scope)
+
+    def _annotated_assignment(self, node: ast.AnnAssign, scope: _Scope, *, locals_count: bool) -> None:
+        kind = annotated(node.annotation)
+        if isinstance(node.target, ast.Name) and locals_count and kind:
+            scope.types[node.target.id] = kind
+        if node.value is not None:
+            self._expression(node.value, scope)
+        if not isinstance(node.target, ast.Name):
+            self._expression(node.target, scope)
+
+    def _expression(self, node: ast.expr, scope: _Scope) -> None:
+        match node:
+            case ast.Name():
+                if node.id not in scope.names and not isinstance(node.ctx, ast.Store):
+                    scope.refs.setdefault(node.id)
+            case ast.Constant(value=str(text)) if _DOTTED.fullmatch(text):
+                scope.refs.setdefault(f"!{text}")
+            case ast.Tuple(elts=[ast.Constant(value=str(module)), ast.Constant(value=str(name))]) if (
+                _DOTTED.fullmatch(module) and name.isidentifier()
+            ):
+                scope.refs.setdefault(f"!{module}.{name}")
+            case ast.Attribute():
+                self._attribute(node, scope)
+            case ast.Call(func=ast.Name(id=name), args=[subject, *_]) if name in _TYPE_CHECKS:
+                self._expression(subject, scope)
+            case ast.Call(func=ast.Name(id=name), args=[subject, ast.Constant(value=str(attribute)), *_]) if name in {
+                "getattr",
+                "hasattr",
+                "setattr",
+            }:
+                self._expression(subject, scope)
+                if attribute.isidentifier():
+                    scope.refs.setdefault(f"?.{attribute}")
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    self._walk(child, scope)
+
+    def _attribute(self, node: ast.Attribute, scope: _Scope) -> None:
+        parts: list[str] = []
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            parts.append(root.attr)
+            root = root.value
+        parts.reverse()
+        rest = ".".join(parts)
+        match root:
+            case ast.Name(id=name) if name in scope.types:
+                scope.refs.setdefault(f"{scope.types[name]}().{rest}")
+            case ast.Name(id=name) if name in scope.names:
+                scope.refs.setdefault(f"?.{rest}")
+            case ast.Name(id=name):
+                scope.refs.setdefault(f"{name if name != 'cls' else 'self'}.{rest}")
+            case ast.Call(func=ast.Name(id="super")):
+                scope.refs.setdefault(f"super().{rest}")
+            case ast.Call(func=function) if dotted(function).rpartition(".")[2][:1].isupper():
+                self._expression(root, scope)
+                scope.refs.setdefault(f"{dotted(function)}().{rest}")
+            case _:
+                self._expression(root, scope)
+                scope.refs.setdefault(f"?.{rest}")
+
+    def _import(
+        self, node: ast.Import | ast.ImportFrom, scope: str, *, guarded: bool, typing: bool, conditional: bool = True
+    ) -> None:
+        marks = (guarded, typing, conditional)
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                name = alias.asname or alias.name.partition(".")[0]
+                module = alias.name if alias.asname else name
+                self.imports.append(Import(name, module, 0, None, node.lineno, scope, *marks))
+                if module != alias.name:
+                    self.imports.append(Import("", alias.name, 0, None, node.lineno, scope, *marks))
+            else:
+                name = alias.asname or alias.name
+                found = Import(name, node.module or "", node.level, alias.name, node.lineno, scope, *marks)
+                self.imports.append(found)
+
+
+def _defaults(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
+    yield from node.args.defaults
+    yield from filter(None, node.args.kw_defaults)
+
+
+def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
+    """One symbol for each name: any of its definitions may be the one that counts.
+
+    A name is defined again by a fallback, by a property's setter, or by a decoration that is written as a call,
+    `Name = register(...)(Name)`; none of them hides what the definition before it does.
+    """
+    found: dict[str, Symbol] = {}
+    for one in symbols:
+        before = found.get(one.name)
+        found[one.name] = one if before is None else _both(before, one)
+    return tuple(found.values())
+
+
+def _both(before: Symbol, after: Symbol) -> Symbol:
+    main = before if after.kind == "variable" else after
+    return replace(
+        main,
+        refs=tuple(dict.fromkeys((*before.refs, *after.refs))),
+        bases=tuple(dict.fromkeys((*before.bases, *after.bases))),
+        decorated=before.decorated or after.decorated or (before.kind == "class" and before.name in after.refs),
+    )
+
+
+def _note_type(node: ast.AST, scope: _Scope) -> None:
+    """Remember the class of a local variable that is assigned a new instance."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
+            made = dotted(function)
+            if made.rpartition(".")[2][:1].isupper():
+                scope.types[name] = made
+        case _:
+            pass

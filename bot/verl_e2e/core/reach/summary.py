@@ -1,0 +1,91 @@
+"""What one source file refers to, symbol by symbol: all that the reach graph needs, small enough to keep by blob.
+
+A reference is a dotted text. Its first part says how it is looked up:
+
+    name.part       a name of the module: a symbol of its own or an import
+    self.part       the class that the method belongs to, its bases and its subclasses
+    super().part    the bases alone
+    Type().part     an instance of `Type`, known from an annotation or a constructor call
+    !module.part    a text that reads like a full name, as lazy imports write it
+    ?.part          an object whose type is not known: every live class that has `part` is meant
+"""
+
+import ast
+import tokenize
+from dataclasses import dataclass
+
+from verl_e2e.core.reach.source_limits import beyond_limits
+
+BODY = ""
+# Raise it whenever a summary of the same text would read differently: stored ones are then made anew.
+SUMMARY_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name: `module` (with `dots` in front when relative), `attribute` (None: the module itself).
+
+    `scope` is the symbol that executes the import, `guarded` whether an ImportError is caught, `typing` whether
+    only a type checker sees it, `conditional` whether it is in a block that its scope may skip.
+    """
+
+    name: str
+    module: str
+    dots: int
+    attribute: str | None
+    line: int
+    scope: str
+    guarded: bool = False
+    typing: bool = False
+    conditional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function, a class, a method (`Class.method`), a module variable, or the module's body (`""`).
+
+    `bases` and `decorated` are set for classes; `decorated` says that a decorator may register the class. `serves` is
+    set for a function that is registered as the implementation of another: it runs when that one is called.
+    """
+
+    name: str
+    kind: str
+    line: int
+    refs: tuple[str, ...]
+    bases: tuple[str, ...] = ()
+    decorated: bool = False
+    serves: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One file. `problem` tells why nothing could be read, empty when all was.
+
+    `lazy` pairs names with the modules that a table of the file says they come from: a module's `__getattr__`
+    serves them.
+    """
+
+    symbols: tuple[Symbol, ...]
+    imports: tuple[Import, ...]
+    problem: str = ""
+    lazy: tuple[tuple[str, str], ...] = ()
+
+
+def encoding_of(source: bytes | None) -> str:
+    """The encoding that a source declares, by a mark or by its first lines; empty for one that Python refuses."""
+    try:
+        return tokenize.detect_encoding(iter((source or b"").splitlines(keepends=True)[:2]).__next__)[0]
+    except SyntaxError:
+        return ""
+
+
+def parse(source: bytes) -> ast.Module | str:
+    """The syntax tree, or one clause that says why there is none."""
+    if problem := beyond_limits(source):
+        return problem
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno or 1} is no Python ({error.msg})"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"it is no Python ({type(error).__name__})"

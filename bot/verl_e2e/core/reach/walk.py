@@ -1,0 +1,347 @@
+"""Following references from entry points: what can run, how it was reached, and how sure that is."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.summary import BODY
+
+# Bases that never call back into a class: a subclass of these alone runs only what somebody calls by name.
+_PASSIVE_BASES = frozenset(
+    {"object", "ABC", "Generic", "Protocol", "Enum", "IntEnum", "StrEnum", "NamedTuple", "TypedDict", "dict", "list"}
+    | {"str", "int", "Exception", "ValueError", "RuntimeError", "tuple", "set"}
+)
+
+# How many steps back a symbol still counts as what another one does.
+_NEAR = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A place in the other program: an import, or an attribute that is used there (`module` empty).
+
+    `attribute` is None for the import of a whole module. `file` and `line` say where; `guarded` that the place
+    survives an ImportError.
+    """
+
+    module: str
+    attribute: str | None
+    file: str
+    line: int
+    guarded: bool = False
+
+    def __str__(self) -> str:
+        what = f"imports {self.attribute or self.module}" if self.module else f"uses .{self.attribute}"
+        return f"{self.file}:{self.line} {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How a node was reached: from which node, or from an entry; `sure` is False for an edge that is a guess."""
+
+    source: Node | Entry
+    how: str
+    sure: bool = True
+
+
+class Reach:
+    """What can run. `steps` holds every node that is executed, `imported` every module whose body is."""
+
+    def __init__(self, program: Program, entries: Iterable[Entry]) -> None:
+        self._program = program
+        self.steps: dict[Node, Step] = {}
+        self.imported: dict[str, Step] = {}
+        self.live: dict[Node, Step] = {}
+        self.unresolved: list[Entry] = []
+        self._sources: dict[Node, dict[Node, None]] = {}
+        self._called: dict[str, Node | Entry] = {}
+        self._waiting: dict[str, list[Node]] = {}
+        self._asked: set[tuple[Node, str]] = set()
+        self._below: dict[Node, list[Node]] = {}
+        self._lines: dict[Node, tuple[Node, ...]] = {}
+        self._active: dict[Node, bool] = {}
+        self._methods: dict[str, list[Node]] | None = None
+        self._serving: dict[Node, list[Node]] = {}
+        self._todo: deque[Node] = deque()
+        self._later: deque[Node] = deque()
+        self.entries = entries = tuple(entries)
+        for entry in entries:
+            if entry.module:
+                self._enter(entry)
+        for entry in entries:
+            if not entry.module and entry.attribute:
+                self._call(entry.attribute, entry)
+        self._drain()
+
+    def chain(self, node: Node) -> tuple[Step, ...]:
+        """The steps from an entry to a node, outermost first; empty for a node that is not reached."""
+        found: list[Step] = []
+        seen: set[Node] = set()
+        step = self.steps.get(node) or self.live.get(node) or (None if node.symbol else self.imported.get(node.module))
+        while step is not None:
+            found.append(step)
+            if isinstance(step.source, Entry) or step.source in seen:
+                break
+            seen.add(step.source)
+            source = step.source
+            step = self.steps.get(source) or self.live.get(source)
+            if step is None and not source.symbol:
+                step = self.imported.get(source.module)
+        return tuple(reversed(found))
+
+    def definers(self, method: str) -> tuple[Node, ...]:
+        """The live classes that define a method of this name themselves."""
+        if self._methods is None:
+            self._methods = {}
+            for cls in self.live:
+                view = self._program.view(cls.module)
+                prefix = f"{cls.symbol}."
+                for name in view.symbols if view else ():
+                    if name.startswith(prefix):
+                        self._methods.setdefault(name[len(prefix) :], []).append(cls)
+        return tuple(self._methods.get(method, ()))
+
+    def _enter(self, entry: Entry) -> None:
+        known = entry.module in self._program
+        if known:
+            self._import(entry.module, entry)
+        if entry.attribute is None:
+            if not known:
+                self.unresolved.append(entry)
+            return
+        found = self._program.lookup(entry.module, entry.attribute) if known else None
+        if found is None:
+            self.unresolved.append(entry)
+            self._guess(entry)
+        else:
+            self._use(found.node, found.kind, [], entry)
+
+    def _guess(self, entry: Entry) -> None:
+        """An import that this tree cannot serve: whatever has the name elsewhere, else what a factory would make."""
+        name = entry.attribute or ""
+        kin = _made_by(name)
+        for module in self._program.paths:
+            view = self._program.view(module)
+            for symbol in view.symbols.values() if view else ():
+                if symbol.name == name:
+                    self._import(module, entry, sure=False)
+                    self._use(Node(module, name), symbol.kind, [], entry, sure=False)
+                elif kin and symbol.kind == "class" and not entry.guarded:
+                    cls = Node(module, symbol.name)
+                    if any(above.symbol.lower() == kin for above in self._line(cls)):
+                        self._import(module, entry, sure=False)
+                        self._make_live(cls, Step(entry, "may make", sure=False))
+
+    def _drain(self) -> None:
+        while self._todo or self._later:
+            node = self._todo.popleft() if self._todo else self._later.popleft()
+            self._process(node)
+
+    def callers(self, node: Node, depth: int = _NEAR) -> tuple[Node, ...]:
+        """The symbols that surely lead to a node in so many steps, whichever way it was reached first."""
+        found: dict[Node, None] = {}
+        last = [node]
+        for _ in range(depth):
+            last = [source for one in last for source in self._sources.get(one, ()) if source not in found]
+            found.update(dict.fromkeys(last))
+        return tuple(found)
+
+    def _reach(self, node: Node, step: Step) -> None:
+        if step.sure and isinstance(step.source, Node):
+            self._sources.setdefault(node, {})[step.source] = None
+        if node in self.steps:
+            return
+        self.steps[node] = step
+        for implementation in self._serving.pop(node, ()):
+            self._reach(implementation, Step(node, "dispatches to", sure=step.sure))
+        (self._todo if step.sure else self._later).append(node)
+
+    def _process(self, node: Node) -> None:
+        view = self._program.view(node.module)
+        symbol = view.symbols.get(node.symbol) if view else None
+        if view is None or symbol is None:
+            return
+        for one in view.by_scope.get(node.symbol, ()) if node.symbol else ():
+            self._follow_import(view.target(one), one.attribute, node)
+        owner = Node(node.module, node.symbol.partition(".")[0]) if "." in node.symbol else None
+        if symbol.kind == "class":
+            owner = node
+        for ref in symbol.refs:
+            self._follow(node, owner, ref)
+
+    def _follow_import(self, module: str, attribute: str | None, source: Node) -> None:
+        if module not in self._program:
+            return
+        self._import(module, source)
+        if attribute is not None and f"{module}.{attribute}" in self._program:
+            self._import(f"{module}.{attribute}", source)
+
+    def _import(self, module: str, source: Node | Entry, *, sure: bool = True) -> None:
+        if module in self.imported:
+            return
+        self.imported[module] = Step(source, "imports", sure=sure)
+        outer = module.rpartition(".")[0]
+        if outer and outer in self._program:
+            self._import(outer, source, sure=sure)
+        view = self._program.view(module)
+        if view is None:
+            return
+        body = Node(module, BODY)
+        for one in view.by_scope.get(BODY, ()):
+            self._follow_import(view.target(one), one.attribute, body)
+        self._reach(body, Step(source, "imports", sure=sure))
+        for symbol in view.symbols.values():
+            if symbol.kind == "class" and symbol.decorated:
+                self._make_live(Node(module, symbol.name), Step(body, "registers"))
+            elif symbol.serves:
+                self._serve(Node(module, symbol.name), symbol.serves)
+
+    def _serve(self, node: Node, name: str) -> None:
+        """An implementation runs from the moment on that the function it serves does."""
+        found, rest = self._program.dotted(node.module, name.split("."))
+        if found is None or rest:
+            return
+        if found.node in self.steps:
+            self._reach(node, Step(found.node, "dispatches to"))
+        else:
+            self._serving.setdefault(found.node, []).append(node)
+
+    def _follow(self, node: Node, owner: Node | None, ref: str) -> None:
+        if ref[0] == "!":
+            named = self._program.full_name(ref[1:])
+            if named is not None:
+                self._use(named.node, named.kind, [], node, sure=False)
+            return
+        kind, made, rest = ref.partition("().")
+        if made:
+            self._follow_instance(node, owner, kind, rest.split("."))
+            return
+        parts = ref.split(".")
+        if parts[0] == "?":
+            self._call_all(parts[1:], node)
+        elif parts[0] == "self" and owner is not None:
+            if len(parts) > 1:
+                self._dispatch(owner, parts[1], node)
+                self._call_all(parts[2:], node)
+        else:
+            found, left = self._program.dotted(node.module, parts)
+            if found is not None:
+                self._use(found.node, found.kind, left, node)
+
+    def _follow_instance(self, node: Node, owner: Node | None, kind: str, rest: list[str]) -> None:
+        if kind == "super":
+            if owner is not None:
+                for base in self._line(owner)[1:]:
+                    method = Node(base.module, f"{base.symbol}.{rest[0]}")
+                    if self._program.symbol(method):
+                        self._reach(method, Step(node, "calls"))
+                        break
+            self._call_all(rest[1:], node)
+            return
+        found, left = self._program.dotted(node.module, kind.split("."))
+        if found is not None and found.kind == "class" and not left:
+            self._dispatch(found.node, rest[0], node)
+            self._call_all(rest[1:], node)
+        else:
+            self._call_all(rest, node)
+
+    def _use(self, target: Node, kind: str, left: list[str], source: Node | Entry, *, sure: bool = True) -> None:
+        if kind == "module":
+            self._import(target.module, source)
+            return
+        if kind == "class":
+            self._make_live(target, Step(source, "uses", sure=sure))
+            if left:
+                self._dispatch(target, left[0], source)
+                self._call_all(left[1:], source)
+            return
+        self._reach(target, Step(source, "calls" if kind == "function" else "uses", sure=sure))
+        self._call_all(left, source)
+
+    def _call_all(self, names: list[str], source: Node | Entry) -> None:
+        for name in names:
+            self._call(name, source)
+
+    def _call(self, name: str, source: Node | Entry) -> None:
+        """An attribute of an object whose type is unknown: every live class that has it may be meant."""
+        if name in self._called:
+            return
+        self._called[name] = source
+        for method in self._waiting.pop(name, ()):
+            self._reach(method, Step(source, "may call", sure=False))
+
+    def _dispatch(self, cls: Node, name: str, source: Node | Entry) -> None:
+        """A method called on an instance of a class: the inherited one, and each live subclass's own."""
+        if (cls, name) in self._asked:
+            return
+        self._asked.add((cls, name))
+        for base in self._line(cls):
+            method = Node(base.module, f"{base.symbol}.{name}")
+            if self._program.symbol(method):
+                self._reach(method, Step(source, "calls"))
+                break
+        for below in self._below.get(cls, ()):
+            method = Node(below.module, f"{below.symbol}.{name}")
+            if self._program.symbol(method):
+                self._reach(method, Step(source, "dispatches to"))
+
+    def _line(self, cls: Node) -> tuple[Node, ...]:
+        """A class and the classes of the program that it inherits from, nearest first."""
+        found = self._lines.get(cls)
+        if found is None:
+            self._lines[cls] = (cls,)
+            order: dict[Node, None] = {cls: None}
+            active = False
+            symbol = self._program.symbol(cls)
+            for base in symbol.bases if symbol else ():
+                target, rest = self._program.dotted(cls.module, base.split("."))
+                if target is not None and target.kind == "class" and not rest:
+                    for one in self._line(target.node):
+                        order.setdefault(one)
+                    active = active or self._active.get(target.node, False)
+                elif base.rpartition(".")[2] not in _PASSIVE_BASES:
+                    active = True
+            found = self._lines[cls] = tuple(order)
+            self._active[cls] = active
+        return found
+
+    def _make_live(self, cls: Node, step: Step) -> None:
+        """Instances of the class may exist from here on."""
+        if cls in self.live:
+            return
+        self.live[cls] = step
+        self._import(cls.module, step.source, sure=step.sure)
+        self._reach(cls, step)
+        line = self._line(cls)
+        for above in line[1:]:
+            self._below.setdefault(above, []).append(cls)
+            self._make_live(above, Step(cls, "inherits from"))
+        view = self._program.view(cls.module)
+        if view is None:
+            return
+        prefix = f"{cls.symbol}."
+        for name in view.symbols:
+            if name.startswith(prefix):
+                self._settle(Node(cls.module, name), cls, name[len(prefix) :], line)
+
+    def _settle(self, method: Node, cls: Node, name: str, line: tuple[Node, ...]) -> None:
+        if name.startswith("__") and name.endswith("__"):
+            self._reach(method, Step(cls, "runs"))
+        elif any((above, name) in self._asked for above in line):
+            self._reach(method, Step(cls, "overrides"))
+        elif name in self._called:
+            self._reach(method, Step(self._called[name], "may call", sure=False))
+        elif self._active[cls]:
+            self._reach(method, Step(cls, "may be called by its foreign base", sure=False))
+        else:
+            self._waiting.setdefault(name, []).append(method)
+
+
+_FACTORIES = ("create_", "make_", "build_", "get_")
+
+
+def _made_by(name: str) -> str:
+    """The class that a factory function makes, judged by its name; empty for any other function."""
+    verb = next((verb for verb in _FACTORIES if name.startswith(verb)), None)
+    return name[len(verb) :].replace("_", "").lower() if verb else ""

@@ -1,0 +1,169 @@
+"""Remarks on changed lines: where a failure's traceback meets what the change did, line by line.
+
+A changed symbol is remarked on when the traceback passes through it, or, more weakly, when the function that failed
+lies on the chain by which verl reaches it. Nothing else of a change is accused.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.plan import Plan, Reason
+from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS, Annotation
+from verl_e2e.core.reach.summary import parse
+from verl_e2e.core.report.verdict_parts import VerdictDocument, texts
+from verl_e2e.core.text.escape import one_line
+
+MAX_PATHS = 20
+MODULE_LEVEL = "(module level)"
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A changed file at the head, and at the base where it was there."""
+
+    head: bytes
+    base: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A changed place that a failure meets; `frame` is the call of the traceback, `passed` whether it lies in it."""
+
+    path: str
+    symbol: str
+    frame: str
+    passed: bool
+
+
+def paths_to_read(plan: Plan, verdict: VerdictDocument) -> tuple[str, ...]:
+    """The changed paths whose contents `annotate` wants; empty unless the verdict is a Fail with a traceback."""
+    return tuple(dict.fromkeys(one.path for one in _meetings(plan, verdict)))[:MAX_PATHS]
+
+
+def annotate(plan: Plan, verdict: VerdictDocument, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
+    """The remarks of one failed job, those that the traceback passes through first; at most 50.
+
+    A path that is not in `sources` gets none: without its lines nothing can be pointed at.
+    """
+    found: dict[tuple[str, int, int], Annotation] = {}
+    for one in _meetings(plan, verdict):
+        if one.path in sources:
+            first, last = _lines(one.symbol, sources[one.path])
+            found.setdefault((one.path, first, last), _annotation(one, first, last, verdict))
+    return tuple(found.values())[:MAX_ANNOTATIONS]
+
+
+def _annotation(one: _Meeting, first: int, last: int, verdict: VerdictDocument) -> Annotation:
+    job, stage, cause = (one_line(str(verdict.get(key) or ""), 500) for key in ("job_id", "stage", "cause"))
+    what = one_line(one.symbol, 200) or "this file"
+    how = "The traceback passes through" if one.passed else "The function that failed leads to"
+    message = f"{how} {what}, which this change touches ({one_line(one.frame, 200)}). {cause}"
+    return Annotation(
+        path=one.path,
+        first_line=first,
+        last_line=last,
+        level="failure" if one.passed else "warning",
+        title=one_line(f"{job} failed at {stage}", 200),
+        message=message,
+    )
+
+
+def _meetings(plan: Plan, verdict: VerdictDocument) -> tuple[_Meeting, ...]:
+    """Where the failure meets the change: passed through first, and the innermost frame before the others."""
+    if verdict.get("result") != Result.FAIL.value:
+        return ()
+    calls = tuple(reversed(texts(verdict, "calls")))
+    reasons = tuple(one for one in plan.reasons if one.path)
+    found: dict[tuple[str, str], _Meeting] = {}
+    for one in (*_passed(calls, reasons), *_led(calls, reasons)):
+        found.setdefault((one.path, one.symbol), one)
+    return tuple(found.values())
+
+
+def _passed(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
+    for call in calls:
+        yield from (_Meeting(one.path or "", one.symbol or "", call, passed=True) for one in _in_frame(call, reasons))
+
+
+def _led(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
+    """The changed places that the innermost frame on any chain leads to: it may have been given what they made."""
+    steps = {step for one in reasons for step in one.via}
+    failed = next((call for call in calls if any(_leads(step, call) for step in steps)), "")
+    for one in reasons:
+        if failed and any(_leads(step, failed) for step in one.via):
+            yield _Meeting(one.path or "", one.symbol or "", failed, passed=False)
+
+
+def _in_frame(call: str, reasons: Iterable[Reason]) -> Iterator[Reason]:
+    """The changed places that a frame `path:function` lies in."""
+    file, _, function = call.rpartition(":")
+    for one in reasons:
+        here = one.symbol is None or one.symbol.rpartition(".")[2] == function
+        if here and _same_file(one.path or "", file):
+            yield one
+
+
+def _same_file(path: str, logged: str) -> bool:
+    """Whether a logged file is a path of the repository: logs show it below some folder, or cut from the left."""
+    return path == logged or logged.endswith(f"/{path}") or ("/" in logged and path.endswith(f"/{logged}"))
+
+
+def _leads(step: str, call: str) -> bool:
+    """Whether a step of a chain, `package.module.Class.function ...`, is the function of a frame."""
+    file, _, function = call.rpartition(":")
+    node = step.split(" ", 1)[0]
+    if not file.endswith(".py") or node.rpartition(".")[2] != function:
+        return False
+    module = "." + file.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    owner = node.rpartition(".")[0]
+    return module.endswith((f".{owner}", f".{owner.rpartition('.')[0]}")) and "." in owner
+
+
+def _lines(symbol: str, source: Source) -> tuple[int, int]:
+    """The changed lines of a symbol at the head, else all of its lines, else the first line of the file."""
+    first, last = _range(symbol, source.head)
+    changed = [line for line in _changed_lines(source) if first <= line <= last]
+    return (min(changed), max(changed)) if changed else (first, last if symbol else first)
+
+
+def _range(symbol: str, content: bytes) -> tuple[int, int]:
+    if symbol in ("", MODULE_LEVEL):
+        return 1, max(1, content.count(b"\n") + 1)
+    tree = parse(content)
+    node = None if isinstance(tree, str) else _definition(tree, symbol.split("."))
+    if node is None:
+        return 1, 1
+    return min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or node.lineno
+
+
+def _definition(tree: ast.Module, names: list[str]) -> _Definition | None:
+    """The last definition by that dotted name, as Python itself would have it."""
+    body, found = _bodies(tree.body), None
+    for name in names:
+        named = [node for node in body if isinstance(node, _Definition) and node.name == name]
+        found = named[-1] if named else None
+        body = _bodies(found.body) if found is not None else []
+    return found
+
+
+def _bodies(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements, with those inside `if` and `try` beside them."""
+    found: list[ast.stmt] = []
+    for node in body:
+        found.append(node)
+        if isinstance(node, ast.If | ast.Try):
+            handlers = [one for handler in getattr(node, "handlers", []) for one in handler.body]
+            found.extend(_bodies([*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", [])]))
+    return found
+
+
+def _changed_lines(source: Source) -> Iterator[int]:
+    """The 1-based lines of the head that the base has not; after a pure deletion the line that follows it."""
+    old, new = (source.base or b"").splitlines(), source.head.splitlines()
+    for kind, _, _, start, end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            yield from range(start + 1, max(end, start + 1) + 1)

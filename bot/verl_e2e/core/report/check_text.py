@@ -1,0 +1,233 @@
+"""The words of check runs: of a job's and of the gate's, within GitHub's limits, every foreign text inert.
+
+A title is one line of plain text; summary and text are Markdown. GitHub shows the summary under the title and the
+text below it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
+from verl_e2e.core.pulls.commands import PREFIX
+from verl_e2e.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
+from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.report.verdict_parts import (
+    VerdictDocument,
+    asked,
+    command_rows,
+    curves,
+    deliverables,
+    key_lines,
+    links,
+    parsed,
+    sentence_of,
+    texts,
+    verdict_sentence,
+)
+from verl_e2e.core.text.blocks import Block, fit, folded, folded_text, open_text
+from verl_e2e.core.text.escape import code, markdown, one_line, sentence
+
+MAX_TITLE = 255
+NOT_BEGUN = "waiting: the job has not begun"
+_ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
+_SHOWN_LINES = 6
+_CUT = "_Cut to fit; the card and the run folder have the rest._"
+_ICONS = {
+    JobState.PASSED: "✅",
+    JobState.OVERRIDDEN: "⚠️",
+    JobState.FAILED: "❌",
+    JobState.BLOCKED: "⛔",
+    JobState.RUNNING: "🔄",
+    JobState.WAITING: "⏳",
+    JobState.SKIPPED: "⏭️",
+    JobState.HELD: "⏸️",
+    JobState.CANCELLED: "⏹️",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckText:
+    """Title, summary and text of a check run; the text may be empty."""
+
+    title: str
+    summary: str
+    text: str = ""
+
+
+def title(words: str) -> str:
+    """Words as a title: one line of plain text, the first letter large, at most 255 characters."""
+    line = one_line(words.replace("`", ""), MAX_TITLE)
+    return line[:1].upper() + line[1:]
+
+
+def job_text(standing: Standing) -> CheckText:
+    """What a job's check says: the verdict, the deliverables and the lines to look at first; the rest as text."""
+    run = standing.run
+    verdict = parsed(run.verdict) if run is not None else {}
+    blocks = (_job_head(standing, verdict), *_table(verdict), *_first_lines(verdict))
+    return CheckText(
+        title=title(_with_options(standing, _said(standing))),
+        summary=fit(blocks, MAX_OUTPUT, _CUT),
+        text=fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
+    )
+
+
+def waits(standing: Standing) -> bool:
+    """Whether nothing of the job has begun: it waits for another job, or for a machine."""
+    run = standing.run
+    ordered = standing.state is JobState.RUNNING and run is not None and run.state in _ORDERED
+    return ordered or (standing.state is JobState.WAITING and (run is None or run.state.final))
+
+
+def _said(standing: Standing) -> str:
+    # For what it waits is told by the gate and the card: here it would be one more write for each job.
+    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.because}"
+
+
+def _with_options(standing: Standing, said: str) -> str:
+    """Told apart from a job of the same level that was asked for with other options."""
+    options = standing.wanted.options
+    return f"with {options}: {said}" if options else said
+
+
+def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
+    wanted, run = standing.wanted, standing.run
+    kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
+    asked = f" Asked for with {code(wanted.options, 400)}." if wanted.options else ""
+    rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
+    if run is not None and not waits(standing):
+        rows.append(_how_it_ran(standing))
+    if standing.override is not None:
+        rows.append(f"⚠️ {sentence(standing.because, 600)}")
+    said = sentence_of(verdict) or _said(standing)
+    return Block(f"**{sentence(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
+
+
+def _how_it_ran(standing: Standing) -> str:
+    run = standing.run
+    assert run is not None
+    parts = [f"Attempt {run.attempt}"]
+    if run.gpu_minutes or standing.wanted.gpu_minutes:
+        planned = f"about {standing.wanted.gpu_minutes} planned ({standing.wanted.cost_basis})"
+        parts.append(f"{run.gpu_minutes:.1f} GPU minutes used, {planned}")
+    if run.carried_from:
+        parts.append(f"carried forward from `{markdown(run.carried_from[:12])}`")
+    return f"{', '.join(parts)}.{links(run.url)}"
+
+
+def _table(verdict: VerdictDocument) -> Iterator[Block]:
+    asked_for, rows = asked(verdict), deliverables(verdict)
+    if asked_for:
+        yield Block("", asked_for, "", 2_000)
+    if rows:
+        yield Block("", rows, "", 20_000)
+
+
+def _first_lines(verdict: VerdictDocument) -> Iterator[Block]:
+    """The lines that decided, open: for what did not pass they are where to begin."""
+    rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
+    if rows:
+        yield open_text("First relevant lines", rows, 12_000)
+    mends = texts(verdict, "followups")
+    if mends:
+        yield Block("**What to do**\n", tuple(f"- {verdict_sentence(one, 600)}" for one in mends), "", 8_000)
+
+
+def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
+    limitations = texts(verdict, "limitations")
+    if limitations:
+        rows = tuple(f"- {verdict_sentence(one, 600)}" for one in limitations)
+        yield Block("### What this does not show\n", rows, "", 24_000)
+    evidence = (*texts(verdict, "repositories"), *key_lines(verdict))
+    if evidence:
+        yield folded_text("Evidence", evidence, 16_000)
+    beside = texts(verdict, "related")
+    if beside:
+        yield folded_text("Runs beside this run", beside, 8_000)
+    command = command_rows(verdict)
+    if command:
+        yield folded_text("Command", command, 14_000)
+
+
+def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
+    """What the gate says: the required jobs with their state, and what would make it green."""
+    rows = tuple(found)
+    required = tuple(one for one in rows if one.wanted.required)
+    extras = tuple(one for one in rows if not one.wanted.required)
+    blocks = (
+        *_count_of(required, told),
+        *_jobs("| required job | state | why |", required),
+        *_to_green(required, told),
+        *_because(told),
+    )
+    beside = _jobs("| asked for beside the plan | state | why |", extras)
+    note = Block("", ("These never satisfy the gate.",), "", 200)
+    return CheckText(
+        title=title(told.title),
+        summary=fit(blocks, MAX_OUTPUT, _CUT),
+        text=fit((*beside, note), MAX_OUTPUT, _CUT) if extras else "",
+    )
+
+
+def _count_of(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+    """How far the required jobs are; that none is required is said only of a plan that says so."""
+    if required:
+        done = sum(one.state in SATISFIED for one in required)
+        yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
+    elif told.state is GateState.SUCCESS:
+        yield Block("", ("**No job is required.**",), "", 200)
+    else:
+        yield Block("", (f"**{sentence(told.title, 600)}**",), "", 1_000)
+
+
+def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
+    if standings:
+        yield Block(f"{heading}\n|---|---|---|", tuple(_job_row(one) for one in standings), "", 24_000)
+
+
+def _job_row(one: Standing) -> str:
+    # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
+    running = one.state is JobState.RUNNING
+    url = one.run.url if one.run is not None and one.run.state.final else ""
+    why = "its own check tells how far it is" if running else verdict_sentence(one.because, 500) + links(url)
+    options = f" {code(one.wanted.options, 200)}" if one.wanted.options else ""
+    return f"| {markdown(one.wanted.id, 80)}{options} | {_ICONS[one.state]} {one.state} | {why} |"
+
+
+def _because(told: Gate) -> Iterator[Block]:
+    """The reasons that no row of the table tells."""
+    if told.general:
+        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in told.general)
+        yield folded(f"Reasons ({len(rows)})", rows, 16_000)
+
+
+def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+    if told.state is GateState.SUCCESS:
+        return
+    unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
+    holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
+    steps = (
+        *([f"{sentence(told.action)}."] if told.action else []),
+        *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
+        *(_step(one) for one in unsatisfied if one.hold is None),
+    )
+    if steps:
+        yield Block("**What makes it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
+
+
+def _step(one: Standing) -> str:
+    """What has to happen for one job that nothing holds; the commands are ours and stand in code."""
+    name, level = markdown(one.wanted.id, 80), int(one.wanted.level)
+    head = one.run.head_sha if one.run is not None else "FULL-SHA"
+    override = f"`{PREFIX} override {level} {head} REASON`"
+    match one.state:
+        case JobState.FAILED:
+            return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
+        case JobState.BLOCKED if one.run is None:
+            return f"{name}: mend what is lacking ({verdict_sentence(one.because, 300)}), or {override}."
+        case JobState.BLOCKED:
+            return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
+        case JobState.SKIPPED:
+            return f"{name}: runs by itself once {markdown(', '.join(one.wanted.requires), 200)} passed."
+        case _:
+            return f"{name}: nothing to do but to wait."

@@ -1,0 +1,149 @@
+"""A comparison of two runs for people and programs: text, one JSON document, and Markdown tables."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from verl_e2e.core.compare.steps import Agreement, Comparison, MetricComparison, Row
+from verl_e2e.core.text.escape import markdown, one_line
+
+PARITY_MARKDOWN_FILE = "parity.md"
+PARITY_JSON_FILE = "parity.json"
+_HEAD = ("metric", "steps", "median ratio", "farthest", "verdict")
+_ROW_HEAD = ("step", "metric", "run", "reference", "difference", "relative", "allowed", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A comparison with what it compares: `title` names both runs, `remarks` what else a reader must know."""
+
+    title: str
+    comparison: Comparison
+    remarks: tuple[str, ...] = ()
+
+
+def verdict_of(found: Comparison) -> str:
+    """The comparison in a few words."""
+    if not found.steps:
+        return "not comparable: no training step in common"
+    differs = found.data_differs or found.counters_differ
+    if differs:
+        return f"not comparable: {differs}"
+    if not found.comparable:
+        return "not comparable: no metric that can be judged"
+    if found.beyond:
+        return f"beyond tolerance: {', '.join(one.compared.metric for one in found.beyond)}"
+    return "within tolerance"
+
+
+def basis_of(found: Comparison) -> str:
+    """Which steps were compared, with which samples, by which tolerances."""
+    steps = ", ".join(map(str, found.steps)) or "none"
+    same = ", ".join(map(str, found.same_samples)) or "none"
+    return f"Steps compared: {steps}; of these with the same samples: {same}. Tolerances: {found.source}."
+
+
+def render_report(report: Report) -> str:
+    """The report as text: a line for each metric, then one for each metric of each step."""
+    found = report.comparison
+    lines = [f"{one_line(report.title)}: {verdict_of(found)}", basis_of(found), *map(one_line, report.remarks)]
+    lines += ["", *_aligned([_HEAD, *map(_metric_cells, found.metrics)])]
+    lines += ["", *_aligned([_ROW_HEAD, *map(_row_cells, _rows(found))])]
+    return "\n".join(lines) + "\n"
+
+
+def render_report_markdown(reports: tuple[Report, ...]) -> str:
+    """The reports as one Markdown document."""
+    return "\n".join(row for report in reports for row in (*_markdown_head(report), *markdown_rows(report), ""))
+
+
+def _markdown_head(report: Report) -> Iterator[str]:
+    yield f"### {markdown(report.title)}: {markdown(verdict_of(report.comparison))}\n"
+
+
+def markdown_rows(report: Report) -> tuple[str, ...]:
+    """The report's sentences and tables as rows of Markdown, for a card that cuts from the end."""
+    found = report.comparison
+    rows = [markdown(basis_of(found)), *map(markdown, report.remarks), ""]
+    rows += _table(_HEAD, map(_metric_cells, found.metrics))
+    return (*rows, "", *_table(_ROW_HEAD, map(_row_cells, _rows(found))))
+
+
+def report_json(reports: tuple[Report, ...]) -> str:
+    """The reports as one document, deterministic; numbers that JSON lacks are the strings nan, inf and -inf."""
+    document = {"schema": 1, "reports": [_report(report) for report in reports]}
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _report(report: Report) -> dict[str, object]:
+    found = report.comparison
+    return {
+        "title": report.title,
+        "verdict": verdict_of(found),
+        "within": found.comparable and not found.beyond and not found.counters_differ,
+        "steps": list(found.steps),
+        "same_samples": list(found.same_samples),
+        "tolerances": found.source,
+        "remarks": list(report.remarks),
+        "metrics": [_metric(one) for one in found.metrics],
+    }
+
+
+def _metric(one: MetricComparison) -> dict[str, object]:
+    return {
+        "metric": one.compared.metric,
+        "title": one.compared.title,
+        "verdict": one.agreement.value,
+        "median_ratio": _number(one.ratio),
+        "excess": _number(one.excess),
+        "steps": [_step(row) for row in one.rows],
+    }
+
+
+def _step(row: Row) -> dict[str, object]:
+    return {
+        "step": row.step,
+        "run": _number(row.run),
+        "reference": _number(row.reference),
+        "difference": _number(row.difference),
+        "relative": _number(row.relative),
+        "tolerance": row.tolerance.shown() if row.tolerance else None,
+        "allowed": None if row.allowed is None else _number(row.allowed),
+        "verdict": row.agreement.value,
+    }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _rows(found: Comparison) -> Iterator[Row]:
+    """All rows, step by step and in the order of the metrics."""
+    for step in found.steps:
+        yield from (row for one in found.metrics for row in one.rows if row.step == step)
+
+
+def _metric_cells(one: MetricComparison) -> tuple[str, ...]:
+    ratio = "" if math.isnan(one.ratio) else f"{one.ratio:.3g}"
+    farthest = max(one.rows, key=lambda row: abs(row.excess))
+    shown = f"{farthest.run:.4g} / {farthest.reference:.4g} at {farthest.step}"
+    return (one.compared.metric, str(len(one.rows)), ratio, shown, one.agreement.value)
+
+
+def _row_cells(row: Row) -> tuple[str, ...]:
+    allowed = "" if row.allowed is None else f"{row.allowed:.3g}"
+    judged = "" if row.agreement is Agreement.SHOWN else row.agreement.value
+    figures = (f"{row.run:.5g}", f"{row.reference:.5g}", f"{row.difference:+.3g}", f"{row.relative:+.2%}")
+    return (str(row.step), row.metric, *figures, allowed, judged)
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Numbers and names of our own, so nothing in a cell needs to be made inert."""
+    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -1,0 +1,148 @@
+"""The plan as people read it: levels, folded reasons, jobs and their estimated cost."""
+
+from collections.abc import Iterable
+
+from verl_e2e.core.model.change import on_one_line
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
+from verl_e2e.core.plan.policy import Feature
+
+SHOWN_PATHS = 3
+
+
+def render_plan_text(plan: Plan) -> str:
+    """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
+    blocks = [_head(plan)]
+    blocks.extend(_required(level, plan) for level in plan.levels)
+    blocks.append("\n".join(_tests(plan)))
+    if plan.not_required:
+        blocks.append("\n".join(_not_required_lines(plan)))
+    blocks.append("\n".join(_foot(plan)))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _tests(plan: Plan) -> Iterable[str]:
+    """The chosen Bridge tests with the reason for each; nothing where the plan chose none."""
+    tests = plan.tests.tests
+    if tests:
+        yield f"Bridge tests chosen for this change, beside the policy's own, for {plan.tests.limit_s} s at most:"
+    for one in tests:
+        gpus = f", needs {_count(one.gpu_count, 'GPU')}" if one.gpu_count else ""
+        yield f"  {on_one_line(one.test)}: {on_one_line(one.because)}{gpus}"
+    yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
+
+
+def _head(plan: Plan) -> str:
+    span = f"{plan.base[:12]}..{plan.head[:12]}"
+    if not plan.levels:
+        return f"Plan for {span}: no level is required"
+    levels = ", ".join(str(int(level)) for level in plan.levels)
+    most = max((job.gpu_count for job in plan.jobs if not job.obstacles), default=0)
+    cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
+    lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
+    if plan.blocked_jobs:
+        told = sorted({int(job.variant.level) for job in plan.blocked_jobs})
+        lines.append(
+            f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not be run, so the gate stays "
+            f"closed until the policy has what is missing or level {' and '.join(map(str, told))} is overridden: "
+            f"{', '.join(job.id for job in plan.blocked_jobs)}"
+        )
+    return "\n".join(lines)
+
+
+def _basis(plan: Plan) -> str:
+    """Where the expected cost comes from."""
+    found = {job.cost_basis for job in plan.jobs if not job.obstacles}
+    return " and ".join(sorted(map(str, found))) or "nothing is run"
+
+
+def _required(level: Level, plan: Plan) -> str:
+    lines = [f"Level {int(level)}, {level.title}: required"]
+    reasons = [reason for reason in plan.reasons if reason.level is level]
+    lines.extend(f"  {line}" for line in _folded(reasons))
+    lines.extend(f"  {_job_line(job)}" for job in plan.jobs if job.variant.level is level)
+    return "\n".join(lines)
+
+
+def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
+    groups: dict[str, list[str]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.because, []).extend(_places(reason))
+    for because, paths in groups.items():
+        yield because
+        yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
+        if len(paths) > SHOWN_PATHS:
+            yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"
+
+
+def _places(reason: Reason) -> Iterable[str]:
+    """Where the reason lies; with the last steps of the chain from verl when the symbol is known."""
+    if reason.path is None:
+        return
+    place = on_one_line(reason.path)
+    if reason.symbol is None:
+        yield place
+        return
+    entry = f", from {on_one_line(reason.via[0])}" if len(reason.via) > 1 else ""
+    yield f"{place}: {on_one_line(reason.symbol)}{entry}"
+
+
+def _job_line(job: JobOutline) -> str:
+    after = f", after {', '.join(job.requires)}" if job.requires else ""
+    if job.obstacles:
+        model = f" on {job.checkpoint.model_id}" if job.checkpoint else ""
+        return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
+    because = job.fitted().because
+    gpus = _count(job.gpu_count, "GPU") + (f" ({because})" if because else "")
+    model = job.checkpoint.model_id if job.checkpoint else ""
+    return f"job {job.id}: {gpus}, about {job.gpu_minutes} GPU minutes ({job.cost_basis}), {model}{after}{_shown(job)}"
+
+
+def _shown(job: JobOutline) -> str:
+    """The features that the job switches on, by which script, and those of them that verl has no script for."""
+    script = "" if job.script == WRAPPER_SCRIPT else f", by {job.script}"
+    shown = f", shows {_names(job.features)}" if job.features else ""
+    unscripted = f", no script of verl shows {_names(job.not_shown)}" if job.not_shown else ""
+    absent = f", its checkpoint has no {' and no '.join(job.absent)}" if job.absent else ""
+    return script + shown + unscripted + absent
+
+
+def _names(features: Iterable[Feature]) -> str:
+    return ", ".join(one.name for one in features)
+
+
+def _not_required_lines(plan: Plan) -> Iterable[str]:
+    becauses = {one.because for one in plan.not_required}
+    if not plan.levels and len(becauses) == 1:
+        yield f"Not required, every level: {becauses.pop()}"
+        return
+    for one in plan.not_required:
+        yield f"Level {int(one.level)}, {one.level.title}: not required, {one.because}"
+
+
+def _foot(plan: Plan) -> Iterable[str]:
+    if plan.families:
+        yield f"Families: {', '.join(plan.families)}"
+    if plan.features:
+        yield f"Features: {', '.join(plan.features)}"
+    yield from plan.remarks
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
+    if plan.levels:
+        for one in plan.exempted:
+            yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+
+
+def render_contract(findings: Iterable[Finding]) -> str:
+    """The contract findings as text, breaks first; empty when verl's uses stand as they did."""
+    told = [one for one in findings if one.kind is not Kind.SKEW]
+    if not told:
+        return ""
+    rows = [f"  {one.kind}: {on_one_line(str(one))}" for one in told]
+    return "\n".join(["verl's uses of Bridge that the head does not serve:", *rows]) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

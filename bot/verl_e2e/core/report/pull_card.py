@@ -1,0 +1,280 @@
+"""The one comment that a pull request gets: verdict first, a table of jobs, everything else folded.
+
+`render` is deterministic and stays within 60,000 characters at any size of its input. A card that fits is shown whole;
+of one that does not, each block keeps to its share and loses rows from its end, and says so. Every foreign text goes
+through `verl_e2e.core.text.escape`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from verl_e2e.core.judge.left_open import merged
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.overrides import Uncounted
+from verl_e2e.core.report.reasons_text import reason_blocks
+from verl_e2e.core.report.verdict_parts import (
+    asked,
+    command_rows,
+    curves,
+    deliverables,
+    key_lines,
+    left_open,
+    links,
+    parsed,
+    texts,
+    verdict_sentence,
+)
+from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
+from verl_e2e.core.text.escape import code, markdown, one_line, sentence, summary
+
+# First in every card; only a comment of our own App that starts with it is taken for ours.
+MARKER = "<!-- verl-e2e:card:v1 -->"
+MAX_CARD = 60_000
+_CUT = "_Cut to fit._"
+_ANY = 10**9
+_ICON = {
+    "Pass": "✅",
+    "Fail": "❌",
+    "Blocked": "⛔",
+    "Running": "🔄",
+    "Waiting": "⏳",
+    "Skipped": "⏭️",
+    "Overridden": "⚠️",
+    "Nothing required": "✅",
+    "Cancelled": "⏹️",
+    "Held": "⏸️",
+}
+
+
+class Standing(StrEnum):
+    """The state of the whole or of one job, as the card and the gate name it."""
+
+    PASS = "Pass"
+    FAIL = "Fail"
+    BLOCKED = "Blocked"
+    RUNNING = "Running"
+    WAITING = "Waiting"
+    SKIPPED = "Skipped"
+    OVERRIDDEN = "Overridden"
+    CANCELLED = "Cancelled"
+    HELD = "Held"
+    NOTHING_REQUIRED = "Nothing required"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job on the card.
+
+    `detail` is one sentence. `planned` and `used` are GPU minutes; `planned` is an estimate. `url` is where its log
+    and artifacts lie. `verdict` is its `verdict.json` as the bot judged it, parsed; empty before there is one.
+    """
+
+    job_id: str
+    standing: Standing
+    required: bool
+    detail: str
+    attempt: int = 1
+    planned: float = 0.0
+    used: float = 0.0
+    url: str = ""
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    # The options that somebody asked for it with, empty for none.
+    options: str = ""
+    # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
+    requested: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierHead:
+    """What became of a head that was pushed over."""
+
+    head_sha: str
+    standing: Standing
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PullCard:
+    """All that the card of a pull request shows.
+
+    `notices` are sentences that must be seen at once (approval awaited, draft, plan incomplete), `reproduce` a command
+    that a reader can paste, `problem` why there is no plan, where the sentence does not say it.
+    """
+
+    head_sha: str
+    standing: Standing
+    sentence: str
+    jobs: tuple[JobRow, ...] = ()
+    plan: Plan | None = None
+    notices: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    # Overrides of this head that do not count, with the reason.
+    uncounted: tuple[Uncounted, ...] = ()
+    history: tuple[EarlierHead, ...] = ()
+    reproduce: str = ""
+    problem: str = ""
+
+
+def row_of(run: Run, standing: Standing | None = None, *, planned: float = 0.0) -> JobRow:
+    """The row of a run; its standing follows from its state and result unless given."""
+    detail = run.sentence or run.reason
+    if run.carried_from:
+        detail = f"carried forward from {run.carried_from[:12]}: {detail}"
+    return JobRow(
+        job_id=run.job_id,
+        standing=standing or standing_of(run),
+        required=run.required,
+        detail=detail,
+        attempt=run.attempt,
+        planned=planned,
+        used=run.gpu_minutes,
+        url=run.url,
+        verdict=parsed(run.verdict),
+    )
+
+
+def standing_of(run: Run) -> Standing:
+    """What a run's state and result amount to; a run that got lost or was refused is Blocked."""
+    if run.state is RunState.FINISHED and run.result is not None:
+        return {Result.PASS: Standing.PASS, Result.FAIL: Standing.FAIL, Result.BLOCKED: Standing.BLOCKED}[run.result]
+    if run.state is RunState.CANCELLED:
+        return Standing.CANCELLED
+    if run.state.final:
+        return Standing.BLOCKED
+    return Standing.WAITING if run.state is RunState.QUEUED else Standing.RUNNING
+
+
+def render(card: PullCard) -> str:
+    """The comment's Markdown, the marker first, at most 60,000 characters."""
+    blocks = (_head(card), _table(card), *_folds(card))
+    room = MAX_CARD - len(MARKER) - 1
+    whole = "".join(_unbound(block) for block in blocks)
+    return f"{MARKER}\n{whole if len(whole) <= room else fit(blocks, room, _CUT)}"
+
+
+def _unbound(block: Block) -> str:
+    return fit((replace(block, share=_ANY),), _ANY, _CUT)
+
+
+def _head(card: PullCard) -> Block:
+    icon = _ICON[card.standing]
+    heading = f"### {icon} verl-e2e: {card.standing} - {sentence(card.sentence, 600)}\n"
+    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(one, 600)}" for one in card.notices)]
+    if card.problem:
+        rows.append(f"> {sentence(card.problem, 1000)}")
+    rows += [_overridden(one) for one in card.overrides]
+    rows += [_not_overridden(one) for one in card.uncounted]
+    return Block(heading, tuple(rows), "", 9_000)
+
+
+def _cost(card: PullCard) -> str:
+    planned = sum(row.planned for row in card.jobs)
+    used = sum(row.used for row in card.jobs)
+    if not planned and not used:
+        return ""
+    return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned"
+
+
+def _overridden(one: Override) -> str:
+    who, why = markdown(one.actor, 60), sentence(one.reason, 300)
+    return f"> ⚠️ Level {int(one.level)} overridden by {who} on `{one.head_sha[:12]}`: {why}"
+
+
+def _not_overridden(one: Uncounted) -> str:
+    who, why = markdown(one.override.actor, 60), sentence(one.why, 300)
+    return f"> ⚠️ The override of level {int(one.override.level)} by {who} does not count: {why}"
+
+
+def _table(card: PullCard) -> Block:
+    if not card.jobs:
+        return Block("", (), "", 100)
+    rows = tuple(_job_row(row) for row in card.jobs)
+    return Block("| job | result | required | GPU minutes | why |\n|---|---|---|---|---|", rows, "", 12_000)
+
+
+def _job_row(row: JobRow) -> str:
+    again = f" (attempt {row.attempt})" if row.attempt > 1 else ""
+    required = "yes" if row.required else "extra"
+    cells = (
+        markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
+        f"{_ICON[row.standing]} {row.standing}",
+        required,
+        _minutes(row),
+        verdict_sentence(row.detail, 400) + links(row.url),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _minutes(row: JobRow) -> str:
+    if not row.used and not row.planned:
+        return ""
+    used = f"{row.used:.1f}" if row.used else "0"
+    return f"{used} of about {row.planned:.0f}" if row.planned else used
+
+
+def _folds(card: PullCard) -> Iterable[Block]:
+    """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
+    yield from _of_jobs(card)
+    requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and not row.verdict)
+    yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    yield from _bullets("Limitations", _limitations(card), 6_000)
+    yield from _bullets("Follow-ups", _each_once(card, "followups"), 3_000)
+    evidence = tuple(_evidence(card))
+    if evidence:
+        yield folded_text("Evidence", evidence, 6_000)
+    if card.plan is not None:
+        yield from reason_blocks(card.plan, 6_000)
+    if card.history:
+        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(one) for one in card.history), 2_000)
+    if card.reproduce:
+        yield folded_text("Reproduce", (card.reproduce,), 2_000)
+
+
+def _of_jobs(card: PullCard) -> Iterable[Block]:
+    judged = [row for row in card.jobs if row.verdict]
+    count = max(1, len(judged))
+    share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
+    for row in judged:
+        title = summary(row.job_id, 80)
+        table = deliverables(row.verdict)
+        if table:
+            yield folded(f"Deliverables of {title}", (*asked(row.verdict), "", *table), share)
+        drawn = tuple(curves(row.verdict))
+        if drawn:
+            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
+        command = command_rows(row.verdict)
+        if command:
+            yield folded_text(f"Command of {title}", command, of_command)
+
+
+def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
+    if rows:
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(one, 500)}" for one in rows), share)
+
+
+def _limitations(card: PullCard) -> tuple[str, ...]:
+    """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
+    passed = {row.job_id for row in card.jobs if row.standing is Standing.PASS}
+    jobs = [left_open(row.job_id, row.verdict, passed=row.job_id in passed) for row in card.jobs if row.verdict]
+    return merged(jobs, named=len(card.jobs) > 1)
+
+
+def _each_once(card: PullCard, key: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for row in card.jobs for text in texts(row.verdict, key)))
+
+
+def _evidence(card: PullCard) -> Iterable[str]:
+    for row in card.jobs:
+        if not row.verdict:
+            continue
+        yield f"{row.job_id}: {row.standing}"
+        yield from (f"  {one_line(one, 300)}" for one in texts(row.verdict, "repositories"))
+        yield from (f"  {one}" for one in key_lines(row.verdict))
+
+
+def _earlier(one: EarlierHead) -> str:
+    return f"- `{one.head_sha[:12]}` {_ICON[one.standing]} {one.standing}: {sentence(one.sentence, 300)}"

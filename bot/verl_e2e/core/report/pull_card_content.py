@@ -1,0 +1,104 @@
+"""The card of a pull request from what is known of it and what was decided."""
+
+from dataclasses import replace
+
+from verl_e2e.core.judge import wording
+from verl_e2e.core.pulls.decide import Steps
+from verl_e2e.core.pulls.gate import Gate, GateState, JobState
+from verl_e2e.core.pulls.gate import Standing as JobStanding
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, Standing, row_of, standing_of
+
+_SHOWN_HISTORY = 10
+_OF_GATE = {
+    GateState.SUCCESS: Standing.PASS,
+    GateState.FAILURE: Standing.FAIL,
+    GateState.IN_PROGRESS: Standing.RUNNING,
+    GateState.ACTION_REQUIRED: Standing.BLOCKED,
+}
+_OF_JOB = {
+    JobState.PASSED: Standing.PASS,
+    JobState.OVERRIDDEN: Standing.OVERRIDDEN,
+    JobState.FAILED: Standing.FAIL,
+    JobState.BLOCKED: Standing.BLOCKED,
+    JobState.RUNNING: Standing.RUNNING,
+    JobState.WAITING: Standing.WAITING,
+    JobState.SKIPPED: Standing.SKIPPED,
+    JobState.HELD: Standing.HELD,
+    JobState.CANCELLED: Standing.CANCELLED,
+}
+_WORST = (Standing.FAIL, Standing.BLOCKED, Standing.CANCELLED, Standing.RUNNING, Standing.WAITING, Standing.PASS)
+
+
+def card_of(situation: Situation, steps: Steps) -> PullCard:
+    """What the card shows once the steps are taken."""
+    required = any(one.wanted.required for one in steps.standings)
+    nothing = steps.gate.state is GateState.SUCCESS and not required
+    return PullCard(
+        head_sha=situation.head_sha,
+        standing=Standing.NOTHING_REQUIRED if nothing else _standing_of(steps.gate),
+        sentence=steps.gate.title,
+        jobs=tuple(_row(one) for one in steps.standings),
+        plan=situation.plan,
+        notices=_notices(situation, steps),
+        overrides=situation.overrides,
+        uncounted=(*situation.refused, *situation.counted.uncounted),
+        history=_history(situation),
+        reproduce=_reproduce(situation),
+        problem="" if steps.gate.says_obstacle else situation.problem,
+    )
+
+
+def _standing_of(told: Gate) -> Standing:
+    """The word of the heading: that of the job which decided, where that is not for the job to mend."""
+    if told.decided_by in {JobState.HELD, JobState.CANCELLED}:
+        return _OF_JOB[told.decided_by]
+    return _OF_GATE[told.state]
+
+
+def _row(standing: JobStanding) -> JobRow:
+    wanted, shown = standing.wanted, _OF_JOB[standing.state]
+    # What cannot be run costs nothing.
+    planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
+    requested = wording.requested(wanted.job) if wanted.job is not None else ""
+    if standing.run is None:
+        made = JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned)
+        return replace(made, options=wanted.options, requested=requested)
+    made = replace(row_of(standing.run, shown, planned=planned), options=wanted.options, requested=requested)
+    told = made.detail and standing.override is None and standing.hold is None
+    return made if told else replace(made, detail=standing.because)
+
+
+def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:
+    """What has to be seen at once; why the jobs are held is in the heading, here is what to do about it."""
+    holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
+    actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
+    incomplete = situation.plan.incomplete[:2] if situation.plan is not None else ()
+    # The heading has the obstacle without the command.
+    obstacle = (steps.gate.action,) if steps.gate.action else ()
+    return (*obstacle, *actions, *incomplete, *situation.broken[:5])
+
+
+def _history(situation: Situation) -> tuple[EarlierHead, ...]:
+    """The earlier heads, the latest first, each with the worst of what its last runs came to."""
+    of_head: dict[str, dict[str, Run]] = {}
+    for run in sorted(situation.earlier, key=lambda one: (one.created, one.attempt)):
+        last = of_head.setdefault(run.head_sha, {})
+        last[run.job_id] = run
+    rows = [_earlier(head, tuple(last.values())) for head, last in reversed(of_head.items())]
+    return tuple(rows[:_SHOWN_HISTORY])
+
+
+def _earlier(head: str, runs: tuple[Run, ...]) -> EarlierHead:
+    standings = {standing_of(one): one for one in runs}
+    worst = next(one for one in _WORST if one in standings)
+    run = standings[worst]
+    return EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}")
+
+
+def _reproduce(situation: Situation) -> str:
+    if situation.plan is None or not situation.plan.levels:
+        return ""
+    base, head = situation.plan.base, situation.plan.head
+    return f"verl-e2e check --repo Megatron-Bridge --verl verl --base {base} --head {head} --out result"

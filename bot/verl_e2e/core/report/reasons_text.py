@@ -1,0 +1,73 @@
+"""The plan's reasons for a comment: one fold for each level, each reason with the chain by which verl reaches it."""
+
+from collections.abc import Iterable, Iterator
+
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import Plan, Reason
+from verl_e2e.core.text.blocks import Block, folded_text
+
+SHOWN_PLACES = 4
+SHOWN_STEPS = 8
+
+
+def reason_blocks(plan: Plan, share: int) -> tuple[Block, ...]:
+    """A folded block for each required level and one for the rest; together they take about `share` characters."""
+    each = max(600, share // (len(plan.levels) + 1))
+    required = tuple(folded_text(_title(level, plan), tuple(_rows(level, plan)), each) for level in plan.levels)
+    rest = tuple(_rest(plan))
+    title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
+    return (*required, folded_text(title, rest, each)) if rest else required
+
+
+def _title(level: Level, plan: Plan) -> str:
+    paths = {one.path for one in plan.reasons if one.level is level and one.path is not None}
+    jobs = sum(one.variant.level is level for one in plan.jobs)
+    asked = f"{_count(len(paths), 'changed path')} ask{'s' if len(paths) == 1 else ''} for it" if paths else "asked for"
+    return f"Why level {int(level)}, {level.title}: {asked}, {_count(jobs, 'job')}"
+
+
+def _rows(level: Level, plan: Plan) -> Iterator[str]:
+    groups: dict[str, list[Reason]] = {}
+    for reason in plan.reasons:
+        if reason.level is level:
+            groups.setdefault(reason.because, []).append(reason)
+    for because, reasons in groups.items():
+        yield because
+        yield from _places(reasons)
+
+
+def _places(reasons: list[Reason]) -> Iterator[str]:
+    placed = [one for one in reasons if one.path is not None]
+    for one in placed[:SHOWN_PLACES]:
+        yield f"  {one.path}" + (f": {one.symbol}" if one.symbol else "")
+        yield from (f"    {step}" for step in _chain(one.via))
+    if len(placed) > SHOWN_PLACES:
+        yield f"  and {_count(len(placed) - SHOWN_PLACES, 'more place')}"
+
+
+def _chain(via: tuple[str, ...]) -> Iterable[str]:
+    """The chain from verl, outermost first; of a long one the middle is left out, for its ends tell most."""
+    if len(via) <= SHOWN_STEPS:
+        return via
+    left = len(via) - SHOWN_STEPS + 1
+    head = SHOWN_STEPS // 2
+    return (*via[:head], f"... {_count(left, 'step')} ...", *via[head + left :])
+
+
+def _rest(plan: Plan) -> Iterator[str]:
+    if len({one.because for one in plan.not_required}) == 1 and not plan.levels:
+        yield plan.not_required[0].because
+    else:
+        yield from (f"Level {int(one.level)}, {one.level.title}: {one.because}" for one in plan.not_required)
+    yield from plan.remarks
+    if not plan.levels and plan.looked_at is not None:
+        yield plan.looked_at.sentence
+    for test in plan.tests.tests:
+        yield f"Bridge test chosen: {test.test}: {test.because}"
+    if plan.levels:
+        for one in plan.exempted:
+            yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

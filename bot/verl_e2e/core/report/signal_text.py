@@ -1,0 +1,89 @@
+"""The report of a learning signal as text and as JSON: deterministic, the same bytes for the same values."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from verl_e2e.core.signal.compare import Comparison
+from verl_e2e.core.signal.curves import CAP_SHARE, SHOWN, Curve, Quantity, Step, curve, train_steps
+from verl_e2e.core.signal.report import BaselineSignal, SignalReport
+from verl_e2e.core.signal.sparkline import sparkline
+from verl_e2e.core.signal.statistics import Trend
+
+
+def render_signal(report: SignalReport, steps: Sequence[Step]) -> str:
+    """The sentence, every curve with its first and last value, the baselines, and what else is to be known."""
+    trained = train_steps(steps)
+    by_key = {one.quantity.key: one for one in report.comparisons}
+    rows = [report.sentence, ""]
+    rows += [row for one in (*SHOWN, CAP_SHARE) for row in _curve_row(one, trained, by_key.get(one.key))]
+    rows += [f"baseline {one.name}: {one.outcome}: {one.cause}" for one in report.baselines]
+    rows += [f"note: {remark}" for remark in report.remarks]
+    return "\n".join(rows).rstrip() + "\n"
+
+
+def _curve_row(quantity: Quantity, trained: Sequence[Step], beside: Comparison | None) -> Iterable[str]:
+    found = curve(trained, quantity)
+    if found is None:
+        return
+    against = f"  {beside.standing} the baseline{_over(beside, found)}" if beside else ""
+    drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
+    yield f"{quantity.title:<28} {drawn} {found.name}{against}"
+
+
+def _over(beside: Comparison, found: Curve) -> str:
+    """How much of the curve was compared, where it is not the whole."""
+    return "" if beside.shared == len(found.values) else f" over {beside.shared} of {len(found.values)} steps"
+
+
+def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
+    """The whole report as one document; numbers that JSON lacks are the strings nan, inf and -inf."""
+    trained = train_steps(steps)
+    curves = ((one, curve(trained, one)) for one in (*SHOWN, CAP_SHARE))
+    document = {
+        "schema": 1,
+        "outcome": report.outcome,
+        "sentence": report.sentence,
+        "cause": report.cause,
+        "step": report.step,
+        "failed": report.failed,
+        "stuck": report.stuck,
+        "weak": list(report.weak),
+        "remarks": list(report.remarks),
+        "trend": _trend(report.trend),
+        "baseline_moved": report.baseline_moved,
+        "baselines": [_baseline(one) for one in report.baselines],
+        "comparisons": [_comparison(one) for one in report.comparisons],
+        "curves": {one.key: asdict(found) for one, found in curves if found is not None},
+    }
+    return json.dumps(_plain(document), indent=2, ensure_ascii=False) + "\n"
+
+
+def _trend(found: Trend | None) -> dict[str, object] | None:
+    return None if found is None else {**asdict(found), "shift": found.shift}
+
+
+def _baseline(one: BaselineSignal) -> dict[str, object]:
+    return {"name": one.name, "outcome": one.outcome, "cause": one.cause, "trend": _trend(one.trend)}
+
+
+def _comparison(one: Comparison) -> dict[str, object]:
+    return {
+        "quantity": one.quantity.key,
+        "standing": one.standing,
+        "shared_steps": one.shared,
+        "gap": _trend(one.gap),
+        "inside_band": one.inside,
+    }
+
+
+def _plain(value: object) -> object:
+    """The value without what JSON has no number for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value

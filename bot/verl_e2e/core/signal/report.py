@@ -1,0 +1,293 @@
+"""The learning signal of a short run: passed, flat, unstable, or not enough steps; never "converged"."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from statistics import median
+
+from verl_e2e.core.signal.checks import Fault, cap_share, exploded, not_finite, policy_moved, stuck
+from verl_e2e.core.signal.compare import Comparison, Run, Standing, band, compare, difference
+from verl_e2e.core.signal.curves import REWARD, Curve, Step, curve, train_steps
+from verl_e2e.core.signal.statistics import Bar, Direction, Rule, Trend, direction, trend
+
+
+class SignalOutcome(StrEnum):
+    """The four words of the learning signal."""
+
+    PASSED = "learning-signal passed"
+    FLAT = "flat"
+    UNSTABLE = "unstable"
+    NOT_ENOUGH_STEPS = "not enough steps"
+
+
+@dataclass(frozen=True, slots=True)
+class SignalOptions:
+    """What is asked of the evidence. `requested_steps` is the length of the job, None where nothing says it.
+
+    Fewer than `min_steps` rewards say nothing. Above `max_cap_share`, the stated share of responses that the
+    length limit may cut, the evidence is weak. `rise` is the rule for a reward that rises, `fall` the stricter
+    one for a reward that falls, because that accuses.
+    """
+
+    min_steps: int = 10
+    requested_steps: int | None = None
+    max_cap_share: float = 0.5
+    # Why the share says nothing where `max_cap_share` is 1; it stands beside the share.
+    cap_waived: str = ""
+    rise: Rule = field(default_factory=Rule)
+    fall: Rule = field(default_factory=lambda: Rule(bars=(Bar(0.005, 7.0),)))
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSignal:
+    """What one baseline shows by itself."""
+
+    name: str
+    outcome: SignalOutcome
+    cause: str
+    trend: Trend | None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReport:
+    """The outcome with its reasons.
+
+    `cause` says why in one sentence without a full stop, `step` the step to look at (0: none). `weak` are
+    sentences that void the evidence whatever the outcome, `remarks` what a reader should know beside it. `stuck`
+    is true where something stands still that training always moves. `baselines` are judged each by itself.
+    """
+
+    outcome: SignalOutcome
+    cause: str
+    step: int
+    reward: Curve | None = None
+    trend: Trend | None = None
+    stuck: bool = False
+    weak: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    baselines: tuple[BaselineSignal, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+
+    @property
+    def baseline_moved(self) -> bool | None:
+        """Whether most of the baselines that say anything learned; None when none does."""
+        said = [one for one in self.baselines if one.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)]
+        if not said:
+            return None
+        return sum(one.outcome is SignalOutcome.PASSED for one in said) * 2 > len(said)
+
+    @property
+    def failed(self) -> bool:
+        """Unstable, or flat where the baseline learned: the run is to blame, and not the evidence."""
+        if self.outcome is SignalOutcome.UNSTABLE:
+            return True
+        if self.outcome is not SignalOutcome.FLAT or self.weak or not self.baseline_moved:
+            return False
+        return self.stuck or self._behind()
+
+    def _behind(self) -> bool:
+        """Whether the reward rose by at most half of what it did on the baselines that learned."""
+        rises = [_rise(one.trend) for one in self.baselines if one.outcome is SignalOutcome.PASSED]
+        return _rise(self.trend) <= median(rises) / 2
+
+    @property
+    def headline(self) -> str:
+        """The outcome in a word or two."""
+        return "weak evidence" if self._is_weak else str(self.outcome)
+
+    @property
+    def _is_weak(self) -> bool:
+        return bool(self.weak) and self.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)
+
+    @property
+    def sentence(self) -> str:
+        """The outcome and its cause in one sentence without a full stop; weak evidence is never called passed."""
+        if self._is_weak:
+            return f"weak evidence: {'; '.join(self.weak)}"
+        against = ""
+        if self.outcome is SignalOutcome.FLAT and self.baselines:
+            against = f"; {_against(self)}"
+        return f"{self.outcome}: {self.cause}{against}"
+
+
+def _rise(found: Trend | None) -> float:
+    return found.end - found.start if found else 0.0
+
+
+def _against(report: SignalReport) -> str:
+    if report.baseline_moved is None:
+        return "no baseline says whether it should have moved"
+    if not report.baseline_moved:
+        return "the baseline did not learn either"
+    best = median(_rise(one.trend) for one in report.baselines if one.outcome is SignalOutcome.PASSED)
+    return f"on the baseline it rose by {best:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """An outcome before baselines are looked at."""
+
+    outcome: SignalOutcome
+    cause: str
+    step: int
+    trend: Trend | None = None
+    stuck: bool = False
+
+
+def signal_report(
+    steps: Sequence[Step],
+    *,
+    baseline: Sequence[Run] = (),
+    frozen: Sequence[Run] = (),
+    options: SignalOptions | None = None,
+) -> SignalReport:
+    """Judge the metrics of a run, in any order, validation lines included.
+
+    `baseline` are runs of the same job on the code before the change; `frozen` such with learning rate 0, which
+    show what the reward does without any learning.
+    """
+    options = options or SignalOptions()
+    trained = train_steps(steps)
+    reward = curve(trained, REWARD)
+    found = _finding(steps, trained, reward, frozen, options)
+    comparisons = compare(trained, baseline, rule=options.rise, min_steps=options.min_steps)
+    return SignalReport(
+        outcome=found.outcome,
+        cause=found.cause,
+        step=found.step,
+        reward=reward,
+        trend=found.trend,
+        stuck=found.stuck,
+        weak=_weak(trained, options),
+        remarks=_remarks(found, trained, comparisons, options),
+        baselines=tuple(_of_baseline(run, options) for run in baseline),
+        comparisons=comparisons,
+    )
+
+
+def _finding(
+    steps: Sequence[Step],
+    trained: Sequence[Step],
+    reward: Curve | None,
+    frozen: Sequence[Run],
+    options: SignalOptions,
+) -> _Finding:
+    fault = not_finite(steps) or exploded(trained)
+    if fault is not None:
+        return _Finding(SignalOutcome.UNSTABLE, fault.text, fault.step, _trend(reward, options))
+    if reward is None:
+        named = " or ".join(REWARD.names)
+        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {named}", _last(trained))
+    short = _too_short(reward, trained, options)
+    if short:
+        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, short, _last(trained))
+    moved = trend(reward.values, autocorrelation=options.rise.autocorrelation)
+    still = stuck(trained)
+    if still:
+        cause = "; ".join(fault.text for fault in still)
+        return _Finding(SignalOutcome.FLAT, cause, still[0].step, moved, stuck=True)
+    short = _frozen_too_short(reward, frozen)
+    if short:
+        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, short, _last(trained), moved)
+    return _by_trend(reward, moved, trained, frozen, options)
+
+
+def _by_trend(
+    reward: Curve, moved: Trend, trained: Sequence[Step], frozen: Sequence[Run], options: SignalOptions
+) -> _Finding:
+    last = reward.steps[-1]
+    if direction(moved, options.fall) is Direction.DOWN:
+        return _Finding(SignalOutcome.UNSTABLE, _told(reward, moved, "fell"), last, moved)
+    rises = direction(moved, options.rise) is Direction.UP
+    gap = _gap(reward, frozen, options)
+    if gap is None:
+        passed, against = rises, ""
+    else:
+        passed = direction(gap, options.rise) is Direction.UP
+        against = f"; {gap.end - gap.start:+.3g} against learning rate 0"
+    if passed:
+        return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose") + against, last, moved)
+    moving = policy_moved(trained)
+    why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
+    told = _told(reward, moved, "rose" if rises else "")
+    return _Finding(SignalOutcome.FLAT, told + against + why, last, moved)
+
+
+def _told(reward: Curve, moved: Trend, verb: str) -> str:
+    """How the reward went; without a verb it stayed."""
+    sizes = f"{moved.start:.4g} to {moved.end:.4g}"
+    order = f"tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step"
+    way = f"{verb} from {sizes}" if verb else f"stayed at {sizes}"
+    return f"{reward.name} {way} over {moved.count} steps ({order})"
+
+
+def _gap(reward: Curve, frozen: Sequence[Run], options: SignalOptions) -> Trend | None:
+    """The trend of the reward less that of runs which cannot learn; None without such a run."""
+    reference = band(frozen, REWARD)
+    if reference is None:
+        return None
+    return trend(difference(reward, reference).values, autocorrelation=options.rise.autocorrelation)
+
+
+def _frozen_too_short(reward: Curve, frozen: Sequence[Run]) -> str:
+    """Why runs which cannot learn say nothing about the end of this one: a reward may rise after theirs ended."""
+    if not frozen:
+        return ""
+    reference = band(frozen, REWARD)
+    missing = set(reward.finite().steps) - set(reference.steps if reference else ())
+    if not missing:
+        return ""
+    lacking = f"{len(missing)} of the {len(reward.values)} steps, the first is {min(missing)}"
+    return f"the runs with learning rate 0 lack {lacking}"
+
+
+def _too_short(reward: Curve, trained: Sequence[Step], options: SignalOptions) -> str:
+    count, wanted = len(reward.values), options.requested_steps
+    if count < options.min_steps:
+        return f"{count} steps with {reward.name}, at least {options.min_steps} are needed"
+    if wanted is not None and _last(trained) < wanted:
+        return f"the run stops at step {_last(trained)} of {wanted}"
+    return ""
+
+
+def _last(trained: Sequence[Step]) -> int:
+    return trained[-1].step if trained else 0
+
+
+def _trend(reward: Curve | None, options: SignalOptions) -> Trend | None:
+    values = reward.finite().values if reward else ()
+    return trend(values, autocorrelation=options.rise.autocorrelation) if len(values) >= options.min_steps else None
+
+
+def _weak(trained: Sequence[Step], options: SignalOptions) -> tuple[str, ...]:
+    share = cap_share(trained)
+    if share is None or share <= options.max_cap_share:
+        return ()
+    if math.isnan(share):
+        return () if options.max_cap_share >= 1 else ("no number tells how many responses end at the length cap",)
+    return (f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may",)
+
+
+def _remarks(
+    found: _Finding, trained: Sequence[Step], comparisons: Sequence[Comparison], options: SignalOptions
+) -> tuple[str, ...]:
+    rows = []
+    share = cap_share(trained)
+    if found.outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
+        waived = f": {options.cap_waived}" if options.cap_waived else ""
+        rows.append(f"{share:.0%} of the responses end at the length cap{waived}")
+    for one in comparisons:
+        if one.standing in (Standing.ABOVE, Standing.BELOW) and one.gap is not None:
+            change = one.gap.end - one.gap.start
+            rows.append(f"{one.quantity.title} drifts {one.standing} the baseline, by {abs(change):.3g}")
+    return tuple(rows)
+
+
+def _of_baseline(run: Run, options: SignalOptions) -> BaselineSignal:
+    """A baseline judged by itself; it may be shorter than the job that it stands beside."""
+    report = signal_report(run.steps, options=replace(options, requested_steps=None))
+    return BaselineSignal(run.name, report.outcome, report.cause, report.trend)
+
+
+__all__ = ["BaselineSignal", "Fault", "SignalOptions", "SignalOutcome", "SignalReport", "signal_report"]

@@ -1,0 +1,1 @@
+"""Text made safe to show: escaped, blocked off, redacted, and near names suggested."""

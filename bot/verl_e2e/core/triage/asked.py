@@ -1,0 +1,276 @@
+"""Asked against got: what the log says the run was asked for, against what the same log shows of the run.
+
+A contradiction makes the run evidence of something else than what was asked, whatever became of it. What is not
+printed contradicts nothing: neither a setting that was not echoed, nor one that the run does not show.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.model.expected import parsed
+from verl_e2e.core.model.facts import Excerpt, LogFacts, Setting
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.checkout import imported_elsewhere
+
+_ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
+_ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
+LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
+MODEL_PATH = "actor_rollout_ref.model.path"
+STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
+_SAVED_METRIC = "timing_s/save_checkpoint"
+_SIZES = {
+    "TP": "tensor_model_parallel_size",
+    "PP": "pipeline_model_parallel_size",
+    "VPP": "virtual_pipeline_model_parallel_size",
+    "CP": "context_parallel_size",
+    "EP": "expert_model_parallel_size",
+    "ETP": "expert_tensor_parallel_size",
+}
+# verl sets these itself before it prints its configuration.
+_SET_BY_VERL = frozenset({"trainer.device", "transfer_queue.enable"})
+
+
+def _by_variable() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each key of the configuration with the variables of the wrapper that decide it, the most particular one first."""
+    for role, root in _ROLES.items():
+        for size, key in _SIZES.items():
+            common = ("TRAIN_TP", "COMMON_TP") if size == "TP" else (f"COMMON_{size}",)
+            yield f"{root}.{key}", (f"{role}_{size}", *common)
+        yield f"{root}.use_mbridge", ("USE_MBRIDGE",)
+        yield f"{root}.use_megatron_fsdp", ("USE_MEGATRON_FSDP",)
+        yield f"{root}.vanilla_mbridge", ("VALUE_VANILLA_MBRIDGE" if role == "CRITIC" else "VANILLA_MBRIDGE",)
+    yield "actor_rollout_ref.rollout.tensor_model_parallel_size", ("ROLLOUT_TP", "INFER_TP")
+    yield from (
+        (LORA_RANK, ("LORA_RANK",)),
+        (CRITIC_LORA_RANK, ("CRITIC_LORA_RANK",)),
+        (MODEL_PATH, ("MODEL_PATH",)),
+        ("actor_rollout_ref.rollout.name", ("ENGINE",)),
+        ("algorithm.adv_estimator", ("ADV_ESTIMATOR",)),
+        ("data.max_prompt_length", ("MAX_PROMPT_LENGTH",)),
+        ("data.max_response_length", ("MAX_RESPONSE_LENGTH",)),
+        ("trainer.n_gpus_per_node", ("NUM_GPUS",)),
+        ("trainer.val_before_train", ("VAL_BEFORE_TRAIN",)),
+        ("trainer.test_freq", ("TEST_FREQ",)),
+        (STEPS, ("TOTAL_TRAIN_STEPS",)),
+        (SAVES, ("SAVE_FREQ",)),
+        (RESUMES, ("RESUME_MODE",)),
+    )
+
+
+VARIABLES: Mapping[str, tuple[str, ...]] = dict(_by_variable())
+# Scripts other than the wrapper use these names for something else: an override on the command line outranks them.
+_COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """What was asked for and what the run shows instead: the stage, the line to look at, and both sides in words."""
+
+    stage: Stage
+    at: Excerpt
+    cause: str
+
+
+def contradiction(facts: LogFacts) -> Contradiction | None:
+    """The first thing that one run did otherwise than it was asked."""
+    wanted = _Wanted(facts.asked)
+    found = chain(
+        _dropped(wanted),
+        _configured(wanted, facts),
+        _adapters(wanted, facts),
+        _wrappers(wanted, facts),
+        _ranks(wanted, facts),
+        _steps(wanted, facts),
+        _saves(wanted, facts),
+        _resumes(wanted, facts),
+    )
+    return next(found, None)
+
+
+def other_checkout(facts: LogFacts) -> Contradiction | None:
+    """A package under test that was imported from elsewhere than PYTHONPATH says."""
+    found = imported_elsewhere(facts)
+    return None if found is None else Contradiction(Stage.IMPORT, found[0].at, found[1])
+
+
+class _Wanted:
+    """The settings in effect by dotted key, as Hydra and the wrapper resolve them: the last one counts."""
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self._variables = {one.name: one for one in settings if not one.override}
+        self.overrides: dict[str, list[Setting]] = {}
+        for setting in settings:
+            if setting.override:
+                self.overrides.setdefault(setting.name, []).append(setting)
+
+    def of_variable(self, key: str) -> Setting | None:
+        """The wrapper's variable that decides a key."""
+        names = VARIABLES.get(key, ())
+        if key == MODEL_PATH and self._says("USE_DUMMY_MODEL") == "True":
+            names = ("DUMMY_MODEL_PATH",)
+        return next((self._variables[name] for name in names if name in self._variables), None)
+
+    def get(self, key: str) -> Setting | None:
+        """What was asked for under a key: the last override, else the variable."""
+        overrides = self.overrides.get(key)
+        return overrides[-1] if overrides else self.of_variable(key)
+
+    def every_key(self) -> Iterator[str]:
+        """Every key that something was asked for."""
+        return iter(dict.fromkeys((*VARIABLES, *self.overrides)))
+
+    def number(self, key: str) -> int | None:
+        """The whole number asked for under a key."""
+        setting = self.get(key)
+        value = parsed(setting.value) if setting is not None else None
+        return value if type(value) is int else None
+
+    def _says(self, variable: str) -> str:
+        setting = self._variables.get(variable)
+        return setting.value if setting is not None else ""
+
+
+def _dropped(wanted: _Wanted) -> Iterator[Contradiction]:
+    """A variable that the command line, which was made from it, does not pass on."""
+    for key in VARIABLES:
+        variable, passed = wanted.of_variable(key), wanted.overrides.get(key, [])
+        # A second override of the key is somebody's own, and the last one counts.
+        if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
+            continue
+        if _readable(variable.value) and _readable(passed[0].value) and not _same(passed[0].value, variable.value):
+            yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
+
+
+def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """A value of the printed configuration that is not the one asked for."""
+    for key in wanted.every_key():
+        setting = wanted.get(key)
+        if setting is None or "." not in key or key in _SET_BY_VERL or not _readable(setting.value):
+            continue
+        for config in facts.configs:
+            found = lookup(config.values, key, _UNPRINTED)
+            plain = found is None or isinstance(found, bool | int | float | str)
+            if plain and found is not _UNPRINTED and not _same(found, setting.value):
+                yield _against(setting, f"the configuration printed says {key} {found!r}"[:200], config.line)
+
+
+def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """An adapter of a rank that no model was asked to have."""
+    setting, ranks = wanted.get(LORA_RANK), [wanted.number(key) for key in (LORA_RANK, CRITIC_LORA_RANK)]
+    if setting is None or ranks[0] is None:
+        return
+    known = set(ranks) if ranks[1] is not None else {ranks[0], *_printed(facts, CRITIC_LORA_RANK)}
+    for enabled in facts.lora_ranks:
+        if enabled.value not in known:
+            yield _against(setting, f"an adapter of rank {enabled.value} was enabled", enabled.at.line)
+
+
+def _printed(facts: LogFacts, key: str) -> Iterator[object]:
+    return (lookup(config.values, key) for config in facts.configs)
+
+
+def _wrappers(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """Models wrapped for Megatron-FSDP although DDP was asked for, or the other way round."""
+    keys = [f"{root}.use_megatron_fsdp" for root in _ROLES.values()]
+    settings = [setting for setting in map(wanted.get, keys) if setting is not None]
+    if not settings or len({parsed(setting.value) for setting in settings}) != 1:
+        return
+    sharded = [model for model in facts.wrapped if model.wrapper.startswith("FullySharded")]
+    asked = parsed(settings[0].value)
+    other = sharded if asked is False else facts.wrapped if asked is True and not sharded else ()
+    for model in other:
+        yield _against(settings[0], f"a model was wrapped as {model.wrapper} ({keys[0]})", model.at.line)
+
+
+def _ranks(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """A rank beyond the parallel sizes that were asked for."""
+    for size, name in (("tensor_model_parallel_size", "tensor"), ("pipeline_model_parallel_size", "pipeline")):
+        keys = [f"{root}.{size}" for root in _ROLES.values()]
+        settings = [setting for setting in map(wanted.get, keys) if setting is not None]
+        sizes = [wanted.number(key) for key in keys]
+        known = [value for value in sizes if value is not None]
+        if len(known) != len(keys):
+            continue
+        for rank in facts.ranks:
+            index = rank.tensor if name == "tensor" else rank.pipeline
+            if index >= max(known):
+                yield _against(settings[0], f"{name} rank {index} built a model ({size})", rank.line)
+
+
+def _steps(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """Another number of steps than was asked for."""
+    setting, asked = wanted.get(STEPS), wanted.number(STEPS)
+    if setting is None or asked is None:
+        return
+    planned, bar = facts.planned_steps, facts.progress
+    if planned is not None and planned.value != asked:
+        yield _against(setting, f"{planned.value} steps were planned", planned.at.line)
+    if bar is not None and bar.total != asked:
+        yield _against(setting, f"the progress bar counts {bar.total} steps", bar.at.line)
+
+
+def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """Checkpoints that were asked for, of a finished run that wrote none."""
+    setting, every = wanted.get(SAVES), wanted.number(SAVES)
+    if setting is None or every is None or every <= 0 or facts.completed_at is None:
+        return
+    written = any(event.action in ("saving", "saved") for event in facts.checkpoints)
+    if not written and not any(_SAVED_METRIC in step.values for step in facts.steps):
+        cause = f"asked for {_shown(setting)}, but the run ended without a checkpoint"
+        yield Contradiction(Stage.CHECKPOINT_SAVE, setting.at, cause)
+
+
+def _resumes(wanted: _Wanted, facts: LogFacts) -> Iterator[Contradiction]:
+    """A resume that was asked for, of a run that began from scratch, or that did not go on after its checkpoint."""
+    setting = wanted.get(RESUMES)
+    if setting is None or setting.value.strip("'\"") not in ("auto", "resume_path"):
+        return
+    back = next((event for event in facts.checkpoints if event.action == "resumed"), None)
+    scratch = next((event for event in facts.checkpoints if event.action == "scratch"), None)
+    first = next((step for step in facts.steps if step.step > 0), None)
+    got = ""
+    if back is None and scratch is not None:
+        got = f"training began from scratch (line {scratch.at.line})"
+    elif back is not None and back.step is not None and first is not None and first.step <= back.step:
+        got = f"the run resumed from step {back.step} and trained step {first.step} (line {first.line})"
+    if got:
+        cause = f"asked to resume by {_shown(setting)}, but {got}"
+        yield Contradiction(Stage.CHECKPOINT_LOAD, setting.at, cause)
+
+
+def _against(setting: Setting, got: str, line: int) -> Contradiction:
+    cause = f"asked for {_shown(setting)}, but {got} (line {line})"
+    return Contradiction(Stage.ENVIRONMENT, setting.at, cause)
+
+
+def _shown(setting: Setting) -> str:
+    return f"{setting.at.text[:120]} (line {setting.at.line})"
+
+
+_UNPRINTED = object()
+
+
+def _readable(value: str) -> bool:
+    """Whether a value is one plain word: what the shell or Hydra would still work out, lists and mappings are not."""
+    return "${" not in value and "$(" not in value and not value.strip().startswith(("[", "{", "'[", '"['))
+
+
+def _same(found: object, wanted: str) -> bool:
+    """Whether a value of the configuration (or of another override) is the one that was written."""
+    bare = wanted.strip()
+    if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "'\"":
+        return _same_text(str(found).strip("'\""), bare[1:-1])
+    left = parsed(found.strip()) if isinstance(found, str) else found
+    right = parsed(bare)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, str) and isinstance(right, str):
+        return _same_text(left, right)
+    return bool(left == right) or str(found) == bare
+
+
+def _same_text(left: str, right: str) -> bool:
+    """Equality of two texts, or of two lists of paths whatever slash ends each."""
+    return [part.rstrip("/") for part in left.split(":")] == [part.rstrip("/") for part in right.split(":")]

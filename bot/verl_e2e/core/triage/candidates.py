@@ -1,0 +1,106 @@
+"""Which of a log's errors ended the run: the candidates in the order in which they are weighed.
+
+Nested remote tracebacks are already one error with its root, and the same error of many workers one with a count
+(`verl_e2e.core.log.errors`). What is left to tell apart is the fault from its echoes.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from verl_e2e.core.model.facts import LogFacts, LoggedError, Record
+from verl_e2e.core.triage.origin import origin_of
+from verl_e2e.core.triage.survived import went_on
+
+_TIMEOUT = "CollectiveTimeout"
+_ABORT = re.compile(r"SIGABRT|Fatal Python error: Aborted|DistBackendError")
+
+
+class Standing(StrEnum):
+    """Why a candidate stands where it stands; the value is what a person reads."""
+
+    DRIVER = "ends the driver"
+    PRIMARY = "raised where it happened"
+    REPEAT = "folded by Ray: printed before by another worker"
+    LOGGED = "caught and logged"
+    CUT = "cut before its exception"
+    ECHO = "only reports that another process died or stopped answering"
+    SURVIVED = "survived: the run went on"
+    WARNING = "a warning that a run may survive"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An error and its standing."""
+
+    error: LoggedError
+    standing: Standing
+
+    @property
+    def decides(self) -> bool:
+        """Whether the error may be the root cause by itself."""
+        return self.standing not in (Standing.SURVIVED, Standing.WARNING)
+
+
+def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidate, ...]:
+    """All of `errors`, the root cause first.
+
+    The driver's own exception comes first, unless it is cut or only an echo: then the errors before it do, by line.
+    Warnings and what the run survived come last.
+    """
+    ranked = [Candidate(error, _standing(error, facts, waited_out=_waited_out(errors))) for error in errors]
+    driver = next((one.error.at.line for one in ranked if one.error.driver and one.decides), None)
+    return tuple(sorted(ranked, key=lambda one: _key(one, driver)))
+
+
+def _waited_out(errors: Sequence[LoggedError]) -> int:
+    """The line where processes began to abort themselves over a collective that timed out; 0 when none did."""
+    waited = min((error.at.line for error in errors if error.kind == _TIMEOUT), default=0)
+    aborts = (error.at.line for error in errors if _aborts(error))
+    return next((line for line in sorted(aborts) if 0 < waited < line), 0)
+
+
+def _aborts(error: LoggedError) -> bool:
+    return error.kind == "Signal" and _ABORT.search(error.message) is not None
+
+
+def _standing(error: LoggedError, facts: LogFacts, *, waited_out: int) -> Standing:
+    if error.soft:
+        return Standing.WARNING
+    # Two steps, for the line of one may arrive late from another process.
+    if not error.driver and len(facts.steps) > 1 and facts.steps[-2].line > error.at.line:
+        return Standing.SURVIVED
+    if error.record not in (Record.RAISED, Record.PREFIXED) and not error.secondary:
+        if went_on(error, facts):
+            return Standing.SURVIVED
+        return Standing.LOGGED if error.record is Record.ERROR else Standing.WARNING
+    # A timeout is an echo of a peer's end, unless the one that waited ended itself over it: then no peer had ended.
+    if waited_out and error.kind == _TIMEOUT:
+        return Standing.PRIMARY
+    if error.secondary or (_aborts(error) and 0 < waited_out <= error.at.line):
+        return Standing.ECHO
+    if not error.kind:
+        return Standing.CUT
+    if error.repeated:
+        return Standing.REPEAT
+    return Standing.DRIVER if error.driver else Standing.PRIMARY
+
+
+_ORDER = (
+    Standing.DRIVER,
+    Standing.PRIMARY,
+    Standing.REPEAT,
+    Standing.LOGGED,
+    Standing.CUT,
+    Standing.ECHO,
+    Standing.SURVIVED,
+    Standing.WARNING,
+)
+
+
+def _key(one: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
+    """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
+    late = driver is not None and one.error.at.line > driver
+    first = one.error.driver or (one.standing is Standing.ECHO and origin_of(one.error) is not None)
+    return (_ORDER.index(one.standing), late, not first, one.error.at.line)

@@ -1,0 +1,149 @@
+"""How triage came to its answer: the phase timeline, the candidates for the root cause, and the rule that decided."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import UNEXPLAINED, Triage
+from verl_e2e.core.triage.candidates import Candidate
+from verl_e2e.core.triage.report import outcome_text, printable
+from verl_e2e.core.triage.rules import Fault, Rule
+from verl_e2e.core.triage.several import judged_facts
+from verl_e2e.core.triage.table import RULES
+from verl_e2e.core.triage.timeline import Phase, timeline
+from verl_e2e.core.triage.triage import rule_of, shown, stage_of, triage, triage_json, weigh
+
+SHOWN_CANDIDATES = 20
+TEXT_CAP = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A candidate as it is shown: what it is, why it stands there, what would explain it; `chosen` is the root."""
+
+    line: int
+    error: str
+    standing: str
+    stage: Stage
+    rule: str
+    count: int
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """An answer with how it came about; `decided` is one sentence, `runs` how many runs the log holds."""
+
+    answer: Triage
+    phases: tuple[Phase, ...]
+    candidates: tuple[Weighed, ...]
+    decided: str
+    runs: int
+
+
+def explain(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Explained:
+    """Triage a log and tell why; `events` are seconds by stage, where the run recorded them."""
+    answer = triage(facts)
+    run = judged_facts(facts, answer)
+    ranked, _ = weigh(run)
+    candidates = tuple(_weighed(one, run, answer) for one in ranked)
+    return Explained(answer, timeline(run, events), candidates, _decided(answer), facts.runs)
+
+
+def _weighed(one: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
+    rule = rule_of(one.error)
+    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(one.error, facts=facts)
+    name = UNEXPLAINED if rule is None else rule.id
+    chosen = (one.error.at.line, name) == (answer.line, answer.rule)
+    return Weighed(one.error.at.line, shown(one.error), one.standing, stage, name, one.error.count, chosen)
+
+
+def _decided(answer: Triage) -> str:
+    rule = next((rule for rule in RULES if rule.id == answer.rule), None)
+    return _OTHERWISE[answer.rule] if rule is None else f"rule {rule.id}: {_why(rule, answer)}"
+
+
+_OTHERWISE = {
+    "completed": "the last requested step and its metrics are there, and every error is explained",
+    "incomplete": "no error ended the run, and the requested steps are not there: Blocked where the run stood",
+    "unexplained": "no rule explains the error: Blocked as inconclusive",
+}
+
+
+def _why(rule: Rule, answer: Triage) -> str:
+    if rule.fact is not None:
+        return "nothing was raised, but a fact of the log shows the fault: Fail"
+    if rule.fault is Fault.OUTSIDE:
+        return "a fault outside of the change, Blocked wherever it happens"
+    begun = "had begun" if answer.verdict == "fail" else "had not begun"
+    return f"the stage decides; Bridge-managed construction {begun} at {answer.stage}"
+
+
+def explain_text(file: str, told: Explained) -> str:
+    """What a person reads; ends without a newline."""
+    return "\n".join(printable(line) for line in _lines(file, told))
+
+
+def _lines(file: str, told: Explained) -> Iterable[str]:
+    answer = told.answer
+    yield f"{file}: {answer.verdict} in {answer.stage}"
+    yield f"  {answer.cause}"
+    yield f"  line {answer.line}: {_cut(answer.excerpt)}"
+    more = f" of run {answer.run} of {told.runs}" if told.runs > 1 else ""
+    yield f"Phases{more} (line, seconds, stage, what proves it):" if told.phases else "Phases: none is proven"
+    yield from (
+        f"  {phase.at.line:>7} {_clock(phase)} {phase.stage:<19} {_cut(phase.at.text)}" for phase in told.phases
+    )
+    yield "Candidates for the root cause, as they were weighed:" if told.candidates else "Candidates: no error"
+    yield from (_candidate(one) for one in told.candidates[:SHOWN_CANDIDATES])
+    left = len(told.candidates) - SHOWN_CANDIDATES
+    yield from [f"    and {left} more"] if left > 0 else []
+    yield from (
+        f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x" for noise in answer.residual_noise
+    )
+    yield from (f"Run {run.number}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
+    yield f"Decided by {told.decided}"
+    yield from [f"What to do: {answer.mend}"] if answer.mend else []
+
+
+def _candidate(one: Weighed) -> str:
+    times = f", {one.count}x" if one.count > 1 else ""
+    mark = ">" if one.chosen else " "
+    return f"{mark} {one.line:>7}  {_cut(one.error)} [{one.standing}{times}; {one.stage}, rule {one.rule}]"
+
+
+def _clock(phase: Phase) -> str:
+    return " " * 8 + "-" if phase.seconds is None else f"{phase.seconds:9.1f}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CAP else text[: TEXT_CAP - 3] + "..."
+
+
+def explain_json(file: str, told: Explained) -> dict[str, object]:
+    """The line of `triage --explain --json`: the keys of `triage`, and how the answer came about."""
+    answer = told.answer
+    return {
+        **triage_json(file, answer),
+        "rule": answer.rule,
+        "decided": told.decided,
+        "mend": answer.mend,
+        "runs": told.runs,
+        "phases": [
+            {"stage": str(one.stage), "line": one.at.line, "seconds": one.seconds, "proof": one.at.text}
+            for one in told.phases
+        ],
+        "candidates": [
+            {
+                "line": one.line,
+                "error": one.error,
+                "standing": one.standing,
+                "stage": str(one.stage),
+                "rule": one.rule,
+                "count": one.count,
+                "chosen": one.chosen,
+            }
+            for one in told.candidates
+        ],
+    }

@@ -1,0 +1,116 @@
+"""What a rule of triage is. The rules themselves are the rows of `verl_e2e.core.triage.table`, and nothing else is.
+
+A rule recognises an error by where it comes from (`origin`), by its words (`message`, `kind`) or by the functions that
+its traceback goes through (`calls`), or a fault that raises nothing by a fact of the log (`fact`). The first row that
+matches decides; `docs/triage.md` has a section for every row.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import lru_cache
+
+from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.codes import Origin
+from verl_e2e.core.triage.origin import others
+
+
+class Fault(Enum):
+    """Whose fault an error is.
+
+    `OUTSIDE`: the host, the image, a package, the configuration of the run, the data, a signal - Blocked wherever
+    it happens. `CODE`: the stage decides - Fail once Bridge-managed construction began, Blocked before.
+    """
+
+    OUTSIDE = auto()
+    CODE = auto()
+
+
+class Silent(Enum):
+    """A fault that raises nothing; `verl_e2e.core.triage.silent` knows which facts show it."""
+
+    OTHER_CHECKOUT = auto()
+    NOT_AS_ASKED = auto()
+    ADAPTER_EMPTY = auto()
+    WEIGHTS_UNMAPPED = auto()
+    EXPORT_INCOMPLETE = auto()
+    WEIGHTS_REFUSED = auto()
+    ROLLOUT_FROM_FILE = auto()
+    NO_SAMPLES = auto()
+    AGREEMENT_UNKNOWN = auto()
+    METRICS_NOT_FINITE = auto()
+    ACTOR_NOT_UPDATED = auto()
+    ADVANTAGE_ZERO = auto()
+    GRADIENT_ZERO = auto()
+    ROLLOUT_DISAGREES = auto()
+    RATE_ZERO = auto()
+    REWARD_CONSTANT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How one kind of fault is recognised, and what it means.
+
+    `message`, `kind` and `calls` are regular expressions, `stood` the stages that the run may have been in; what
+    is given must all match, but of `origin` and `message` either is enough. `message` is searched in `Kind: message`
+    of every exception of the chain, `kind` in the root's name, `calls` in the `path:function` lines of the frames.
+    The words of an error that is the program's own never make it a fault from outside. `places` says that the
+    frames tell where an error happened, whichever rule explains it. `stage` None means: where the frames say, else
+    where the run stood. A rule with `fact` matches no error. `mend` is one sentence for the card, `steps` what the
+    runbook adds. `example` is a fragment of a real log (or of the message in the source) that only this rule explains
+    rightly; `source` names project, file and function that print it, or the public log it was taken from.
+    """
+
+    id: str
+    fault: Fault
+    cause: str
+    mend: str
+    example: str
+    source: str
+    stage: Stage | None = None
+    origin: Origin | None = None
+    message: str = ""
+    kind: str = ""
+    calls: str = ""
+    stood: frozenset[Stage] | None = None
+    places: bool = False
+    fact: Silent | None = None
+    steps: tuple[str, ...] = ()
+
+    def matches(self, error: LoggedError, origin: Origin | None) -> bool:
+        """Whether this rule explains `error`, which comes from `origin`."""
+        if self.fact is not None or (self.stood is not None and error.stage not in self.stood):
+            return False
+        if self.kind and not _compiled(self.kind).search(error.kind):
+            return False
+        if self.calls and not self.locates(error.calls):
+            return False
+        if self.origin is not None and self.origin is origin:
+            return True
+        return self._says(error, origin) if self.message else self.origin is None
+
+    def _says(self, error: LoggedError, origin: Origin | None) -> bool:
+        texts = [f"{error.kind}: {error.message}", *error.chain]
+        if origin is Origin.PROGRAM and self.fault is Fault.OUTSIDE:
+            texts = [f"{kind}: {message}" for kind, message in others(error)]
+        return any(_compiled(self.message).search(text) for text in texts)
+
+    def locates(self, calls: tuple[str, ...]) -> bool:
+        """Whether frames are those of this rule; False for a rule without `calls`."""
+        return bool(self.calls) and _compiled(self.calls).search("\n".join(calls)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseRule:
+    """An error that a run may print while it shuts down, after the requested steps completed."""
+
+    name: str
+    pattern: str
+    example: str
+    source: str
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)

@@ -1,0 +1,260 @@
+"""Triage of a bare log: where the run ended, whose fault it was, and the first relevant line."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
+from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
+from verl_e2e.core.triage.completion import missing_metrics
+from verl_e2e.core.triage.nested import outer_stage
+from verl_e2e.core.triage.noise import explain
+from verl_e2e.core.triage.origin import origin_of
+from verl_e2e.core.triage.rules import Fault, Rule, Silent
+from verl_e2e.core.triage.several import judge_runs
+from verl_e2e.core.triage.silent import SilentFault, silent_fault
+from verl_e2e.core.triage.table import RULES
+
+NEAR_LINES = 400
+RUNBOOK = "docs/triage.md"
+# What criteria of a run folder judge themselves: by the band of the probe, and a level 5 by its learning signal.
+# What was asked for is known there from the job, phase by phase.
+_ASKED = frozenset({Silent.OTHER_CHECKOUT, Silent.NOT_AS_ASKED})
+_OF_CRITERIA = _ASKED | {Silent.ROLLOUT_DISAGREES, Silent.AGREEMENT_UNKNOWN, Silent.REWARD_CONSTANT}
+_OF_SIGNAL = frozenset({Silent.RATE_ZERO, Silent.ADVANTAGE_ZERO})
+_OF_RUN = tuple(rule for rule in RULES if rule.fact not in _OF_CRITERIA)
+_OF_SIGNAL_RUN = tuple(rule for rule in _OF_RUN if rule.fact not in _OF_SIGNAL)
+
+TRUNCATED = "the compressed log is truncated, so only what could be unpacked was judged"
+_MENDS = {
+    COMPLETED: "",
+    INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
+    FORMAT: "Give the log as the program printed it, without what a viewer or an export put around its lines.",
+    UNEXPLAINED: "Read the traceback at that line; inconclusive until someone has.",
+}
+
+
+def triage(facts: LogFacts, rules: Sequence[Rule] = RULES) -> Triage:
+    """Judge a log by the furthest stage reached and whose fault its root exception is.
+
+    Never `pass` without the requested steps, their metrics, and an explanation for every error. Of several runs in
+    one log the last whole one is the answer.
+    """
+    return _of_truncated(judge_runs(facts, lambda run: _triage_run(run, rules)), facts)
+
+
+def triage_of_run(facts: LogFacts, *, learning_signal: bool = False) -> Triage:
+    """Triage of a log in a run folder: all its runs are phases of one job, so an error of any of them counts.
+
+    What its criteria judge better is left to them: agreement of trainer and rollout to the probe's own band, and what
+    stood still to the `learning_signal` where the run is one for it.
+    """
+    return _of_truncated(_triage_run(facts, _OF_SIGNAL_RUN if learning_signal else _OF_RUN), facts)
+
+
+def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
+    ranked, noise = weigh(facts)
+    root = next((one for one in ranked if one.decides), None)
+    silent = silent_fault(facts, rules)
+    if silent is not None and (root is None or _comes_first(silent, root)):
+        return _silent(silent, noise)
+    if root is None and facts.completed_at is None:
+        root = next((one for one in ranked if one.standing is Standing.WARNING), None)
+    if root is None and facts.completed_at is not None:
+        root = next((one for one in ranked if one.standing is Standing.SURVIVED), None)
+    if root is not None:
+        return _judge_error(root.error, facts, noise, rules)
+    if facts.misread is not None and (facts.completed_at is None or _hides_traceback(facts.misread)):
+        return _blocked(
+            facts, noise, "this format is not understood: known lines begin behind other text", facts.misread.at, FORMAT
+        )
+    return _incomplete(facts, noise) if facts.completed_at is None else _judge_completed(facts, noise)
+
+
+def weigh(facts: LogFacts) -> tuple[tuple[Candidate, ...], tuple[Noise, ...]]:
+    """The candidates for the root cause, the likeliest first, and what is only noise."""
+    explained, noise = explain(facts)
+    return candidates([error for error in facts.errors if error not in explained], facts), noise
+
+
+def rule_of(error: LoggedError, rules: Sequence[Rule] = RULES) -> Rule | None:
+    """The first rule that explains an error."""
+    origin = origin_of(error)
+    return next((rule for rule in rules if rule.matches(error, origin)), None)
+
+
+def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts | None = None) -> Stage:
+    """Where an error happened: what its frames say, else where the run stood.
+
+    Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
+    workers: the cut tracebacks of its kind beside it are asked too.
+    """
+    for calls in (error.calls, *_torn(error, facts)):
+        rule = next((rule for rule in rules if rule.places and _stands(rule, error) and rule.locates(calls)), None)
+        if rule is not None and rule.stage is not None:
+            return rule.stage
+    return error.stage
+
+
+def _stands(rule: Rule, error: LoggedError) -> bool:
+    return rule.stood is None or error.stage in rule.stood
+
+
+def _torn(error: LoggedError, facts: LogFacts | None) -> Sequence[tuple[str, ...]]:
+    """The frames of cut tracebacks of the same kind of process, close by."""
+    if facts is None or not error.actor:
+        return ()
+    near = (other for other in facts.errors if other.actor == error.actor and not other.kind)
+    return [other.calls for other in near if abs(other.at.line - error.at.line) <= NEAR_LINES]
+
+
+def triage_json(file: str, triaged: Triage) -> dict[str, object]:
+    """The line of `verl-e2e triage`: exactly the keys that its documentation promises."""
+    return {
+        "file": file,
+        "verdict": str(triaged.verdict),
+        "stage": str(triaged.stage),
+        "cause": triaged.cause,
+        "line": triaged.line,
+        "excerpt": triaged.excerpt,
+        "residual_noise": [
+            {"name": noise.name, "line": noise.at.line, "count": noise.count} for noise in triaged.residual_noise
+        ],
+        "frame": None if triaged.frame is None else asdict(triaged.frame),
+        "message": triaged.message,
+        "run": triaged.run,
+        "other_runs": [_outcome_json(run) for run in triaged.others],
+    }
+
+
+def _outcome_json(run: RunOutcome) -> dict[str, object]:
+    return {
+        "run": run.number,
+        "begins": run.begins,
+        "ends": run.ends,
+        "verdict": str(run.verdict),
+        "stage": str(run.stage),
+        "cause": run.cause,
+        "line": run.line,
+    }
+
+
+def _comes_first(silent: SilentFault, root: Candidate) -> bool:
+    # Neither a pass nor an error of another run than the one asked for says anything.
+    decides = silent.rule.fact in _ASKED
+    return decides or silent.at.line <= root.error.at.line or root.standing in (Standing.ECHO, Standing.CUT)
+
+
+def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
+    rule, at, mend = silent.rule, silent.at, mend_of(silent.rule.id, silent.rule)
+    verdict = TriageVerdict.FAIL if rule.fault is Fault.CODE else TriageVerdict.BLOCKED
+    return Triage(verdict, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
+
+
+def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
+    rule = rule_of(error, rules)
+    stage = stage_of(error, rules, facts) if rule is None or rule.stage is None else rule.stage
+    stage = outer_stage(stage, error)
+    if error.after_completion and rule is None:
+        stage = Stage.SHUTDOWN
+    fails = rule is not None and rule.fault is Fault.CODE and _under_construction(stage)
+    cause = "an error that no rule explains" if rule is None else rule.cause
+    reached = "" if fails else _construction_reached(facts, stage)
+    name = UNEXPLAINED if rule is None else rule.id
+    return Triage(
+        verdict=TriageVerdict.FAIL if fails else TriageVerdict.BLOCKED,
+        stage=stage,
+        cause=f"{cause}: {shown(error)}{reached}",
+        line=error.at.line,
+        excerpt=error.at.text,
+        residual_noise=noise,
+        rule=name,
+        mend=mend_of(name, rule),
+        frame=error.frame,
+        message=error.full_message,
+    )
+
+
+def mend_of(name: str, rule: Rule | None = None) -> str:
+    """What to do about a cause, in a sentence, with its section of the runbook."""
+    mend = _MENDS[name] if rule is None else rule.mend
+    return f"{mend} See {RUNBOOK}#{name}." if mend else ""
+
+
+def shown(error: LoggedError) -> str:
+    """An error in at most 160 characters."""
+    text = f"{error.kind}: {error.message}" if error.message and error.kind else error.message or error.kind
+    return text if len(text) <= 160 else text[:157] + "..."
+
+
+def _under_construction(stage: Stage) -> bool:
+    return stage.order >= Stage.BRIDGE_PROVIDER.order
+
+
+def _construction_reached(facts: LogFacts, stage: Stage) -> str:
+    marks = [mark.stage for mark in facts.stages if _under_construction(mark.stage) and mark.stage is not stage]
+    reached = max((mark for mark in marks), key=lambda mark: mark.order, default=None)
+    return "" if reached is None or reached is Stage.SHUTDOWN else f"; construction had reached {reached}"
+
+
+def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    assert facts.completed_at is not None
+    missing = missing_metrics(facts)
+    if missing:
+        return _blocked(facts, noise, missing, facts.completed_at)
+    bar = facts.progress is not None and facts.progress.done >= facts.progress.total
+    at = facts.completed_at
+    return Triage(
+        verdict=TriageVerdict.PASS,
+        stage=Stage.SHUTDOWN if bar or noise else Stage.TRAIN_STEP,
+        cause="the requested steps completed, and nothing is left unexplained",
+        line=at.line,
+        excerpt=at.text,
+        residual_noise=noise,
+        rule=COMPLETED,
+        mend="",
+    )
+
+
+def _of_truncated(answer: Triage, facts: LogFacts) -> Triage:
+    """The answer about a log whose end could not be unpacked: it says so, and a half line completes nothing."""
+    if not facts.truncated:
+        return answer
+    proofs = (facts.completed_at, facts.progress.at if facts.progress else None, facts.last_step)
+    if answer.verdict is TriageVerdict.PASS and facts.cut_line:
+        at = next((proof for proof in proofs if proof is not None and proof.line >= facts.line_count), None)
+        if at is not None:
+            cause = "the line that shows the completion is cut"
+            cut = _blocked(facts, answer.residual_noise, cause, facts.last)
+            answer = replace(cut, run=answer.run, others=answer.others)
+    return replace(answer, cause=f"{answer.cause}; {TRUNCATED}")
+
+
+def _incomplete(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
+    stood = facts.stood
+    if stood is None and not facts.stages:
+        return _blocked(facts, noise, "no sign of a verl run in this log", facts.last)
+    bar = facts.progress
+    how_far = f" at step {bar.done} of {bar.total}" if bar is not None else f" in {stood}"
+    return _blocked(facts, noise, f"incomplete: the log ends{how_far} without an error", facts.last)
+
+
+def _hides_traceback(misread: Misread) -> bool:
+    """Whether a whole traceback may stand in lines that were not understood."""
+    return misread.headers > 0 and misread.frames > 0
+
+
+def _blocked(
+    facts: LogFacts, noise: tuple[Noise, ...], cause: str, at: Excerpt | None, rule: str = INCOMPLETE
+) -> Triage:
+    return Triage(
+        verdict=TriageVerdict.BLOCKED,
+        stage=facts.stood or Stage.ENVIRONMENT,
+        cause=cause,
+        line=0 if at is None else at.line,
+        excerpt="" if at is None else at.text,
+        residual_noise=noise,
+        rule=rule,
+        mend=mend_of(rule),
+    )

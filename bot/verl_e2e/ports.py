@@ -1,0 +1,569 @@
+"""What the rest of the program asks of the outside world: small protocols, named for what the caller needs."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.record import CheckNotes, Record
+from verl_e2e.core.pulls.check_runs import Annotation as Annotation
+from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
+from verl_e2e.core.pulls.deliveries import Backlog, Received
+from verl_e2e.core.pulls.forge import (
+    Artifact,
+    BranchRules,
+    DeliveryAttempt,
+    Installation,
+    Machine,
+    WorkflowJob,
+    WorkflowRun,
+)
+from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from verl_e2e.core.pulls.messages import Letter, Message
+from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef
+from verl_e2e.core.reach.summary import Summary
+from verl_e2e.core.signal.figure import SignalFigure
+
+
+class ChangeSource(Protocol):
+    """Where a change is read from: a git directory, or a forge's interface."""
+
+    def change(self, base: str, head: str) -> Change:
+        """What the head changes since it left the base; either may be any revision that the source knows."""
+        ...
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """The file's content at a revision, None when it is not there."""
+        ...
+
+
+class SourceTrees(ChangeSource, Protocol):
+    """A change source that also gives whole trees and many contents at once."""
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        """The plain files at a revision below a folder, each with the id of its content."""
+        ...
+
+    def links(self, revision: str) -> Mapping[str, str]:
+        """The symbolic links at a revision, each with the id of its content, and the submodules with `commit SHA`."""
+        ...
+
+    def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        """Contents by id; None for what the source lacks."""
+        ...
+
+
+class Revisions(ChangeSource, Protocol):
+    """A change source that knows what a name stands for."""
+
+    def resolve(self, revision: str) -> str:
+        """The full SHA that a branch, tag or SHA names; an error that is the user's mistake when there is none."""
+        ...
+
+
+class SummaryStore(Protocol):
+    """Summaries of source files, kept by the id of the content, so that no content is read twice."""
+
+    def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
+        """The summaries that are known among the ids."""
+        ...
+
+    def save(self, summaries: Mapping[str, Summary]) -> None:
+        """Keep more summaries."""
+        ...
+
+
+class DispatchError(Exception):
+    """A job could not even begin and left no run folder; the text says why."""
+
+    user_mistake = True
+
+
+class Dispatcher(Protocol):
+    """Where a job is run."""
+
+    def run(self, job: Job, out: Path) -> int:
+        """Run one job to its end, leave its run folder in `out`, and return the runner's exit code; DispatchError."""
+        ...
+
+
+class Baselines(Protocol):
+    """Kept runs on a merge base, so that the changes that start from it share them."""
+
+    def fetch(self, key: str, into: Path, accept: Callable[[Path], bool]) -> bool:
+        """Copy the run folder kept under a key to the new folder `into`; false when there is none that is whole.
+
+        `accept` looks at the kept folder before it is copied, and may refuse it.
+        """
+        ...
+
+    def keep(self, key: str, folder: Path) -> bool:
+        """Keep a run folder under a key; false when that was not possible."""
+        ...
+
+
+class UnknownPullError(Exception):
+    """There is no such pull request, or it cannot be seen; the text says which."""
+
+    user_mistake = True
+
+
+class UnreadableLogError(Exception):
+    """A run folder's log is damaged; the text names the file and what is wrong with it."""
+
+
+class LimitError(Exception):
+    """Work on what a stranger wrote would take more than it may: `what` it takes exceeds `limit`."""
+
+    user_mistake = True
+
+    def __init__(self, what: str, limit: str) -> None:
+        super().__init__(what, limit)
+        self.what = what
+        self.limit = limit
+
+    def __str__(self) -> str:
+        return f"{self.what} exceeds {self.limit}"
+
+
+class RunFolders(Protocol):
+    """Run folders: where a runner leaves what happened, and where the judgement is written."""
+
+    def find(self, folder: Path) -> tuple[Path, ...]:
+        """The run folders that `folder` is or holds, in name order."""
+        ...
+
+    def record(self, folder: Path) -> Record:
+        """The documents of one run folder; what cannot be read is named in `missing`."""
+        ...
+
+    def facts(self, folder: Path) -> LogFacts | None:
+        """The facts of the folder's log, None when there is none; UnreadableLogError when it is damaged."""
+        ...
+
+    def planned(self, folder: Path) -> Mapping[str, Level]:
+        """The jobs of the folder's `plan.json`, by id; empty when it has none."""
+        ...
+
+    def notes(self, folder: Path) -> CheckNotes:
+        """What the check that made the folder noted; empty for a folder that no check made."""
+        ...
+
+    def write(self, folder: Path, files: Mapping[str, str]) -> None:
+        """Write files of text into the folder, each whole or not at all."""
+        ...
+
+    def draw(self, folder: Path, figure: SignalFigure) -> None:
+        """Draw curves into the folder's `plots`, where a plotting library is installed; else nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment on a pull request. `edited` is true when it is not what was first written."""
+
+    id: int
+    author: str
+    author_is_app: bool
+    body: str
+    created: datetime
+    edited: bool
+    app_id: int | None = None
+    # Whether somebody hid it.
+    minimized: bool = False
+
+
+class Pulls(Protocol):
+    """Facts of pull requests; every call reads GitHub anew. UnknownPullError when there is none."""
+
+    def pull(self, ref: PullRef) -> Pull:
+        """The pull request as it is now."""
+        ...
+
+    def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
+        """Every open pull request, or those onto one base branch, oldest first."""
+        ...
+
+    def tip(self, repository: str, branch: str) -> str | None:
+        """The commit that a branch points at now, None when there is no such branch."""
+        ...
+
+    def committers(self, pull: Pull) -> frozenset[str]:
+        """The logins that GitHub names as author or committer of the commits, of which it lists 250 at most."""
+        ...
+
+    def change(self, pull: Pull) -> Change:
+        """The changed files with both names of renames, as far as GitHub lists them (compare with `changed_files`)."""
+        ...
+
+    def file_at(self, repository: str, revision: str, path: str) -> bytes | None:
+        """A file's content at a revision, None when it is not there."""
+        ...
+
+
+class Conversation(Protocol):
+    """The comments of a pull request."""
+
+    def comments(self, ref: PullRef) -> tuple[Comment, ...]:
+        """All comments, oldest first."""
+        ...
+
+    def read(self, ref: PullRef, comment_id: int) -> Comment | None:
+        """One comment, None when it is gone."""
+        ...
+
+    def comment(self, ref: PullRef, body: str) -> int:
+        """Write a comment and give its id."""
+        ...
+
+    def delete(self, ref: PullRef, comment_id: int) -> None:
+        """Delete a comment of ours; one that is gone is left alone."""
+        ...
+
+    def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
+        """Replace a comment of ours; false when it is gone."""
+        ...
+
+    def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
+        """React to a comment; once is enough, again changes nothing."""
+        ...
+
+
+class Checks(Protocol):
+    """Check runs of our App."""
+
+    def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit, whoever wrote it."""
+        ...
+
+    def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
+        """Every check run of a commit that has a name, also those that a later one hides."""
+        ...
+
+    def write_check(self, repository: str, check: CheckRun) -> int:
+        """Create the check run (id 0) or update it, and give its id."""
+        ...
+
+
+class People(Protocol):
+    """Who somebody is in a repository."""
+
+    def role(self, repository: str, login: str) -> str:
+        """The role by name (`admin`, `maintain`, `write`, `triage`, `read`, a custom one), `none` without access."""
+        ...
+
+    def in_team(self, team: str, login: str) -> bool:
+        """Whether somebody is an active member of `organisation/team`."""
+        ...
+
+
+class Ledger(Protocol):
+    """What the bot remembers; every write is idempotent by the document's own key."""
+
+    def add(self, entry: Asked | Approval | Override) -> bool:
+        """Append an entry; false when one with this source is there already."""
+        ...
+
+    def entries(self, repository: str, number: int) -> tuple[Asked | Approval | Override, ...]:
+        """All entries of a pull request in the order in which they were added."""
+        ...
+
+    def put_run(self, run: Run) -> Run:
+        """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
+        ...
+
+    def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
+        """The runs of a pull request, of a head, or of the repository, oldest first."""
+        ...
+
+    def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
+        """What was posted for a subject."""
+        ...
+
+    def put_posted(self, posted: Posted) -> None:
+        """Remember what was posted."""
+        ...
+
+
+class Outbox(Protocol):
+    """Messages that are still to be written on GitHub, kept so that each is written once."""
+
+    def put(self, message: Message, now: datetime) -> bool:
+        """Keep a message; false for a subject that was put before, or past the budget of people without a role."""
+        ...
+
+    def holds(self, repository: str, subject: str) -> bool:
+        """Whether a message with this subject was ever put."""
+        ...
+
+    def due(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
+        """The messages to write now, oldest first and people with a role first, but for those of some lanes."""
+        ...
+
+    def written(self, letter: int) -> None:
+        """A message stands on GitHub."""
+        ...
+
+    def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
+        """It could not be written: try again then, or never (None)."""
+        ...
+
+
+class UnreadableDeliveryError(Exception):
+    """Nobody will ever be able to act on a delivery; the text says why."""
+
+
+class Deliveries(Protocol):
+    """What GitHub delivered, kept until it is heard."""
+
+    def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
+        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
+        ...
+
+    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
+        """The deliveries to hear now, oldest first, but for those with some ids."""
+        ...
+
+    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+        """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
+        ...
+
+    def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
+        """It could not be heard: try again then, or never (None)."""
+        ...
+
+    def backlog(self, now: datetime) -> Backlog:
+        """How much waits."""
+        ...
+
+
+class Worklist(Protocol):
+    """The targets, as text, that are to be looked at; asking ten times before it happens is asking once."""
+
+    def want(self, wanted: Collection[str], now: datetime, *, at_once: bool = False) -> None:
+        """Want targets once more by the clock, and not because something happened to them.
+
+        What is wanted at a later time stays so, but with `at_once`.
+        """
+        ...
+
+    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
+        """The targets to look at now: those named first, then the longest waiting."""
+        ...
+
+    def asked(self, target: str) -> int:
+        """How often it was asked for up to now, to be handed to `finish`."""
+        ...
+
+    def finish(self, target: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
+        """It was looked at for all that was asked up to then; what was asked meanwhile is not lost.
+
+        With `again_at` it is wanted then once more, or earlier when something happens to it.
+        """
+        ...
+
+    def attempts(self, target: str) -> int:
+        """How often looking at it failed since it last succeeded."""
+        ...
+
+    def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
+        """Looking at it failed: try again then, or earlier when something happens to it."""
+        ...
+
+    def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
+        """Targets that something happened to since one instant and that were last looked at before another."""
+        ...
+
+
+class BackendError(Exception):
+    """The back end did not take an order; `final` says that trying again is no use. The text names the mend.
+
+    `uncertain` says that it may have taken it, `wait_s` that it is not to be asked before so many seconds.
+    """
+
+    def __init__(self, message: str, *, final: bool = False, uncertain: bool = False, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.final = final
+        self.uncertain = uncertain
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a submitted run stands: `state`, a sentence, and a page to look at."""
+
+    state: RunState
+    note: str = ""
+    url: str = ""
+    # What the back end itself knows of the run, once it has ended; None where it knows nothing.
+    took: Took | None = None
+
+
+class Backend(Protocol):
+    """A place that runs jobs while we wait: idempotent by the run's key. Errors are BackendError."""
+
+    def submit(self, run: Run) -> str:
+        """Start the run once and give its handle; a second call with the same key gives the same handle."""
+        ...
+
+    def find(self, run: Run) -> str:
+        """The handle of what was started with the run's key, empty when none is seen."""
+        ...
+
+    def end_doubles(self, run: Run) -> None:
+        """End what else was started with the run's key: there is to be one."""
+        ...
+
+    def poll(self, run: Run) -> Progress:
+        """Where it stands."""
+        ...
+
+    def cancel(self, run: Run) -> None:
+        """Ask it to end; `poll` says when it has."""
+        ...
+
+    def log(self, run: Run) -> Iterator[bytes]:
+        """What it has printed so far; nothing when there is none yet."""
+        ...
+
+    def artifacts(self, run: Run, into: Path) -> bool:
+        """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""
+        ...
+
+    def unattested(self, run: Run) -> str:
+        """Why nothing proves who handed over the folder that `artifacts` brought, empty when something does.
+
+        A folder that may not count without that is refused by `artifacts`.
+        """
+        ...
+
+
+# What to do where this machine has no connection to GitHub.
+NETWORK_FIX = "check the network of this machine (name service, proxy, firewall) and GITHUB_API_URL, and try again"
+
+
+class ForgeError(Exception):
+    """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
+
+    `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
+    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `said` is what GitHub
+    said without the address that was asked, else the whole text. `unreached` says why this machine got no connection,
+    empty where it got one.
+    """
+
+    user_mistake = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        passing: bool = False,
+        wait_s: float = 0.0,
+        absent: bool = False,
+        permission: str = "",
+        said: str = "",
+        unreached: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.passing, self.wait_s = passing, wait_s
+        self.absent, self.permission = absent, permission
+        self.unreached = unreached
+        self.said = said or message
+
+
+class UncertainError(ForgeError):
+    """Something that must not be done twice may or may not have been done: look before repeating it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, passing=True)
+
+
+class Workflows(Protocol):
+    """Workflow runs of a repository. Errors are ForgeError."""
+
+    def dispatch(
+        self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
+    ) -> WorkflowRun:
+        """Start a workflow file at a branch or tag and give its run. Its run name must show `key`, which finds it."""
+        ...
+
+    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
+        """The newest run of a workflow at a branch or tag whose name shows `key` and that no person started."""
+        ...
+
+    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
+        """All such runs, oldest first."""
+        ...
+
+    def run(self, repository: str, run_id: int) -> WorkflowRun | None:
+        """A run as it is now, None when it is gone."""
+        ...
+
+    def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
+        """The jobs of the run's latest attempt."""
+        ...
+
+    def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
+        """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
+        ...
+
+    def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
+        """What a run left behind."""
+        ...
+
+    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        ...
+
+    def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
+        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all.
+
+        ForgeError too for an archive of another digest than the artifact's.
+        """
+        ...
+
+    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
+        """A job's log, at most `limit` bytes; nothing when there is none."""
+        ...
+
+
+class Administration(Protocol):
+    """How our App and a repository are set up. Errors are ForgeError."""
+
+    def installation(self, repository: str) -> Installation | None:
+        """Our App in the repository, None where it is not installed."""
+        ...
+
+    def branch_rules(self, repository: str, branch: str) -> BranchRules:
+        """What the branch asks for, by protection and rulesets together, as far as we may see."""
+        ...
+
+    def machines(self, repository: str) -> tuple[Machine, ...]:
+        """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
+        ...
+
+    def workflow_state(self, repository: str, workflow: str) -> str:
+        """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
+        ...
+
+    def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
+        """Every attempt to deliver a webhook to our App since a time, newest first."""
+        ...
+
+    def redeliver(self, delivery_id: int) -> None:
+        """Ask GitHub to deliver once more."""
+        ...
+
+
+class Clock(Protocol):
+    """The time, so that tests can choose it."""
+
+    def now(self) -> datetime:
+        """Now, with its zone."""
+        ...

@@ -1,0 +1,204 @@
+"""The service's HTTP surface: POST /webhook, GET /healthz, GET /metrics, and nothing else.
+
+A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
+shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
+"""
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.web.bodies import BODY_BYTES, Bodies, BodyError
+
+_SIGNATURE = re.compile(r"sha256=[0-9a-f]{64}")
+_DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_EVENT = re.compile(r"[a-z_]{1,64}")
+_LENGTH_DIGITS = 12
+_BATCH = 64
+# Anybody may ask how we are; the database is asked once in this time.
+_FIGURES_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the web application needs of the rest.
+
+    `keep` stores deliveries, all or none, and says which are new; `arrived` wakes the worker; `health` gives the
+    figures of /metrics by name, and raises when the service is not well.
+    """
+
+    secret: str = field(repr=False)
+    keep: Callable[[Sequence[Received]], Sequence[bool]]
+    arrived: Callable[[], None]
+    health: Callable[[], Mapping[str, float]]
+    now: Callable[[], datetime]
+
+
+def create_app(door: Door) -> Starlette:
+    """The application, to be run by an ASGI server."""
+    webhook = _Webhook(door)
+    routes = [
+        Route("/webhook", webhook.receive, methods=["POST"]),
+        Route("/healthz", webhook.healthz, methods=["GET"]),
+        Route("/metrics", webhook.metrics, methods=["GET"]),
+    ]
+    return Starlette(routes=routes, exception_handlers={Exception: _fault})
+
+
+class _Webhook:
+    """The three pages; the state is the number of answers of each kind and the bodies that are being read."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._bodies = Bodies(door.secret.encode())
+        self._keeper = _Keeper(door.keep)
+        self._asking = asyncio.Lock()
+        self._known: Mapping[str, float] = {}
+        self._figures_at: float | None = None
+        self._answers: dict[str, int] = dict.fromkeys(("kept", "repeated", "unsigned", "refused", "failed"), 0)
+
+    async def receive(self, request: Request) -> Response:
+        """Keep one delivery: 202 new, 200 known, 401 not GitHub's, 4xx not understood, 503 try again."""
+        refusal = _refusal(request)
+        if refusal is not None:
+            return self._refuse(*refusal)
+        signature = request.headers["x-hub-signature-256"]
+        source = request.client.host if request.client else ""
+        try:
+            body = await self._bodies.receive(request.stream(), signature, source)
+        except BodyError as error:
+            return self._refuse(error.status, "refused", error.why)
+        except ClientDisconnect:
+            return self._refuse(408, "refused", "the body did not arrive in time")
+        if body is None:
+            return self._refuse(*_UNSIGNED)
+        delivery_id, event = request.headers["x-github-delivery"], request.headers["x-github-event"]
+        return await self._keep(Received(delivery_id, event, body, self._door.now()))
+
+    async def _keep(self, delivery: Received) -> Response:
+        try:
+            new = await self._keeper.keep(delivery)
+        except Exception:
+            # GitHub shows the delivery as failed, and `doctor` asks for it again.
+            log.exception("delivery not kept", extra={"delivery": delivery.id, "event": delivery.event})
+            return self._refuse(503, "failed", "the delivery could not be kept")
+        self._answers["kept" if new else "repeated"] += 1
+        if not new:
+            return PlainTextResponse("known\n")
+        log.debug("delivery kept", extra={"delivery": delivery.id, "event": delivery.event})
+        self._door.arrived()
+        return PlainTextResponse("kept\n", status_code=202)
+
+    def _refuse(self, status: int, kind: str, why: str) -> Response:
+        self._answers[kind] += 1
+        # What is left of a body that was not read to its end is not read at all.
+        headers = {"Connection": "close"}
+        return PlainTextResponse(f"{why}\n", status_code=status, headers=headers)
+
+    async def healthz(self, _: Request) -> Response:
+        """200 while the database answers and the worker lives."""
+        try:
+            await self._figures()
+        except Exception:
+            log.exception("not healthy")
+            return JSONResponse({"ok": False}, status_code=503)
+        return JSONResponse({"ok": True})
+
+    async def metrics(self, _: Request) -> Response:
+        """A few numbers in the text form that Prometheus reads."""
+        figures = await self._figures()
+        lines = [f'verl_e2e_webhook_answers_total{{kind="{kind}"}} {count}' for kind, count in self._answers.items()]
+        lines += [f"verl_e2e_{name} {value:g}" for name, value in figures.items()]
+        return PlainTextResponse("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
+
+    async def _figures(self) -> Mapping[str, float]:
+        async with self._asking:
+            now = asyncio.get_running_loop().time()
+            if self._figures_at is None or now - self._figures_at >= _FIGURES_S:
+                self._known = await asyncio.to_thread(self._door.health)
+                self._figures_at = now
+            return self._known
+
+
+class _Keeper:
+    """Stores deliveries in the order in which they came: those that arrive while the disk is busy share the next write.
+
+    So a slow disk delays each answer by two writes at most, and not by one for each delivery before it.
+    """
+
+    def __init__(self, keep: Callable[[Sequence[Received]], Sequence[bool]]) -> None:
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keep")
+        self._waiting: deque[tuple[Received, asyncio.Future[bool]]] = deque()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def keep(self, delivery: Received) -> bool:
+        """Whether the delivery is new; raises what keeping it raised."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((delivery, answer))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        return await answer
+
+    async def _write(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            received = [delivery for delivery, _ in batch]
+            try:
+                new = await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, received)
+            except Exception as error:
+                outcomes: Sequence[bool | Exception] = [error] * len(batch)
+            else:
+                outcomes = new
+            for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                if answer.done():
+                    continue  # whoever sent it went away; it is kept all the same
+                if isinstance(outcome, Exception):
+                    answer.set_exception(outcome)
+                else:
+                    answer.set_result(outcome)
+
+    def _next_batch(self) -> list[tuple[Received, asyncio.Future[bool]]]:
+        batch, size = [self._waiting.popleft()], 0
+        while self._waiting and len(batch) < _BATCH and size < BODY_BYTES:
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1][0].body)
+        return batch
+
+
+_UNSIGNED = (401, "unsigned", "the signature is missing or wrong")
+
+
+def _refusal(request: Request) -> tuple[int, str, str] | None:
+    """Why a request is no delivery, as far as its head tells: status, kind and reason."""
+    headers = request.headers
+    if not _SIGNATURE.fullmatch(headers.get("x-hub-signature-256", "")):
+        return _UNSIGNED
+    if not _DELIVERY_ID.fullmatch(headers.get("x-github-delivery", "")) or not _EVENT.fullmatch(
+        headers.get("x-github-event", "")
+    ):
+        return 400, "refused", "X-GitHub-Delivery or X-GitHub-Event is missing or malformed"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415, "refused", "set the webhook's content type to application/json"
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit() or len(length) > _LENGTH_DIGITS or int(length) > BODY_BYTES:
+        return 413, "refused", "the body is larger than 25 MiB"
+    return None
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    log.error("fault of ours", exc_info=error, extra={"path": request.url.path})
+    return PlainTextResponse("a fault of ours\n", status_code=500)

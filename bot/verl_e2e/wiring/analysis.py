@@ -1,0 +1,166 @@
+"""What strangers wrote is read in child processes: the service's end, and the child's."""
+
+import shutil
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.files.sealing import public_keys
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.github.archives import unpack
+from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError
+from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
+from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.judge_finished import Judged
+from verl_e2e.app.plan_change import Planned
+from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.plan.explain import Explanation
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.check_runs import Annotation
+from verl_e2e.core.pulls.commands import PREFIX, CommandLine
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
+from verl_e2e.core.report.verdict_parts import VerdictDocument
+from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.wiring.folders import run_folders
+
+_NO_CHECKOUT = "the service plans without a verl checkout"
+_ENTRY = "verl_e2e.wiring.analysis:child"
+_PLANNING = Limits(memory_bytes=1 << 30, cpu_s=30, wall_s=90.0)
+# How long a fork's plan waits for another fork's before its look is put off.
+_FORK_PATIENCE_S = 2.0
+# A log may be long: what is read of it has limits of its own, see `verl_e2e.adapters.files.logs`.
+_JUDGING = Limits(memory_bytes=2 << 30, cpu_s=300, wall_s=600.0)
+_UNPACKING = Limits(memory_bytes=512 << 20, cpu_s=120, wall_s=300.0)
+_HEARING = Limits(memory_bytes=512 << 20, cpu_s=10, wall_s=20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the service keeps what children read; it is sent to each of them."""
+
+    mirrors: Path
+    """The folder of the clones."""
+    web_url: str
+    """Where repositories are cloned from."""
+    summaries: Path
+    """The folder of the kept summaries."""
+    recorders: Path | None = None
+    """The public keys of the recorders that must have signed a run folder; None where GitHub attests it instead."""
+
+
+class LimitedAnalysis:
+    """An `Analysis` in child processes: planning, judging and unpacking two at a time, comments beside them.
+
+    Of forks one is planned at a time, and where others wait their looks are put off: so a place and the workers are
+    left for the repository's own branches, however many strangers push what takes long.
+    """
+
+    def __init__(
+        self, place: Path, web_url: str, summaries: Path, mirrors: Mirrors, *, recorders: Path | None = None
+    ) -> None:
+        self._place = Place(place, web_url, summaries, recorders)
+        self._mirrors = mirrors
+        self._processes = LimitedProcesses(_ENTRY, at_once=2)
+        self._forks = threading.BoundedSemaphore(1)
+        # What people say never waits behind a plan.
+        self._comments = LimitedProcesses(_ENTRY, at_once=1)
+
+    def close(self) -> None:
+        """End the processes that wait for work."""
+        self._processes.close()
+        self._comments.close()
+
+    def plan(self, target: Target, policy: Policy) -> Planned:
+        """The plan of a target; a passing ForgeError while the plan of another fork takes its time."""
+        fork = isinstance(target, Pull) and target.from_fork
+        if fork and not self._forks.acquire(timeout=_FORK_PATIENCE_S):
+            raise ForgeError("Other pull requests of forks are being planned", passing=True, wait_s=_FORK_PATIENCE_S)
+        try:
+            found: Planned = self._asked("plan", [target], (target, policy))
+            return found
+        finally:
+            if fork:
+                self._forks.release()
+
+    def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
+        """What the plan would make of a symbol of the head, were it changed."""
+        found: tuple[Explanation, ...] = self._asked("explain", [target], (target, policy, path, symbol))
+        return found
+
+    def reaches_the_same(self, group: MergeGroup, origin_sha: str, policy: Policy, job: Job) -> bool:
+        """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
+        both = [group, replace(group, head_sha=origin_sha)]
+        return bool(self._asked("reaches_the_same", both, (group, origin_sha, policy, job)))
+
+    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+        """The remarks of a failed job on the changed lines."""
+        found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
+        return found
+
+    def judge(self, run: Run, folder: Path) -> Judged:
+        """What the folder of an ended run comes to; the judgement is written beside it."""
+        found: Judged = self._processes.run("judge", (self._place, (run, folder.absolute())), _JUDGING, _nothing)
+        return found
+
+    def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
+        """Unpack an archive into the new folder `into`; ForgeError."""
+        argument = (archive.absolute(), into.absolute(), limit)
+        try:
+            self._processes.run("unpack", (self._place, argument), _UNPACKING, _nothing)
+        except LimitError as error:
+            raise ForgeError(f"The archive cannot be unpacked: {error}") from None
+        except StepError as error:
+            raise ForgeError(error.text) from error
+        finally:
+            # What a process left that was ended in the middle.
+            for part in into.parent.glob(f".{into.name}.*"):
+                shutil.rmtree(part, ignore_errors=True)
+
+    def commands(self, body: str) -> tuple[CommandLine, ...]:
+        """The command lines of a comment; none in one that takes too much to be understood."""
+        if PREFIX not in body.lower() or len(body) <= SHORT_COMMENT:
+            return command_lines(body)
+        try:
+            found: tuple[CommandLine, ...] = self._comments.run("commands", (self._place, (body,)), _HEARING, _nothing)
+        except LimitError:
+            return ()
+        return found
+
+    def _asked(self, name: str, targets: Collection[Target], argument: tuple[object, ...]) -> Any:
+        return self._processes.run(name, (self._place, argument), _PLANNING, self._mirrors.answers(targets))
+
+
+def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[object], Any]) -> object:
+    """What a child process does: one question of `LimitedAnalysis`, by its name."""
+    place, values = argument
+    match name:
+        case "unpack":
+            archive, into, limit = values
+            unpack(archive, into, limit=limit)
+            return None
+        case "commands":
+            return command_lines(*values)
+        case "plan" | "explain" | "reaches_the_same" | "annotate" | "judge":
+            return getattr(_direct(place, ask), name)(*values)
+        case _:
+            raise ValueError(f"no work is called {name}")
+
+
+def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
+    mirrors = Mirrors(place.mirrors, place.web_url, (GitRepository, GitError), ask=ask)
+    # Bands of our own, so that those which a run folder brings along are never believed.
+    keys = public_keys(place.recorders) if place.recorders else None
+    folders = run_folders(Bands(), keys=keys)
+    return DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), SummaryCache(place.summaries), folders)
+
+
+def _nothing(_: object) -> object:
+    raise ValueError("this work asks for nothing")

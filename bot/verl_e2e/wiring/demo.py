@@ -1,0 +1,36 @@
+"""The demonstration: a repository made on the spot and a recorded run."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from verl_e2e.adapters.demo_repository import build_demo_repository
+from verl_e2e.adapters.git import GitRepository
+from verl_e2e.app.demo import Demonstration, demonstrate
+from verl_e2e.config.policy import policy_at
+from verl_e2e.wiring.errors import UsageError
+from verl_e2e.wiring.folders import run_folders
+
+DEMO_JOB = "0-lora-ddp"
+# The packaged run folder.
+RECORDING = Path(__file__).resolve().parents[1] / "demo" / "recording"
+
+
+def demonstration(out: Path | None) -> Demonstration:
+    """Build the demonstration's repository, lay the recording beside it, plan and judge; `out` keeps the files."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
+            return _demonstrate(Path(folder) / "demo")
+    if out.exists():
+        raise UsageError(f"{out}: exists already; give --out a new folder")
+    return _demonstrate(out)
+
+
+def _demonstrate(folder: Path) -> Demonstration:
+    repository = build_demo_repository(folder / "bridge")
+    shutil.copytree(RECORDING, folder / "jobs" / DEMO_JOB)
+    changes = GitRepository(repository.path)
+    policy = policy_at(changes, repository.base)
+    return demonstrate(
+        run_folders(), folder, changes=changes, base=repository.base, head=repository.head, policy=policy
+    )

@@ -1,0 +1,231 @@
+"""Planning from git directories: which planner, which policy, which uses of verl."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.git import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
+from verl_e2e.app.explain import explain as explain_paths
+from verl_e2e.app.known_repository import OtherRepositoryError, holds_package, require_package
+from verl_e2e.app.plan_change import Planned, Planner, uses_at
+from verl_e2e.app.plan_details import with_bumps, with_verl_files
+from verl_e2e.config.callers import packaged_uses, uses_json
+from verl_e2e.config.labels import load_labels
+from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
+from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
+from verl_e2e.core.plan.explain import Explanation
+from verl_e2e.core.plan.lint import lint_alone, lint_features
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import Policy, ReachPolicy
+from verl_e2e.core.reach.entries import Uses, uses_of
+from verl_e2e.wiring.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOrder:
+    """What the user asked `plan` and its kin for. `verl` is a checkout, a bare git directory or a plain folder."""
+
+    repo: Path
+    verl: Path | None = None
+    verl_ref: str | None = None
+    policy: Path | None = None
+    cache: Path | None = None
+    megatron_lm: Path | None = None
+
+
+def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
+    """The plan of base..head by the base commit's policy, or by a policy file."""
+    repository = GitRepository(order.repo)
+    policy = policy_of(repository, base, order.policy)
+    with repository_named_by(order, policy):
+        return with_details(planner_of(repository, order, policy, base, head).plan(base, head, policy), order)
+
+
+def with_details(planned: Planned, order: PlanOrder) -> Planned:
+    """The plan with what the user's verl and Megatron-LM say of it."""
+    if order.verl is not None:
+        planned = with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
+    if order.megatron_lm is None:
+        return planned
+    return with_bumps(planned, GitRepository(order.megatron_lm))
+
+
+def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
+    """What the plan would make of `PATH[:SYMBOL]` targets at a revision, were they changed."""
+    repository = GitRepository(order.repo)
+    policy = policy_of(repository, revision, order.policy)
+    pairs = [(path, symbol) for path, _, symbol in (target.partition(":") for target in targets)]
+    with repository_named_by(order, policy):
+        planner = planner_of(repository, order, policy, revision)
+        return explain_paths(planner, repository.resolve(revision), policy, pairs)
+
+
+def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:
+    """What of the policy says nothing about a revision, and with verl which files of it the policy lacks there."""
+    repository = GitRepository(order.repo)
+    policy = policy_of(repository, revision, order.policy)
+    with repository_named_by(order, policy):
+        findings = planner_of(repository, order, policy, revision).lint(repository.resolve(revision), policy)
+    if order.verl is None:
+        return findings
+    return (*findings, *lint_features(policy, *_verl_files(order.verl, order.verl_ref)))
+
+
+def lint_policy_file(order: PlanOrder, revision: str) -> tuple[tuple[str, ...], str]:
+    """What is wrong with `order.policy`, held against the checkout that it lies in; and what it was held against."""
+    assert order.policy is not None
+    policy = policy_file(order.policy)
+    checkout = _checkout_of(order.policy)
+    if checkout is not None and _holds(checkout, revision, policy):
+        return lint_policy(replace(order, repo=checkout), revision), f"Held against {checkout} at {revision}."
+    of_verl = lint_features(policy, *_verl_files(order.verl, order.verl_ref)) if order.verl is not None else ()
+    remark = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
+    return (*lint_alone(policy), *of_verl), remark
+
+
+def _checkout_of(file: Path) -> Path | None:
+    """The top folder of the git checkout that a file lies in, None where it lies in none."""
+    return next((folder for folder in file.absolute().parents if (folder / ".git").exists()), None)
+
+
+def _holds(folder: Path, revision: str, policy: Policy) -> bool:
+    """Whether a repository holds the policy's package at a revision; false where nothing can be read."""
+    try:
+        repository = GitRepository(folder)
+        return policy.reach is None or holds_package(repository, repository.resolve(revision), policy.reach)
+    except RepositoryError:
+        return False
+
+
+def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
+    """Plan every labelled change, by the policy file or by the packaged policy."""
+    try:
+        cases = load_labels(labels.read_bytes(), str(labels))
+    except OSError as error:
+        raise UsageError(f"{labels}: {error.strerror}; give a readable file of labels") from None
+    repository = GitRepository(order.repo)
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
+    planner = planner_of(repository, order, policy)
+    with repository_named_by(order, policy):
+        return tuple(_outcome(planner, case, policy) for case in cases)
+
+
+def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
+    try:
+        return Outcome(case, planner.plan(case.base, case.head, policy).plan)
+    except UnknownRevisionError as error:
+        return Outcome(case, None, str(error))
+
+
+def replay(order: PlanOrder, count: int, head: str) -> Usage:
+    """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
+    repository = GitRepository(order.repo)
+    policy = policy_file(order.policy) if order.policy else packaged_policy()
+    with repository_named_by(order, policy):
+        planner = planner_of(repository, order, policy, head)
+    commits = repository.first_parents(head, count)
+    return usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
+
+
+def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:
+    """The plan of one commit of history; None before the package came to the repository."""
+    try:
+        return planner.plan(parent, commit, policy).plan
+    except OtherRepositoryError:
+        return None
+
+
+@contextmanager
+def repository_named_by(order: PlanOrder, policy: Policy) -> Iterator[None]:
+    """Tell of a wrong repository by the options that named it; UsageError."""
+    try:
+        yield
+    except OtherRepositoryError as error:
+        origin = GitRepository(order.repo).origin()
+        remote = f" (its remote is {origin})" if origin else ""
+        swapped = ". --repo and --verl seem to be swapped" if _verl_holds_package(order, policy) else ""
+        raise UsageError(f"--repo {order.repo}{remote}: {error}{swapped}") from None
+
+
+def _verl_holds_package(order: PlanOrder, policy: Policy) -> bool:
+    """Whether --verl names a repository that --repo should name."""
+    return order.verl is not None and policy.reach is not None and _holds(order.verl, order.verl_ref or "HEAD", policy)
+
+
+def verl_uses(verl: Path, verl_ref: str | None) -> str:
+    """verl's uses of Megatron-Bridge at a revision (HEAD), in the form of the packaged list."""
+    policy, repository = packaged_policy(), GitRepository(verl)
+    assert policy.reach is not None
+    commit = repository.resolve(verl_ref or "HEAD")
+    return uses_json(_used(uses_at(repository, commit, policy.reach, ""), f"--verl {verl}", policy), commit)
+
+
+def planner_of(repository: GitRepository, order: PlanOrder, policy: Policy, *revisions: str) -> Planner:
+    """The planner over a repository, with verl's own uses of it and the cache of summaries.
+
+    OtherRepositoryError where revisions are named and none of them holds the policy's package.
+    """
+    if revisions:
+        require_package(repository, map(repository.resolve, revisions), policy)
+    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache))
+
+
+def uses_for(order: PlanOrder, policy: Policy) -> Uses:
+    """verl's uses of the package: of the user's verl, or the packaged list."""
+    if order.verl is None or policy.reach is None:
+        return packaged_uses()
+    try:
+        verl = GitRepository(order.verl)
+    except NotARepositoryError:
+        return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy)
+    commit = verl.resolve(order.verl_ref or "HEAD")
+    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}")
+    held = f". It holds {policy.reach.package}: give it as --repo" if _verl_holds_package(order, policy) else ""
+    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, held)
+
+
+def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
+    """The uses of an unpacked copy without git."""
+    sources = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / reach.callers).rglob("*.py"))
+        if path.is_file() and not path.is_symlink()
+    }
+    if not sources:
+        raise UsageError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
+    return uses_of(sources, reach.package, f"the folder {folder.name}, which is no git checkout")
+
+
+def _used(uses: Uses, named: str, policy: Policy, hint: str = "") -> Uses:
+    """The uses; UsageError where there are none, for then every plan would say that nothing is required."""
+    if not any(entry.module for entry in uses.entries):
+        reach = policy.reach
+        what = f"nothing below {reach.callers} imports {reach.package}" if reach else "it uses nothing"
+        raise UsageError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint}")
+    return uses
+
+
+def _verl_files(verl: Path, verl_ref: str | None) -> tuple[frozenset[str], str]:
+    """Every file of verl at a revision (HEAD), or of an unpacked copy, and how to name it."""
+    try:
+        repository = GitRepository(verl)
+    except NotARepositoryError:
+        found = (path for path in verl.rglob("*") if path.is_file())
+        return frozenset(path.relative_to(verl).as_posix() for path in found), f"the folder {verl.name}"
+    commit = repository.resolve(verl_ref or "HEAD")
+    return frozenset(repository.tree(commit)), f"verl {commit[:12]}"
+
+
+def policy_of(repository: GitRepository, base: str, file: Path | None) -> Policy:
+    """The policy of the base commit, or the one in a file."""
+    return policy_at(repository, repository.resolve(base)) if file is None else policy_file(file)
+
+
+def policy_file(file: Path) -> Policy:
+    """The policy in a file; UsageError."""
+    try:
+        return load_policy(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}; give a readable policy file") from None

@@ -1,0 +1,96 @@
+"""Planning a pull request by its address: facts from the API, objects from a partial clone that is kept."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.git import GitError, GitRepository
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
+from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.app.plan_change import Planned
+from verl_e2e.app.plan_pull import Readers, plan_pull
+from verl_e2e.core.pulls.pull_address import PUBLIC_API, api_of, read_address, web_of
+from verl_e2e.ports import ForgeError, UnknownPullError
+from verl_e2e.wiring.errors import UsageError
+from verl_e2e.wiring.planning import PlanOrder, policy_file, uses_for, with_details
+
+# Somebody waits at a terminal: what takes longer than this is told instead.
+_PATIENCE_S = 20.0
+_OPENER = (GitRepository, GitError)
+
+
+@dataclass(frozen=True, slots=True)
+class PullOrder:
+    """Which pull request to plan, and how GitHub is reached; `plan.repo` is not looked at.
+
+    `api_url` and `web_url` (GitHub's words for them in workflows) outweigh the site that the address names. The token
+    goes to the site that `api_url` names and to GitHub's own, to no other that an address may lead to.
+    `surroundings` is the environment for git.
+    """
+
+    address: str
+    plan: PlanOrder
+    api_url: str = ""
+    web_url: str = ""
+    token: str = field(default="", repr=False)
+    surroundings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How often GitHub was asked, and how often git fetched."""
+
+    api_calls: int
+    fetches: int
+
+
+def plan_address(order: PullOrder, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
+    """The plan of a pull request, and what it took; `now` says when a limit ends."""
+    with tempfile.TemporaryDirectory(prefix="verl-e2e-") as folder:
+        return _plan(order, order.plan.cache or Path(folder), now)
+
+
+def _plan(order: PullOrder, cache: Path, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
+    address = read_address(order.address)
+    api = (order.api_url or api_of(address.web)).rstrip("/")
+    web = (order.web_url if order.api_url else "") or web_of(api)
+    token = order.token if order.api_url or api == PUBLIC_API else ""
+    github = _github(api, token)
+    mirrors = Mirrors(cache, web, _OPENER, token=lambda _: token or None, surroundings=order.surroundings)
+    readers = Readers(
+        GithubPulls(github),
+        mirrors.changes,
+        lambda policy: uses_for(order.plan, policy),
+        SummaryCache(cache),
+        policy_file(order.plan.policy) if order.plan.policy else None,
+    )
+    try:
+        found = plan_pull(address.ref, readers)
+    except UnknownPullError as error:
+        raise UsageError(f"{error}{'' if token else '; if it is private, set GITHUB_TOKEN'}") from None
+    except ForgeError as error:
+        raise UsageError(_told(error, now(), known=bool(token))) from None
+    finally:
+        github.close()
+    return with_details(found, replace(order.plan, repo=cache)), Traffic(github.calls.total, mirrors.fetches)
+
+
+def _github(api: str, token: str) -> GitHub:
+    patience = Patience(total_s=_PATIENCE_S)
+    if token:
+        return with_token(token, api_url=api, patience=patience)
+    return anonymously(api_url=api, patience=patience)
+
+
+def _told(error: ForgeError, now: datetime, *, known: bool) -> str:
+    """The error, with the time when a limit ends and what lifts it."""
+    if error.wait_s <= 0:
+        return str(error)
+    ends = (now + timedelta(seconds=error.wait_s)).astimezone()
+    mend = "" if known else "; with a token in GITHUB_TOKEN the limit is far higher"
+    return f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{mend}"

@@ -1,0 +1,1 @@
+"""The focused Bridge tests, before any GPU hour."""

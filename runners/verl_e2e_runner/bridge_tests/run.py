@@ -1,0 +1,241 @@
+"""The focused Bridge tests, before any GPU hour: in the run's environment, or in one of their own on CPUs.
+
+They are run in one session, because importing Bridge takes longer than most of them; each result is kept as it comes,
+so that a test that hangs costs the rest of the limit and nothing that had finished.
+"""
+
+import os
+import re
+import shlex
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from verl_e2e.core.judge.bridge_environment import missing_package
+from verl_e2e.core.judge.criteria.bridge_tests import without_result
+from verl_e2e.core.judge.junit import Junit, read_junit
+from verl_e2e.core.judge.junit_writing import CaseResult, junit_text
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
+from verl_e2e_runner.bridge_tests.events import Session, read_session
+from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.process.program import Finished, run
+from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE
+from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.verl_wrapper import PROBE, environment_lines, wrapper_map
+
+TESTS_VARIABLE = "VERL_E2E_TESTS"
+_PLUGIN = "verl_e2e_tests"
+_EVENTS = "tests.jsonl"
+_NOTHING = 5
+_WENT_ON = "Bridge tests: not all passed; a run goes on only where none of them failed"
+_SHOWN = 3
+_MEND = "install what is missing, raise the limit of the policy, or bring a JUnit file of the same commit with --junit"
+
+# A host that is short of memory, or a person, ends a process so; any other signal is the process's own fault.
+_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+_NO_SUCH_TEST = re.compile(r"^ERROR: not found: (?P<node>\S+)", re.MULTILINE)
+
+Outcome = Literal["passed", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeTests:
+    """How the tests went: the exact command (empty: none was run), seconds, and the findings for the record.
+
+    `absent` are listed tests that do not exist at the commit.
+    """
+
+    outcome: Outcome
+    command: tuple[str, ...]
+    seconds: float
+    findings: tuple[Finding, ...]
+    absent: tuple[str, ...] = ()
+    # Why none was run, empty where some were.
+    not_run: str = ""
+
+
+def run_bridge_tests(
+    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, timeout_s: float | None = None
+) -> BridgeTests:
+    """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when any could run.
+
+    A failed test blocks nothing here: the judge reads the JUnit file and lets no failed test pass. Tests that
+    could not run are skipped with the reason, which blocks only where the job requires the Bridge checks.
+    `timeout_s` bounds all of them together, the job's own limit by default.
+    """
+    (out / JUNIT_FILE).unlink(missing_ok=True)
+    limit_s = timeout_s or job.bridge_tests_limit_s
+    existing, absent = _sorted(job, trees)
+    if not existing:
+        return _none_there(job, absent)
+    variables = _variables(job, trees, environment, out)
+    finished, session = _run(job, trees, existing, variables, out, limit_s)
+    unknown = _unknown_tests(finished, existing)
+    if unknown and len(unknown) < len(existing):
+        absent += unknown
+        rest = [test for test in existing if test not in unknown]
+        finished, session = _run(job, trees, rest, variables, out, max(1.0, limit_s - finished.seconds))
+    return _judged(job, finished, session, out, absent)
+
+
+def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
+    """The results of a JUnit file from elsewhere, which states the job's commit, in place of a run of the tests."""
+    junit = read_junit(raw)
+    if not any(one.outcome in ("passed", "failed") for one in junit.tests):
+        return _skipped(job, "no test of the file that was brought ran", (), 0.0, [])
+    (out / JUNIT_FILE).write_bytes(raw)
+    outcome, said = _told(job, junit, (), "taken from a file of this commit")
+    return BridgeTests(outcome, (), 0.0, said)
+
+
+def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
+    """The exact command for `tests` without those that the site leaves out, to be run in the Bridge tree."""
+    python = job.site.bridge_python or job.site.python
+    left_out = (f"--deselect={one.test}" for one in job.site.deselected_tests)
+    options = ("-q", "-p", "no:cacheprovider", "-p", _PLUGIN, "--continue-on-collection-errors")
+    return (python, "-m", "pytest", *options, *left_out, *tests)
+
+
+def bridge_tests_text(
+    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, base: Mapping[str, str]
+) -> str:
+    """The tests as shell commands, for a shell whose environment is `base`.
+
+    Where the job requires them they end with an error unless all pass; else what comes after them is run all the same.
+    """
+    variables = _variables(job, trees, environment, out)
+    command = " \\\n  ".join(map(shlex.quote, bridge_tests_command(job, job.bridge_tests)))
+    goes_on = "" if job.require_bridge_checks else f" || echo {shlex.quote(_WENT_ON)} >&2"
+    lines = ["# focused Bridge tests", "(", f"mkdir -p {shlex.quote(str(out))}"]
+    lines += environment_lines(variables, base)
+    lines += [f"cd {shlex.quote(str(trees.bridge))} &&", f"{command}{goes_on}", ")"]
+    return "\n".join(lines) + "\n"
+
+
+def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
+    existing: list[str] = []
+    absent: list[str] = []
+    for test in dict.fromkeys(job.bridge_tests):
+        path = (trees.bridge / test.partition("::")[0]).resolve()
+        there = path.exists() and path.is_relative_to(trees.bridge)
+        (existing if there else absent).append(test)
+    return existing, absent
+
+
+def _absent(job: Job, absent: list[str]) -> list[Finding]:
+    return [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
+
+
+def _none_there(job: Job, absent: list[str]) -> BridgeTests:
+    reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
+    return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
+
+
+def _run(
+    job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
+) -> tuple[Finished, Session]:
+    events = _events_file(trees, out)
+    events.unlink(missing_ok=True)
+    command = bridge_tests_command(job, tests)
+    finished = run(command, env=variables, cwd=trees.bridge, timeout_s=limit_s, cage=trees.cage)
+    return finished, read_session(events)
+
+
+def _events_file(trees: Trees, out: Path) -> Path:
+    return (trees.cage.outbox if trees.cage else out.resolve()) / _EVENTS
+
+
+def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> dict[str, str]:
+    """The tests' environment: the run's without what is meant for the wrapper, or that of a place of their own."""
+    gone = {*wrapper_map(job, trees), IMPORTS_VARIABLE, PATH_VARIABLE}
+    kept = {name: value for name, value in environment.items() if name not in gone}
+    path = environment.get("PYTHONPATH", "")
+    if job.site.bridge_python:
+        own = (str(trees.bridge / "src"), str(trees.megatron_lm), *job.site.bridge_python_path)
+        path = os.pathsep.join(own)
+        kept["CUDA_VISIBLE_DEVICES"] = ""
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(PROBE), path) if part)
+    return {**kept, TESTS_VARIABLE: str(_events_file(trees, out))}
+
+
+def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
+    """Node ids that pytest did not find in their files, after which it runs nothing."""
+    told = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
+    return [test for test in tests if "::" in test and any(node.endswith(test) for node in told)]
+
+
+def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
+    results = session.outcomes(because=_because(finished), killed_by=_killed_by(finished))
+    findings = [*_absent(job, absent), *_unfinished(results)]
+    if not any(one.outcome in ("passed", "failed") for one in results):
+        skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
+        return replace(skipped, absent=tuple(absent))
+    text = junit_text(results, job.bridge.commit)
+    (out / JUNIT_FILE).write_text(text, encoding="utf-8")
+    outcome, said = _told(job, read_junit(text.encode()), tuple(absent), f"in {finished.seconds:.0f} s")
+    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *said), tuple(absent))
+
+
+def _told(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
+    """The outcome of tests of which some ran, with what the record says of it."""
+    counts = {kind: sum(one.outcome == kind for one in junit.tests) for kind in ("passed", "failed", "skipped")}
+    told = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
+    if counts["failed"]:
+        return "failed", (remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {told}", f"see {JUNIT_FILE}"),)
+    passed = good(Check.BRIDGE_TESTS, f"Bridge tests: {told}")
+    unseen = without_result(job, junit.tests, absent) if job.require_bridge_checks else ()
+    if not unseen:
+        return "passed", (passed,)
+    return "passed", (
+        blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _MEND),
+        passed,
+    )
+
+
+def _because(finished: Finished) -> str:
+    return f"pytest ended with {finished.ending}, before it was done"
+
+
+def _killed_by(finished: Finished) -> str:
+    """The signal that a test drew upon its own interpreter, empty for any other end."""
+    return "" if finished.timed_out or finished.code >= 0 or -finished.code in _FROM_OUTSIDE else finished.ending
+
+
+def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
+    """One remark for each reason why tests have no result, and for each thing that their environment lacks."""
+    reasons: dict[str, list[str]] = {}
+    for one in results:
+        if one.outcome == "unfinished" or one.lack:
+            reasons.setdefault(one.text, []).append(one.node)
+    return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
+
+
+def _remark_on(reason: str, nodes: list[str]) -> Finding:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return remark(Check.BRIDGE_TESTS, f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}")
+
+
+def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
+    if finished.timed_out:
+        return f"no end within {finished.seconds:.0f} s"
+    module = missing_package(finished.stdout + finished.stderr)
+    if module:
+        return f"package {module} is missing in the Python of the tests"
+    if "No module named pytest" in finished.stderr:
+        return "pytest is missing in the Python of the tests"
+    if results:
+        return next((one.text for one in results if one.outcome == "unfinished"), "all of them were skipped")
+    if finished.code in (0, _NOTHING):
+        return "pytest found no test in them"
+    return f"pytest ended with {finished.ending}: {finished.last_error}"
+
+
+def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, remarks: list[Finding]) -> BridgeTests:
+    summary = f"Bridge checks not run: {reason}"
+    build = blocked if job.require_bridge_checks else remark
+    findings = (*remarks, build(Check.BRIDGE_TESTS, summary, _MEND))
+    return BridgeTests("skipped", command, seconds, findings, not_run=reason)

@@ -1,0 +1,84 @@
+"""A run by hand: the script that `--dry-run` prints, and the folders that the script's commands need.
+
+The script makes those folders by `verl-e2e run --prepare`: what is checked out, patched and downloaded for it is what
+a run of the job would use.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Finding
+from verl_e2e_runner.bridge_tests.run import bridge_tests_text
+from verl_e2e_runner.findings import stops
+from verl_e2e_runner.preflight.contract import reads
+from verl_e2e_runner.preflight.prepare import prepare
+from verl_e2e_runner.process.session import Session, planned_session
+from verl_e2e_runner.run import own_folder
+from verl_e2e_runner.trees.patches import apply_patches
+from verl_e2e_runner.trees.repositories import file_at, git_in
+from verl_e2e_runner.trees.worktrees import planned_trees, prepare_trees
+from verl_e2e_runner.verl_wrapper import dry_run_text, launches
+
+_NAME = "dry-run"
+
+
+def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None, prepare: Sequence[str]) -> str:
+    """The commands of a run as a script for bash; reads the repositories at the commits, makes and starts nothing.
+
+    `prepare` is the command that makes the folders of the other commands, by `prepare_by_hand`.
+    """
+    own = own_folder(out, work, _NAME)
+    trees = planned_trees(job, own)
+    session = _session(own)
+    script = file_at(job.verl, job.script, base=environ)
+    starts = launches(job, trees, session, base=environ, reads=None if script is None else reads(script))
+    existing = job.model_copy(update={"bridge_tests": _existing_tests(job, environ)})
+    tests = bridge_tests_text(existing, trees, starts[0].environment, own / "bridge-tests", base=environ)
+    return "\n".join(
+        (
+            f"# The commands of job {job.id}, for bash: one after the other, until one fails.",
+            "# They are not isolated: the code under test runs with your rights.",
+            f"# Their files lie in {own} and {session.ray_folder}; remove both when you are done.",
+            "(",
+            "set -e",
+            "# the repositories at the job's commits, its patches, data and model",
+            " \\\n  ".join(map(shlex.quote, prepare)),
+            *((tests.rstrip("\n"),) if existing.bridge_tests else ()),
+            dry_run_text(starts, environ).rstrip("\n"),
+            ")\n",
+        )
+    )
+
+
+def prepare_by_hand(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | None) -> tuple[Finding, ...]:
+    """Make the folders of the commands that `dry_run` prints, afresh each time; a blocking finding says what failed."""
+    own = own_folder(out, work, _NAME)
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    trees = apply_patches(job, prepare_trees(job, own, base=environ))
+    if stops(trees.findings):
+        return trees.findings
+    start, *_ = launches(job, trees, _session(own), base=environ)
+    prepared = own / "prepared"
+    prepared.mkdir(exist_ok=True)
+    return (*trees.findings, *prepare(job, trees, start.environment, environ, prepared))
+
+
+def _session(own: Path) -> Session:
+    return planned_session("0" * 32, own / "imports.jsonl")
+
+
+def _existing_tests(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The job's Bridge tests that exist at the commit; all of them where the repository is not on this machine."""
+    folder = Path(job.bridge.path)
+    if not folder.is_dir():
+        return job.bridge_tests
+    git = git_in(folder, base=environ)
+    if not git.has_commit(job.bridge.commit):
+        return job.bridge_tests
+    return tuple(
+        test
+        for test in job.bridge_tests
+        if git.ask("cat-file", "-e", f"{job.bridge.commit}:{test.partition('::')[0]}").code == 0
+    )

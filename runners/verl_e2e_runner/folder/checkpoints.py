@@ -1,0 +1,77 @@
+"""Lists the checkpoints of a run before its first and after each of its phases; opens nothing but small files."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from stat import S_ISREG
+
+from verl_e2e.core.model.checkpoint_files import (
+    CHECKPOINTS_FILE,
+    TRACKER,
+    CheckpointFile,
+    CheckpointListing,
+    Checkpoints,
+)
+from verl_e2e_runner.folder.recorder import Recorder
+from verl_e2e_runner.folder.suspect_files import is_folder_below
+
+MAX_FILES = 2000
+MAX_SEEN = 10 * MAX_FILES
+HASHED_BYTES = 1 << 20
+_TRACKER_BYTES = 64
+
+
+@dataclass(slots=True)
+class CheckpointLister:
+    """Writes `checkpoints.json` anew after each phase. `folder` is where the trainer saves, relative to `cwd`."""
+
+    recorder: Recorder
+    cwd: Path
+    folder: str
+    # The folder below which the run may write and whose links are not followed; None where it may write anywhere.
+    bounds: Path | None = None
+    _listings: list[CheckpointListing] = field(default_factory=list)
+
+    def list_after(self, phase: str) -> None:
+        """List what lies there now; `phase` is the one that just ended, empty before the first."""
+        folder = self.cwd / self.folder
+        inside = self.bounds is None or is_folder_below(self.bounds, folder)
+        self._listings.append(listing(folder, phase) if inside else CheckpointListing(after=phase))
+        self.recorder.document(CHECKPOINTS_FILE, Checkpoints(folder=self.folder, listings=tuple(self._listings)))
+
+
+def listing(folder: Path, after: str) -> CheckpointListing:
+    """What lies in a folder, by path; links are not followed, and one that does not exist is empty."""
+    paths = sorted(islice(_below(folder), MAX_SEEN))
+    files = [found for path in paths[:MAX_FILES] if (found := _file(path, folder)) is not None]
+    trackers = {one.path: _text(folder / one.path) for one in files if Path(one.path).name == TRACKER}
+    return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            yield Path(root, name)
+
+
+def _file(path: Path, folder: Path) -> CheckpointFile | None:
+    try:
+        found = path.lstat()
+        if not S_ISREG(found.st_mode):
+            return None
+        small = found.st_size <= HASHED_BYTES
+        digest = hashlib.sha256(path.read_bytes()).hexdigest() if small else ""
+    except OSError:
+        return None
+    name = path.relative_to(folder).as_posix()
+    return CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(_TRACKER_BYTES).decode(errors="replace").strip()
+    return ""

@@ -1,0 +1,97 @@
+"""Leaves the run folder whole after the end: imports, metrics, configuration, durations, closing events."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.record import CONFIG_FILE, IMPORTS_FILE, METRICS_FILE, ImportLine
+from verl_e2e_runner.folder.recorder import Recorder
+from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.watch.supervision import Ended
+
+MAX_IMPORT_LINES = 20_000
+_LINE_CHARS = 4096
+_MOST_BYTES = 16 << 20
+
+
+def collect(recorder: Recorder, facts: LogFacts, *, probe_file: Path, ended: Ended) -> None:
+    """Write what the log and the probe say into the folder, then the closing events; nothing is judged.
+
+    `facts` are those of the log as written. The probe's file is removed once its lines are in the folder.
+    """
+    _move_imports(recorder, probe_file)
+    recorder.lines(METRICS_FILE, _metrics(facts))
+    recorder.document(CONFIG_FILE, _configs(facts))
+    recorder.event("durations", seconds=durations(ended))
+    record_end(recorder, ended)
+
+
+def record_end(recorder: Recorder, ended: Ended) -> None:
+    """The two closing events, also for a run whose wrapper never started."""
+    # The order's nonce comes last, when nothing that the run started is left to read it.
+    nonce = {"nonce": recorder.nonce} if recorder.nonce else {}
+    recorder.event("ended", reason=ended.reason.value, exit_code=ended.exit_code, note=ended.note, **nonce)
+    survivors = [
+        {"pid": survivor.pid, "name": survivor.name, "command": survivor.command} for survivor in ended.survivors
+    ]
+    recorder.event("left_running", processes=survivors)
+
+
+def durations(ended: Ended) -> dict[str, float]:
+    """Seconds spent in each stage, all its visits added up, from its first sign to that of the next stage."""
+    spent: defaultdict[str, float] = defaultdict(float)
+    ends = [at_s for _, at_s in ended.stages[1:]] + [ended.ended_s]
+    for (stage, began_s), end_s in zip(ended.stages, ends, strict=False):
+        spent[stage.value] += end_s - began_s
+    return {stage: round(seconds, 3) for stage, seconds in spent.items()}
+
+
+def _move_imports(recorder: Recorder, probe_file: Path) -> None:
+    raw = read_below(probe_file.parent, probe_file.name, limit=_MOST_BYTES)
+    if raw is None:
+        recorder.event("probe", lines=0, unreadable=0)
+        return
+    unreadable = 0
+
+    def lines() -> Iterator[ImportLine]:
+        nonlocal unreadable
+        for line in raw.splitlines()[:MAX_IMPORT_LINES]:
+            try:
+                yield ImportLine.model_validate_json(line[:_LINE_CHARS])
+            except ValidationError:
+                unreadable += 1
+
+    written = recorder.lines(IMPORTS_FILE, lines())
+    recorder.event("probe", lines=written, unreadable=unreadable)
+    probe_file.unlink()
+
+
+def _metrics(facts: LogFacts) -> Iterator[dict[str, object]]:
+    for step in facts.steps:
+        yield {"step": step.step, "line": step.line, "metrics": plain(step.values)}
+
+
+def _configs(facts: LogFacts) -> dict[str, object]:
+    configs = [
+        {"line": config.line, "problem": config.problem, "values": plain(config.values)} for config in facts.configs
+    ]
+    return {"schema": 1, "configs": configs}
+
+
+def plain(value: object) -> object:
+    """The value in JSON's terms: NaN and the infinities as "nan", "inf", "-inf", unknown objects as their text."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case Mapping():
+            return {str(key): plain(entry) for key, entry in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(entry) for entry in value]
+        case _:
+            return str(value)

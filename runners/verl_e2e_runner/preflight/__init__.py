@@ -1,0 +1,1 @@
+"""Every check before a GPU hour is spent."""

@@ -1,0 +1,93 @@
+"""Whether verl's Hydra configuration takes the run's overrides and says what the job expects, before any GPU hour."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.findings import blocked, good
+from verl_e2e_runner.preflight.rehearsal import Rehearsal
+from verl_e2e_runner.process.program import run
+from verl_e2e_runner.trees.worktrees import Trees
+
+_NO_HYDRA = 3
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The composed configuration of each phase (None where it does not compose) and the findings."""
+
+    configs: tuple[Config | None, ...]
+    findings: tuple[Finding, ...]
+
+
+def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_s: float = 120) -> Composition:
+    """Compose the overrides of every phase in the job's Python, which imports Hydra and nothing of the stack."""
+    requests = [_request(trees, rehearsal) for rehearsal in rehearsals]
+    finished = run(
+        (job.site.python, "-m", "verl_e2e_compose"),
+        env=_without_probe(rehearsals[0].environment),
+        cwd=trees.cwd,
+        timeout_s=timeout_s,
+        stdin=json.dumps(requests),
+        cage=trees.cage,
+    )
+    nothing = (None,) * len(requests)
+    if finished.code == _NO_HYDRA:
+        mend = f"install hydra-core for {job.site.python}"
+        return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", mend),))
+    if finished.code != 0:
+        summary = f"composing with {job.site.python} gave {finished.ending}: {finished.last_error}"
+        return Composition(nothing, (blocked(Check.HYDRA, summary, "mend the `python` of the site profile"),))
+    answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().splitlines()[-1])
+    configs = tuple(answer.get("config") for answer in answers)
+    return Composition(configs, _judge(job, answers))
+
+
+def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    errors = list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer))
+    if errors:
+        mend = "correct the override, or choose a verl commit whose configuration has the key"
+        return tuple(
+            blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", mend) for error in errors
+        )
+    wrong = [_mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
+    findings = tuple(finding for finding in wrong if finding is not None)
+    return findings or (good(Check.HYDRA, f"the overrides compose; {len(wrong)} expected values are there"),)
+
+
+def _mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> Finding | None:
+    missing = object()
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part, missing) if isinstance(value, Mapping) else missing
+    if value is not missing and _same(value, expected):
+        return None
+    shown = "is absent" if value is missing else f"is {value!r}"
+    return blocked(
+        Check.HYDRA,
+        f"{key} {shown} in the composed configuration, the job expects {expected!r}",
+        "correct the variable or override that sets it; as it stands the run would not test what the job claims",
+    )
+
+
+def _same(value: object, expected: object) -> bool:
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    return value == expected
+
+
+def _request(trees: Trees, rehearsal: Rehearsal) -> dict[str, object]:
+    path = Path(rehearsal.option("config-path") or "config")
+    folder = path if path.is_absolute() else trees.verl / "verl" / "trainer" / path
+    name = rehearsal.option("config-name") or "ppo_trainer"
+    return {"folder": str(folder), "name": name, "overrides": list(rehearsal.overrides)}
+
+
+def _without_probe(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name != "VERL_E2E_IMPORTS"}

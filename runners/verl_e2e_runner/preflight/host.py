@@ -1,0 +1,178 @@
+"""Preflight of the host: GPUs, the variables that hide them, free disk, and the image."""
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Container, Finding, Gpu
+from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.preflight.container import INSPECT_VARIABLE
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU of the host and its UUID; CUDA_VISIBLE_DEVICES may name it by index or UUID."""
+
+    gpu: Gpu
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the driver reports; `problem` says why there is nothing."""
+
+    devices: tuple[Device, ...] = ()
+    driver: str = ""
+    problem: str = ""
+
+
+def read_devices() -> Devices:
+    """Ask NVML for the host's GPUs; needs no CUDA context and costs milliseconds."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return Devices(problem=str(error))
+    try:
+        devices = tuple(_device(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return Devices(devices, _text(pynvml.nvmlSystemGetDriverVersion()))
+    except pynvml.NVMLError as error:
+        return Devices(problem=str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...]:
+    """The devices that CUDA shows under CUDA_VISIBLE_DEVICES (None: all); it stops at the first unknown entry."""
+    if setting is None:
+        return tuple(devices)
+    shown: list[Device] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        match = [device for device in devices if _is_named(device, entry)]
+        if len(match) != 1 or match[0] in shown:
+            break
+        shown.append(match[0])
+    return tuple(shown)
+
+
+def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Enough GPUs, and no variable that hides them from verl."""
+    return (_enough(job, devices, variables.get("CUDA_VISIBLE_DEVICES")), _variables(variables))
+
+
+def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Finding, ...]:
+    """Free space where each folder lies or will lie (`folders`: purpose to path), one finding for each disk."""
+    by_disk: dict[int, list[str]] = {}
+    places: dict[int, Path] = {}
+    for purpose, folder in folders.items():
+        place = existing(folder)
+        disk = place.stat().st_dev
+        by_disk.setdefault(disk, []).append(f"{purpose} {folder}")
+        places.setdefault(disk, place)
+    return tuple(_room(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
+
+
+def check_image(job: Job, container: Container) -> Finding:
+    """Blocked where the container is known to be of another image than the pinned one; a remark where nothing is known.
+
+    What the job or a variable names is what was asked for, and no evidence of what runs.
+    """
+    _, _, pin = job.site.image.partition("@")
+    known = container.image or ", ".join(container.digests)
+    if pin and container.digests and pin not in container.digests:
+        told = f"the container is of {_named(container)}, and the job is for {job.site.image}"
+        return blocked(Check.IMAGE, f"{told} (by {container.image_from})", f"start the job in {job.site.image}")
+    if not known:
+        asked = f"; {job.site.image} was asked for" if job.site.image else ""
+        mend = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
+        return remark(Check.IMAGE, f"the container's image is not recorded, for nothing here tells it{asked}", mend)
+    if pin and not container.digests:
+        summary = f"the container is of {known} (by {container.image_from}), and its digest is not recorded"
+        return remark(Check.IMAGE, f"{summary}; {job.site.image} was asked for")
+    if container.image and "vllm" not in container.image.lower() and not pin:
+        mend = "use verl's vLLM image for the Megatron wrapper"
+        return remark(Check.IMAGE, f"image {container.image} does not look like a vLLM image", mend)
+    return good(Check.IMAGE, f"image {_named(container)} (by {container.image_from})")
+
+
+def _named(container: Container) -> str:
+    """The image by the name that its engine gives, with its first digest."""
+    digest = container.digests[0] if container.digests else ""
+    return container.image if digest in container.image else f"{container.image}@{digest}".lstrip("@")
+
+
+def existing(path: Path) -> Path:
+    """The path itself or its nearest parent that exists."""
+    return next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+
+
+def free_gib(path: Path) -> float:
+    """Free space, in GiB, on the disk where the path lies or will lie."""
+    return shutil.disk_usage(existing(path)).free / _GIB
+
+
+def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
+    if not devices.devices:
+        why = devices.problem or "the driver reports none"
+        mend = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
+        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpu_count}", mend)
+    shown = visible(devices.devices, setting)
+    names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
+    hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
+    if len(shown) < job.gpu_count:
+        mend = (
+            "run on a host with more GPUs" if setting is None else "widen CUDA_VISIBLE_DEVICES, or take a larger host"
+        )
+        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpu_count}", mend)
+    return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpu_count} needed: {names}")
+
+
+def _variables(variables: Mapping[str, str]) -> Finding:
+    rocr = variables.get("ROCR_VISIBLE_DEVICES")
+    others = [name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in variables]
+    if rocr and others:
+        summary = (
+            f"ROCR_VISIBLE_DEVICES={rocr} is set next to {others[0]}={variables[others[0]]}: verl's workers refuse"
+        )
+        return blocked(Check.GPU_VARIABLES, summary, "unset ROCR_VISIBLE_DEVICES")
+    return good(Check.GPU_VARIABLES, f"CUDA_VISIBLE_DEVICES={variables.get('CUDA_VISIBLE_DEVICES', '(unset)')}")
+
+
+def _room(place: Path, uses: Iterable[str], min_free_gib: float) -> Finding:
+    free, purposes = free_gib(place), "; ".join(uses)
+    if free >= min_free_gib:
+        return good(Check.DISK, f"{free:.1f} GiB free, {min_free_gib:g} needed, for {purposes}")
+    return blocked(
+        Check.DISK,
+        f"{free:.1f} GiB free, {min_free_gib:g} needed (site.min_free_gib), for {purposes}",
+        "free space, or point HF_HOME, `scratch` of the site profile and the output folder to a larger disk",
+    )
+
+
+def _is_named(device: Device, entry: str) -> bool:
+    if entry.isdigit():
+        return device.gpu.index == int(entry)
+    return len(entry) > len("GPU-") and device.uuid.startswith(entry)
+
+
+def _device(index: int) -> Device:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    gpu = Gpu(
+        index=index,
+        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        memory_total_mib=memory.total // _MIB,
+        memory_used_mib=memory.used // _MIB,
+    )
+    return Device(gpu, _text(pynvml.nvmlDeviceGetUUID(handle)))
+
+
+def _text(value: str | bytes) -> str:
+    return os.fsdecode(value)

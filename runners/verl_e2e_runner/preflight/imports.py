@@ -1,0 +1,230 @@
+"""The import proof: the modules under test, really imported in a driver and in a Ray worker, side by side."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Finding, ImportLine
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.clock import Clock, SystemClock
+from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.preflight.packages import wrong_place
+from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
+from verl_e2e_runner.process.session import IMPORTS_VARIABLE, Session
+from verl_e2e_runner.trees.worktrees import Trees
+
+Role = Literal["driver", "ray_worker"]
+
+_CHECKS: Mapping[Role, Check] = {"driver": Check.IMPORT_DRIVER, "ray_worker": Check.IMPORT_WORKER}
+_PLACES: Mapping[Role, str] = {"driver": "the driver", "ray_worker": "a Ray worker"}
+_LOOK_S = 0.1
+_OBSERVE_S = 2.0
+_GRACE_S = 3.0
+_KEPT_OUTPUT = 64 * 1024
+_MOST_BYTES = 1 << 20
+_MOST_LINES = 100
+_MODULES = frozenset({"megatron.core", "megatron.bridge", "verl", "ray"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProof:
+    """The lines of both processes, the findings, and how long it took."""
+
+    lines: tuple[ImportLine, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Prover:
+    """One of the two processes; `code` is its exit code when it ended by itself."""
+
+    role: Role
+    process: WrapperProcess
+    file: Path
+    output: bytes = b""
+    code: int | None = None
+
+    def records(self) -> tuple[dict[str, Any], ...]:
+        """The lines so far; one of another shape, which only the code under test can have written, is none."""
+        raw = read_below(self.file.parent, self.file.name, limit=_MOST_BYTES) or b""
+        lines = raw[: raw.rfind(b"\n") + 1].splitlines()
+        return tuple(record for line in lines[:_MOST_LINES] if (record := _record(line)) is not None)
+
+    def drain(self) -> None:
+        while data := _read(self.process.output):
+            self.output = (self.output + data)[-_KEPT_OUTPUT:]
+
+
+def prove_imports(
+    job: Job,
+    trees: Trees,
+    session: Session,
+    environment: Mapping[str, str],
+    runtime_env: Mapping[str, Any],
+    work: Path,
+    *,
+    timeout_s: float = 300,
+    clock: Clock | None = None,
+) -> ImportProof:
+    """Import in both processes at once, under the environment that the wrapper gives its driver.
+
+    `runtime_env` is Ray's, from the composed configuration. The first wrong path or failed import ends both;
+    so does `timeout_s`. Nothing of either, nor of the private Ray, is left running.
+    """
+    clock = clock or SystemClock()
+    began = clock.monotonic()
+    provers: list[_Prover] = []
+    try:
+        for role in _CHECKS:
+            provers.append(_start(role, job, trees, session, environment, runtime_env, work))  # noqa: PERF401  (an error ends those that run)
+        timed_out = not _watch(provers, trees, clock, until=began + timeout_s)
+    finally:
+        for prover in provers:
+            prover.code = prover.process.poll()
+            prover.process.end(grace_s=_GRACE_S, clock=clock)
+            prover.drain()
+            prover.process.close()
+    findings = tuple(_judge(prover, trees, timeout_s if timed_out else None) for prover in provers)
+    lines = tuple(_line(record) for prover in provers for record in prover.records() if record["module"] != "ray")
+    return ImportProof(lines, findings, clock.monotonic() - began)
+
+
+def _start(
+    role: Role,
+    job: Job,
+    trees: Trees,
+    session: Session,
+    environment: Mapping[str, str],
+    runtime_env: Mapping[str, Any],
+    work: Path,
+) -> _Prover:
+    file = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
+    file.unlink(missing_ok=True)
+    mine = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
+    if role == "ray_worker":
+        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_for_probe(runtime_env))
+        mine["RAY_USAGE_STATS_ENABLED"] = "0"
+    argv = (job.site.python, "-m", "verl_e2e_imports", role, str(file))
+    process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
+    os.set_blocking(process.output, False)
+    return _Prover(role, process, file)
+
+
+def _for_probe(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """The run's runtime environment without the marks that belong to the run itself, and without nulls."""
+    kept = {name: value for name, value in runtime_env.items() if value is not None and name != "env_vars"}
+    variables = runtime_env.get("env_vars") or {}
+    mine = {name: str(value) for name, value in variables.items() if name not in (RUN_VARIABLE, IMPORTS_VARIABLE)}
+    # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
+    return {**kept, "env_vars": {**mine, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
+
+
+def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: float) -> bool:
+    """Wait until both ended or one has shown a fault; false when time ran out first."""
+    looked = clock.monotonic()
+    while clock.monotonic() < until:
+        if clock.monotonic() - looked > _OBSERVE_S:
+            looked = clock.monotonic()
+            for prover in provers:
+                prover.process.observe()
+        ended = [prover.process.poll() is not None for prover in provers]
+        for prover in provers:
+            prover.drain()
+        if all(ended) or any(_shows_fault(prover, trees) for prover in provers):
+            return True
+        clock.wait(None, _LOOK_S)
+    return False
+
+
+def _shows_fault(prover: _Prover, trees: Trees) -> bool:
+    """A wrong path, a failed import, or an end before every module has its line."""
+    ended = prover.process.poll() is not None
+    records = prover.records()
+    return any(_is_fault(record, trees) for record in records) or (ended and len(records) < len(trees.import_roots))
+
+
+def _is_fault(record: Mapping[str, Any], trees: Trees) -> bool:
+    return "error" in record or not Path(record["file"]).is_relative_to(trees.import_roots[record["module"]])
+
+
+def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
+    check, place = _CHECKS[prover.role], _PLACES[prover.role]
+    records = prover.records()
+    for record in records:
+        if "error" in record:
+            return _failed(check, record, place)
+        root = trees.import_roots[record["module"]]
+        if not Path(record["file"]).is_relative_to(root):
+            return wrong_place(check, record["module"], record["file"], root, place)
+    if len(records) == len(trees.import_roots):
+        return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
+    if prover.code is None and timeout_s is None:
+        return remark(check, f"not proved in {place}: ended early, because the other process had shown a fault")
+    return _unfinished(prover, check, place, timeout_s)
+
+
+def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | None) -> Finding:
+    text = prover.output.decode(errors="replace")
+    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")[:300]
+    how = f"no end within {timeout_s:.0f} s" if prover.code is None else f"exit code {prover.code}"
+    ray = prover.role == "ray_worker"
+    mend = (
+        "start a local Ray by hand with the same Python and see why it hangs" if ray else "look at the import by hand"
+    )
+    stage = Stage.RAY if ray else Stage.IMPORT
+    return blocked(check, f"the import in {place} did not finish ({how}): {last}", mend, stage=stage)
+
+
+def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
+    """Whose fault a failed import is: Ray's, a package that is missing or broken, or the code under test."""
+    error, root, module = record["error"], record.get("root", record["error"]), record["module"]
+    message = error if error == root else f"{error}; first error: {root}"
+    where = f" (at {record['where']})" if record.get("where") else ""
+    if module == "ray" and not record.get("missing"):
+        mend = "start a local Ray by hand with the same Python; free its memory, disk or ports"
+        return blocked(check, f"Ray does not start a worker: {message}"[:900], mend, stage=Stage.RAY)
+    missing = record.get("root_missing") or record.get("missing")
+    ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl")
+    if record.get("is_import_error") and not ours:
+        name = f"package {missing}" if missing else "the package that it names"
+        return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], f"install or mend {name}")
+    mend = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
+    return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], mend, stage=Stage.IMPORT)
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """A line with everything that is asked of it, in texts and numbers."""
+    try:
+        told = json.loads(line)
+        named = {key: told[key] for key in ("module", "file", "process")}
+        known = told["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
+        rest = (told.get(key) for key in ("error", "root", "root_missing", "missing", "where"))
+        if known and isinstance(told["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
+            return dict(told)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    return None
+
+
+def _line(record: Mapping[str, Any]) -> ImportLine:
+    return ImportLine(
+        module=record["module"],
+        file=record["file"],
+        role=record["role"],
+        pid=record["pid"],
+        process=record["process"],
+        error=record.get("error", ""),
+    )
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except BlockingIOError:
+        return b""

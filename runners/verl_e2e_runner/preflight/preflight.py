@@ -1,0 +1,200 @@
+"""Preflight: every check before a GPU hour is spent, cheap ones first and all of them reported together."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Container, Finding, Gpu, ImportLine
+from verl_e2e_runner.findings import Emit, remark, stops
+from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
+from verl_e2e_runner.preflight.compose import Config
+from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.preflight.host import Devices, check_disk, check_gpus, check_image, read_devices, visible
+from verl_e2e_runner.preflight.hub import cached_snapshot, hub_cache
+from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
+from verl_e2e_runner.preflight.inputs import (
+    check_data,
+    check_model,
+    check_reward_model,
+    check_stale_checkpoints,
+    model_path,
+)
+from verl_e2e_runner.preflight.packages import Interpreter, ask_interpreter
+from verl_e2e_runner.preflight.prepare import cache_variables, prepare
+from verl_e2e_runner.preflight.wrapper import WrapperCheck, check_wrapper
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.verl_wrapper import Launch, launches
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """All that preflight found out; `launches` are ready to start when nothing in `findings` blocks.
+
+    `configs` are the composed configurations of the phases, `byte_code` and `imports` are missing where a
+    cheap check already blocked.
+    """
+
+    findings: tuple[Finding, ...]
+    launches: tuple[Launch, ...]
+    configs: tuple[Config, ...] = ()
+    imports: tuple[ImportLine, ...] = ()
+    interpreter: Interpreter = field(default_factory=Interpreter)
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    container: Container | None = None
+    byte_code: ByteCode | None = None
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the run must not start."""
+        return stops(self.findings)
+
+
+def preflight(
+    job: Job,
+    trees: Trees,
+    session: Session,
+    *,
+    base: Mapping[str, str],
+    work: Path,
+    emit: Emit,
+    cache: Path | None = None,
+    devices: Callable[[], Devices] = read_devices,
+) -> Preflight:
+    """Run all checks; the expensive ones (downloads, byte code, imports) only when no cheap one blocks.
+
+    `base` is the runner's environment, `work` a folder of the run's own, `cache` where byte code is kept
+    between runs (None: nowhere), `devices` asks for the GPUs. Every finding goes to `emit` once, those of
+    `trees` included.
+    """
+    work = work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    base = {**base, **cache_variables(job, {**base, **job.site.process, **job.process}, work)}
+    with _phase(emit, "preflight"):
+        wrapper, seen = _cheap(job, trees, session, devices(), base=base, work=work)
+        untried = tuple(_untried(seen)) if seen.blocked else ()
+        seen = _with(seen, untried)
+        _tell(seen.findings, emit)
+    if seen.blocked:
+        return seen
+    with _phase(emit, "prepare"):
+        made = _prepare(job, trees, seen.launches[0].environment, base=base, work=work)
+        _tell(made, emit)
+        seen = _with(seen, made)
+        seen = replace(seen, launches=_launches(job, trees, session, wrapper, base))
+    if seen.blocked:
+        return seen
+    with _phase(emit, "byte_code"):
+        byte_code = compile_trees(job, trees, seen.launches[0].environment, cache=cache)
+    with _phase(emit, "imports"):
+        proof = _prove(job, trees, session, wrapper, work)
+        _tell(proof.findings, emit)
+    return replace(_with(seen, proof.findings), imports=proof.lines, byte_code=byte_code)
+
+
+def _cheap(
+    job: Job, trees: Trees, session: Session, devices: Devices, *, base: Mapping[str, str], work: Path
+) -> tuple[WrapperCheck, Preflight]:
+    container = read_container(base).model_copy(update={"asked": job.site.image})
+    wrapper = check_wrapper(job, trees, session, base=base, model=_snapshot(job, base), work=work)
+    variables = wrapper.launches[0].environment
+    interpreter, packages = _interpreter(job, trees, wrapper)
+    findings = (
+        *trees.findings,
+        *wrapper.findings,
+        *packages,
+        *check_gpus(job, devices, variables),
+        *_inputs(job, trees, variables, wrapper),
+        *check_disk(_folders(job, trees, variables, work), job.site.min_free_gib),
+        check_image(job, container),
+    )
+    shown = visible(devices.devices, variables.get("CUDA_VISIBLE_DEVICES"))
+    gpus = tuple(device.gpu for device in shown)
+    found = Preflight(findings, wrapper.launches, wrapper.configs, (), interpreter, gpus, devices.driver, container)
+    return wrapper, found
+
+
+def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: WrapperCheck) -> tuple[Finding, ...]:
+    config = wrapper.configs[-1] if wrapper.configs else None
+    return (
+        *check_data(job, trees.cwd, prepared=False),
+        *check_model(job, trees.cwd, variables, prepared=False),
+        check_reward_model(job, trees.cwd, config),
+        check_stale_checkpoints(trees.cwd, config),
+    )
+
+
+def _interpreter(job: Job, trees: Trees, wrapper: WrapperCheck) -> tuple[Interpreter, tuple[Finding, ...]]:
+    """The job's Python under the wrapper's own environment, or the runner's idea of it when that is not known."""
+    if not trees.cwd.is_dir():
+        return Interpreter(), ()
+    return ask_interpreter(job, trees, wrapper.driver_environment or wrapper.launches[0].environment)
+
+
+def _prepare(
+    job: Job, trees: Trees, variables: Mapping[str, str], *, base: Mapping[str, str], work: Path
+) -> tuple[Finding, ...]:
+    """Make what is missing; afterwards everything must be there."""
+    made = prepare(job, trees, variables, base, work)
+    if stops(made):
+        return made
+    there = (*check_data(job, trees.cwd, prepared=True), *check_model(job, trees.cwd, variables, prepared=True))
+    return (*made, *(finding for finding in there if not finding.ok))
+
+
+def _launches(
+    job: Job, trees: Trees, session: Session, wrapper: WrapperCheck, base: Mapping[str, str]
+) -> tuple[Launch, ...]:
+    return launches(job, trees, session, base=base, model=_snapshot(job, base), reads=wrapper.reads)
+
+
+def _prove(job: Job, trees: Trees, session: Session, wrapper: WrapperCheck, work: Path) -> ImportProof:
+    assert wrapper.driver_environment is not None
+    runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
+    return prove_imports(job, trees, session, wrapper.driver_environment, runtime_env, work)
+
+
+def _snapshot(job: Job, base: Mapping[str, str]) -> str | None:
+    """The local folder of a hub model, once it is in the cache: the run then asks the hub for nothing."""
+    if model_path(job) is not None:
+        return None
+    found = cached_snapshot(job.checkpoint.model_id, {**base, **job.site.process, **job.process})
+    return str(found) if found else None
+
+
+def _folders(job: Job, trees: Trees, variables: Mapping[str, str], work: Path) -> dict[str, Path]:
+    folders = {"hub cache": hub_cache(variables), "checkpoints": trees.cwd, "work": work}
+    if job.site.scratch is not None:
+        folders["scratch"] = Path(job.site.scratch)
+    return folders
+
+
+def _untried(seen: Preflight) -> Iterator[Finding]:
+    known = {finding.check for finding in seen.findings}
+    for check in (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER):
+        if check not in known:
+            yield remark(check, f"{check} was not tried, because a check above blocks the run")
+
+
+def _with(seen: Preflight, findings: Iterable[Finding]) -> Preflight:
+    return replace(seen, findings=(*seen.findings, *findings))
+
+
+def _tell(findings: Iterable[Finding], emit: Emit) -> None:
+    for finding in findings:
+        emit("finding", **finding.model_dump(mode="json"))
+
+
+@contextmanager
+def _phase(emit: Emit, name: str) -> Iterator[None]:
+    began = time.monotonic()
+    emit("phase", name=name, state="begin")
+    try:
+        yield
+    finally:
+        emit("phase", name=name, state="end", seconds=round(time.monotonic() - began, 3))

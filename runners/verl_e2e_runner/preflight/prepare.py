@@ -1,0 +1,131 @@
+"""Makes what is missing and can be made, once and before any worker starts: data, model snapshot, cache folders."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.findings import blocked, good, stops
+from verl_e2e_runner.preflight.host import free_gib
+from verl_e2e_runner.preflight.hub import cached_snapshot, hub_home, is_offline
+from verl_e2e_runner.preflight.inputs import data_files, model_path
+from verl_e2e_runner.process.program import Finished, run
+from verl_e2e_runner.trees.worktrees import Trees
+
+GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
+
+# A model made from a dummy config needs the tokenizer and configuration of its base model, not the weights.
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
+
+_DOWNLOAD = """
+import json, sys
+from huggingface_hub import snapshot_download
+model, ignored = json.load(sys.stdin)
+print(snapshot_download(model, ignore_patterns=ignored or None))
+"""
+
+# Caches that would otherwise fill the home folder: variable, and folder below the chosen root.
+_CACHES = {
+    "HF_HOME": "huggingface",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "VLLM_CACHE_ROOT": "vllm",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+}
+
+
+def cache_variables(
+    job: Job, variables: Mapping[str, str], work: Path, *, free: Callable[[Path], float] = free_gib
+) -> dict[str, str]:
+    """Cache folders on a disk with room: nothing where the default has it, else below the site's scratch or `work`.
+
+    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too. `free` gives
+    the GiB that are free where a path lies.
+    """
+    if free(hub_home(variables)) >= job.site.min_free_gib:
+        return {}
+    root = Path(job.site.scratch) if job.site.scratch else work / "cache"
+    if free(root) < job.site.min_free_gib:
+        return {}
+    chosen = {name: str(root / folder) for name, folder in _CACHES.items() if name not in variables}
+    if is_offline(variables):
+        chosen.pop("HF_HOME", None)
+    return chosen
+
+
+def prepare(
+    job: Job,
+    trees: Trees,
+    variables: Mapping[str, str],
+    base: Mapping[str, str],
+    work: Path,
+    *,
+    timeout_s: float = 1800,
+) -> tuple[Finding, ...]:
+    """Make the data and download the model where they are missing; nothing that exists is touched.
+
+    `variables` is the run's environment. Downloads run without the code under test on PYTHONPATH, and may
+    therefore use the hub token of `base`, which the run never sees.
+    """
+    trusted = {name: value for name, value in variables.items() if name not in ("PYTHONPATH", "VERL_E2E_PATH")}
+    trusted["PYTHONPATH"] = os.pathsep.join(job.site.python_path)
+    trusted.update({name: base[name] for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in base})
+    findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)
+    if not stops(findings):
+        findings = (*findings, *_prepare_model(job, trusted, work, timeout_s=timeout_s))
+    return findings
+
+
+def _prepare_data(
+    job: Job, trees: Trees, variables: Mapping[str, str], work: Path, *, timeout_s: float
+) -> tuple[Finding, ...]:
+    files = data_files(job, trees.cwd)
+    absent = [file for group in files.values() for file in group if not file.is_file()]
+    if not absent or job.data.prepare != "gsm8k":
+        return ()
+    made = work / "gsm8k"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made))
+    # The script imports verl for its HDFS copy; that is the pinned verl, not the pull request.
+    path = os.pathsep.join((str(trees.verl), *job.site.python_path))
+    finished = run(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
+    results = {"train_files": made / "train.parquet", "val_files": made / "test.parquet"}
+    if finished.code != 0 or not all(result.is_file() for result in results.values()):
+        return (_failed(Check.DATA, "verl's GSM8K script", finished, Stage.DATA),)
+    for key, group in files.items():
+        for file in group:
+            if not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(results[key], file)
+    return (
+        good(Check.DATA, f"made by verl's GSM8K script in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),
+    )
+
+
+def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:
+    checkpoint = job.checkpoint
+    known = model_path(job) or cached_snapshot(checkpoint.model_id, variables)
+    if known is not None or is_offline(variables):
+        return ()
+    ignored = _WEIGHTS if checkpoint.dummy_config is not None else ()
+    question = json.dumps([checkpoint.model_id, ignored])
+    argv = (job.site.python, "-c", _DOWNLOAD)
+    finished = run(argv, env=variables, cwd=work, timeout_s=timeout_s, stdin=question)
+    if finished.code != 0:
+        return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
+    place = finished.stdout.strip().splitlines()[-1]
+    return (good(Check.MODEL, f"{checkpoint.model_id} downloaded in {finished.seconds:.0f} s: {place}"),)
+
+
+def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:
+    """A full disk is named as such; everything else by the program's own last line."""
+    if "No space left on device" in finished.stderr + finished.stdout or "Disk quota exceeded" in finished.stderr:
+        mend = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"
+        return blocked(check, f"{what} failed: No space left on device", mend, stage=stage)
+    mend = "mend the network, the token or the packages of the job's Python, or give the files in the job"
+    return blocked(check, f"{what} failed ({finished.ending}): {finished.last_error}", mend, stage=stage)

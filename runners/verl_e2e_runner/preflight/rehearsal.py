@@ -1,0 +1,137 @@
+"""The wrapper's real command line and environment, from the wrapper itself, without a GPU or an import.
+
+The real script runs with stand-ins first on PATH: `python3` and its like record how they are called and end at
+once; the wrapper's device probe is answered with `cuda`. So Hydra's arguments are those that the run will get,
+after every default, expansion and word split of the script, and so is the exported environment.
+"""
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.findings import blocked
+from verl_e2e_runner.folder.suspect_files import names_below, read_below
+from verl_e2e_runner.process.cage import Cage
+from verl_e2e_runner.process.isolation import hand_folder_over
+from verl_e2e_runner.process.program import Finished, run
+from verl_e2e_runner.verl_wrapper import Launch
+
+ENTRY_POINT = "verl.trainer.main_ppo"
+_MOST_BYTES = 4 << 20
+
+# Interpreters and launchers, and whatever else in a wrapper would reach the network, a cluster or a package.
+_STAND_INS = (
+    *("python3", "python", "uv", "torchrun", "ray", "nsys", "accelerate"),
+    *("pip", "pip3", "hf", "huggingface-cli", "git", "wget", "curl", "docker"),
+)
+
+_SCRIPT = """#!/bin/sh
+folder={folder}
+printf '%s\\0' "${{0##*/}}" "$@" > "$folder/$$.argv"
+env -0 > "$folder/$$.env"
+for word in "$@"; do
+  case $word in
+    -) cat > /dev/null; echo cuda; exit 0 ;;
+    -c) echo cuda; exit 0 ;;
+  esac
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The call of verl's entry point: the program, what follows `-m verl.trainer.main_ppo`, and its environment."""
+
+    program: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """The Hydra overrides among the arguments."""
+        return tuple(item for item in self.arguments if not item.startswith("-"))
+
+    def option(self, name: str) -> str | None:
+        """The value of `--name=value`, None when the wrapper does not pass it."""
+        prefix = f"--{name}="
+        return next((item.removeprefix(prefix) for item in self.arguments if item.startswith(prefix)), None)
+
+
+def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | None = None) -> Rehearsal | Finding:
+    """Run the wrapper of `launch` against stand-ins below `work`; a finding when it never called the entry point."""
+    folder = (cage.outbox if cage else work) / f"rehearsal-{launch.phase.name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shims = _make_stand_ins(folder)
+    if cage:
+        hand_folder_over(folder, cage)
+    path = f"{shims}{os.pathsep}{launch.environment.get('PATH', '')}"
+    finished = run(
+        launch.argv, env={**launch.environment, "PATH": path}, cwd=launch.cwd, timeout_s=timeout_s, cage=cage
+    )
+    for name in names_below(folder):
+        words = _zero_separated(folder, name) if name.endswith(".argv") else []
+        if ENTRY_POINT in words:
+            position = words.index(ENTRY_POINT)
+            told = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
+            environment = dict(item.split("=", 1) for item in told if "=" in item)
+            environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
+            return Rehearsal(words[0], tuple(words[position + 1 :]), environment)
+    return _never_called(launch, finished)
+
+
+def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]:
+    """That the entry point gets the job's overrides as they were given, by the Python that preflight looked at."""
+    findings = []
+    if rehearsal.program == "uv":
+        findings.append(
+            blocked(
+                Check.WRAPPER,
+                "the wrapper starts verl through `uv run`, with the packages of verl's own lock and not those of this"
+                " host's Python: what preflight proves would not hold for the run",
+                "set VERL_USE_UV=0 in the job's `wrapper` map, or choose a verl commit whose wrapper reads it",
+            )
+        )
+    given = launch.argv[2:]
+    lost = [item for item in given if item not in rehearsal.arguments]
+    if lost:
+        findings.append(
+            blocked(
+                Check.WRAPPER,
+                f"the wrapper does not pass this override on as given: {lost[0]} (it splits at white space and expands"
+                " file name patterns)",
+                "use paths and values without white space and patterns",
+            )
+        )
+    return tuple(findings)
+
+
+def _make_stand_ins(folder: Path) -> Path:
+    shims = folder / "bin"
+    shims.mkdir(parents=True)
+    script = shims / _STAND_INS[0]
+    script.write_text(_SCRIPT.format(folder=shlex.quote(str(folder))))
+    script.chmod(0o755)
+    for name in _STAND_INS[1:]:
+        (shims / name).symlink_to(script.name)
+    return shims
+
+
+def _zero_separated(folder: Path, name: str) -> list[str]:
+    raw = read_below(folder, name, limit=_MOST_BYTES)
+    return (raw or b"").decode(errors="surrogateescape").split("\0")[:-1]
+
+
+def _never_called(launch: Launch, finished: Finished) -> Finding:
+    lines = (finished.stdout + "\n" + finished.stderr).splitlines()
+    spoken = [line.strip() for line in lines if line.strip() and not line.startswith("+")]
+    last = f": {spoken[-1][:300]}" if spoken else ""
+    return blocked(
+        Check.WRAPPER,
+        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {ENTRY_POINT}{last}",
+        "run the command of `--dry-run` by hand, and give the variables or the verl commit that the wrapper needs",
+    )

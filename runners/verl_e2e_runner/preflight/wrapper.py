@@ -1,0 +1,63 @@
+"""Preflight of the wrapper: its contract with the job, its real command line, and verl's configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.findings import remark, stops
+from verl_e2e_runner.preflight.compose import Config, compose
+from verl_e2e_runner.preflight.contract import check_contract
+from verl_e2e_runner.preflight.rehearsal import Rehearsal, check_rehearsal, rehearse
+from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.verl_wrapper import DROPPABLE, Launch, launches, wrapper_map
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperCheck:
+    """What the wrapper's checks gave; `reads` is None when the script could not be read.
+
+    `configs` and `driver_environment` (what the wrapper exports to verl's entry point) are those of the
+    phases in order and of the first phase; both are empty when the rehearsal or the composition failed.
+    """
+
+    launches: tuple[Launch, ...]
+    findings: tuple[Finding, ...]
+    reads: frozenset[str] | None = None
+    configs: tuple[Config, ...] = ()
+    driver_environment: Mapping[str, str] | None = None
+
+
+def check_wrapper(
+    job: Job, trees: Trees, session: Session, *, base: Mapping[str, str], model: str | None, work: Path
+) -> WrapperCheck:
+    """Read the wrapper, rehearse every phase of it and compose what verl would get; each step needs the one before."""
+    starts = launches(job, trees, session, base=base, model=model)
+    script = trees.verl / job.script
+    if not trees.has("verl") or not script.is_file():
+        return WrapperCheck(starts, _untried(Check.WRAPPER, Check.HYDRA))
+    variables = {name: value for start in starts for name, value in start.phase.wrapper.items()}
+    variables = {**wrapper_map(job, trees, model=model), **variables}
+    text = script.read_text(errors="replace")
+    reads, findings = check_contract(text, job.script, variables, droppable=DROPPABLE)
+    if stops(findings):
+        return WrapperCheck(starts, (*findings, *_untried(Check.HYDRA)))
+    starts = launches(job, trees, session, base=base, model=model, reads=reads)
+    rehearsed = [rehearse(start, work, cage=trees.cage) for start in starts]
+    rehearsals = [result for result in rehearsed if isinstance(result, Rehearsal)]
+    findings = (*findings, *(result for result in rehearsed if isinstance(result, Finding)))
+    for start, rehearsal in zip(starts, rehearsals, strict=False):
+        findings = (*findings, *check_rehearsal(rehearsal, start))
+    if stops(findings):
+        return WrapperCheck(starts, (*findings, *_untried(Check.HYDRA)), reads)
+    composed = compose(job, trees, rehearsals)
+    configs = tuple(config for config in composed.configs if config is not None)
+    return WrapperCheck(starts, (*findings, *composed.findings), reads, configs, rehearsals[0].environment)
+
+
+def _untried(*checks: Check) -> tuple[Finding, ...]:
+    return tuple(
+        remark(check, f"{check} was not tried, because a check that it needs blocks the run") for check in checks
+    )

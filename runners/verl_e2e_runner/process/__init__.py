@@ -1,0 +1,1 @@
+"""Starting, confining and ending the programs of a run."""

@@ -1,0 +1,118 @@
+"""Starts a program, in a cage where there is one, and knows when the last process of the cage is gone."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from verl_e2e_runner.process.cage import Cage
+
+# bubblewrap tells its process number before it mounts anything.
+_INFO_S = 10.0
+_INFO_BYTES = 4096
+
+
+@dataclass(slots=True)
+class Confined:
+    """A started program. `init` is a descriptor of the cage's first process, None without a cage."""
+
+    process: subprocess.Popen[bytes]
+    init_pid: int | None = None
+    init: int | None = None
+
+    def gone(self, timeout_s: float) -> bool:
+        """Whether no process of the cage is left, waiting at most `timeout_s` for it; always true without a cage.
+
+        The kernel reports the end of a process namespace's first process only after all others of it have ended.
+        """
+        if self.init is None:
+            return True
+        poll = select.poll()
+        poll.register(self.init, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            return False
+        self.close()
+        return True
+
+    def kill(self) -> None:
+        """End every process of the cage at once; nothing without one."""
+        if self.init is None:
+            return
+        with suppress(OSError):
+            signal.pidfd_send_signal(self.init, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of the cage; doing it twice is no fault."""
+        if self.init is not None:
+            os.close(self.init)
+            self.init = None
+
+
+def launch(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    cage: Cage | None,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    stderr: int | IO[bytes],
+) -> Confined:
+    """Start `argv` in a session of its own, in the cage if there is one; OSError when it cannot be started."""
+    if cage is None:
+        plain = subprocess.Popen(
+            list(argv),
+            env=dict(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            bufsize=0,
+            start_new_session=True,
+        )
+        return Confined(plain)
+    told, telling = os.pipe()
+    try:
+        process = subprocess.Popen(
+            cage.command(tuple(argv), env=env, cwd=cwd, info=telling),
+            env={},
+            cwd="/",
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            bufsize=0,
+            start_new_session=True,
+            pass_fds=(telling,),
+        )
+    except BaseException:
+        os.close(told)
+        raise
+    finally:
+        os.close(telling)
+    with os.fdopen(told, "rb") as file:
+        return _known(process, file)
+
+
+def hand_over(stream: int | IO[bytes], cage: Cage | None) -> None:
+    """Let the code in the cage open its own output by name, as `echo > /dev/stderr` does."""
+    if cage is not None and cage.other_user:
+        os.fchown(stream if isinstance(stream, int) else stream.fileno(), cage.uid, cage.uid)
+
+
+def _known(process: subprocess.Popen[bytes], told: IO[bytes]) -> Confined:
+    if not select.select([told], [], [], _INFO_S)[0]:
+        process.kill()
+        return Confined(process)
+    text = told.read(_INFO_BYTES)
+    try:
+        pid = int(json.loads(text)["child-pid"])
+        return Confined(process, pid, os.pidfd_open(pid))
+    except (ValueError, KeyError, OSError):
+        # bubblewrap gave up before it had a child, or all of the cage has ended by now.
+        return Confined(process)

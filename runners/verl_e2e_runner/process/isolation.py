@@ -1,0 +1,166 @@
+"""Whether this host can keep code under test apart, found out by trying, and the cage of one run."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from verl_e2e.core.model.jobs import Isolation, Job
+from verl_e2e.core.model.manifest import Mode
+from verl_e2e.core.model.record import Check, Finding, IsolationState
+from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.folder.sealing import key_file
+from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools
+from verl_e2e_runner.process.cage_paths import hidden_paths, read_paths
+from verl_e2e_runner.process.program import run
+from verl_e2e_runner.trees.worktrees import Trees
+
+_TRIAL_S = 20.0
+_UTILITIES = "/usr/bin:/bin:/usr/sbin:/sbin"
+_FIX = (
+    "install bubblewrap on the host or in the image, and let the runner be root or a user who may make user namespaces"
+    " (a container needs --cap-add SYS_ADMIN and a seccomp and AppArmor profile that allow mounts)"
+)
+# The code's own folders below the scratch folder, made by the recorder.
+_FOLDERS = ("out", "home", "huggingface", "cache")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What this host can do: the tools of a cage, or the problem why there is none."""
+
+    tools: Tools | None
+    problem: str = ""
+
+
+def find_isolation(job: Job, environ: Mapping[str, str]) -> Host:
+    """Try a cage around a program that does nothing."""
+    bwrap = shutil.which("bwrap", path=f"{_UTILITIES}:{environ.get('PATH', '')}")
+    if bwrap is None:
+        return Host(None, "bubblewrap (bwrap) is not installed")
+    setpriv, prlimit = (shutil.which(name, path=_UTILITIES) or "" for name in ("setpriv", "prlimit"))
+    if os.getuid() == 0 and not setpriv:
+        return Host(None, "setpriv (util-linux) is not installed")
+    tools = Tools(bwrap, setpriv, prlimit)
+    with tempfile.TemporaryDirectory() as folder:
+        cage = Cage(tools, Path(folder).resolve(), job.site.isolation, os.getuid())
+        try:
+            hand_folder_over(cage.scratch, cage)
+        except OSError as error:
+            return Host(None, f"a folder cannot be given to user {cage.uid}: {error.strerror}")
+        tried = run(("/bin/sh", "-c", "exec true"), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
+    if tried.code != 0:
+        return Host(None, f"a trial of bubblewrap gave {tried.ending}: {tried.last_error}")
+    return Host(tools)
+
+
+def open_cage(job: Job, trees: Trees, tools: Tools, own: Path, out: Path, environ: Mapping[str, str]) -> Cage:
+    """The cage of one run, its scratch folder made below `own`, a folder of the run's own.
+
+    `out` is the run folder, which stays out of sight, as do the places that `environ` names for a CI runner.
+    """
+    kept = (out.resolve(), key_file(environ))
+    cage = Cage(
+        tools,
+        own / "suspect",
+        job.site.isolation,
+        os.getuid(),
+        reads=tuple(path for path in read_paths(job, trees, environ) if not _is_kept(path, kept)),
+        hidden=(*kept, own, *hidden_paths(environ)),
+    )
+    for folder in (*(cage.scratch / name for name in _FOLDERS), trees.cwd):
+        folder.mkdir(parents=True, exist_ok=True)
+        hand_folder_over(folder, cage)
+    # The code may not put something else in the place of its own folders.
+    cage.scratch.chmod(0o755)
+    if not cage.other_user:
+        return cage
+    # A tree whose commit is nowhere was not made, and a finding says so.
+    for root in (trees.root(name) for name in trees.private):
+        if root.is_dir():
+            _readable(root)
+    users = own / "passwd"
+    users.write_text(f"{_system_users()}{USER_NAME}:x:{cage.uid}:{cage.uid}::{cage.scratch / 'home'}:/bin/sh\n")
+    users.chmod(0o644)
+    return replace(cage, replaced={Path("/etc/passwd"): users})
+
+
+def check_inputs(trees: Trees, cage: Cage) -> tuple[Finding, ...]:
+    """Whether the code in the cage can read the trees and everything else that the job names."""
+    named = [str(path) for path in (*trees_read(trees), *cage.reads) if path.exists()]
+    script = (
+        'for path do if [ -d "$path" ]; then ls "$path" >/dev/null 2>&1; else [ -r "$path" ]; fi || echo "$path"; done'
+    )
+    asked = run(("/bin/sh", "-c", script, "sh", *named), env={}, cwd=cage.scratch, timeout_s=_TRIAL_S, cage=cage)
+    unread = asked.stdout.split("\n")[:-1]
+    if asked.code == 0 and not unread:
+        return ()
+    what = ", ".join(unread[:3]) or f"anything ({asked.ending}: {asked.last_error})"
+    fix = f"let user {cage.uid} read it (o+rX), or give the job a copy that everyone may read"
+    return (blocked(Check.ISOLATION, f"the code under test, run as user {cage.uid}, cannot read {what}", fix),)
+
+
+def trees_read(trees: Trees) -> tuple[Path, ...]:
+    """The trees under test, those that are there."""
+    return tuple(root for root in (trees.bridge, trees.megatron_lm, trees.verl) if root.is_dir())
+
+
+def state_of(cage: Cage | None, host: Host) -> IsolationState:
+    """How the run is isolated, for the record."""
+    if cage is None:
+        return IsolationState(mode="none", problem=host.problem)
+    return IsolationState(mode=mode_of(host), user=cage.uid, network=cage.site.network)
+
+
+def mode_of(host: Host) -> Mode:
+    """How this host isolates: root can start another user, anyone else needs a user namespace."""
+    if host.tools is None:
+        return "none"
+    return "other_user" if os.getuid() == 0 else "user_namespace"
+
+
+def isolation_finding(job: Job, host: Host) -> Finding:
+    """What the card says of the isolation; it blocks where the job requires what the host cannot do."""
+    if host.tools is not None:
+        return good(Check.ISOLATION, "code under test runs apart from the recorder, in namespaces of its own")
+    summary = f"code under test cannot be kept apart from the recorder on this host: {host.problem}"
+    if job.isolation is Isolation.REQUIRED:
+        return blocked(Check.ISOLATION, f"{summary}; the job requires it", _FIX)
+    return remark(Check.ISOLATION, f"{summary}; what the run recorded could have been written by the code itself", _FIX)
+
+
+def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:
+    """Whether a path that the job names leads to what is the recorder's alone."""
+    return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder.resolve()) for folder in kept)
+
+
+def hand_folder_over(folder: Path, cage: Cage) -> None:
+    """Give a folder that the recorder just made to the code under test."""
+    if cage.other_user:
+        os.chown(folder, cage.uid, cage.uid)
+    folder.chmod(0o700)
+
+
+def _readable(root: Path) -> None:
+    """Let everyone read a private tree, whatever the runner's umask was."""
+    for place in _below(root):
+        mode = place.stat().st_mode
+        wanted = mode | (0o555 if place.is_dir() or mode & 0o100 else 0o444)
+        if wanted != mode:
+            place.chmod(wanted)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    yield root
+    for folder, folders, files in os.walk(root):
+        yield from (path for name in (*folders, *files) if not (path := Path(folder, name)).is_symlink())
+
+
+def _system_users() -> str:
+    try:
+        text = Path("/etc/passwd").read_text()
+    except OSError:
+        return ""
+    return text if text.endswith("\n") or not text else f"{text}\n"

@@ -1,0 +1,107 @@
+"""The one way in which the preparing half of the runner starts a program: argument list, time limit, own group."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+from verl_e2e_runner.process.cage import Cage
+from verl_e2e_runner.process.confined import Confined, hand_over, launch
+
+KEPT_BYTES = 1 << 20
+_GONE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A program that ended: exit code (negative: a signal), the last MiB of its output, and its wall time.
+
+    `timed_out` is true when the time limit ended it; `code` is 127 when it could not be started at all.
+    """
+
+    argv: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+
+    @property
+    def last_error(self) -> str:
+        """The last line of stderr (of stdout when that is empty) with anything on it, at most 400 characters."""
+        for text in (self.stderr, self.stdout):
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            if lines:
+                return lines[-1][:400]
+        return "no output"
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a sentence: `exit code 2`, `signal 9`, `no end within 30 s`."""
+        if self.timed_out:
+            return f"no end within {self.seconds:.0f} s"
+        return f"exit code {self.code}" if self.code >= 0 else f"signal {-self.code}"
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    timeout_s: float,
+    stdin: str = "",
+    cage: Cage | None = None,
+) -> Finished:
+    """Run `argv` to its end in a process group of its own; at the time limit the whole group is killed.
+
+    With a `cage` it runs in there, and no process of it is left when this returns.
+    """
+    started = time.monotonic()
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
+        for stream in (given, out, err):
+            hand_over(stream, cage)
+        try:
+            confined = launch(argv, env=env, cwd=cwd, cage=cage, stdin=given, stdout=out, stderr=err)
+        except OSError as error:
+            return Finished(tuple(argv), 127, "", str(error), time.monotonic() - started)
+        timed_out = not _ends_within(confined, timeout_s)
+        process = confined.process
+        seconds = time.monotonic() - started
+        return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that was started in a group of its own, and everything else in that group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _ends_within(confined: Confined, timeout_s: float) -> bool:
+    try:
+        confined.process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        kill_group(confined.process)
+        return False
+    except BaseException:
+        kill_group(confined.process)
+        raise
+    finally:
+        confined.kill()
+        confined.gone(_GONE_S)
+        confined.close()
+    return True
+
+
+def _tail(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - KEPT_BYTES))
+    return file.read().decode(errors="replace")

@@ -1,0 +1,47 @@
+"""What is private to one run on the host: its mark, its Ray folder, and the file that the import probe writes."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_e2e_runner.process.processes import make_own_folder, remove_own_folder
+
+IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
+PATH_VARIABLE = "VERL_E2E_PATH"
+
+# A unix socket's path has at most 107 bytes, and Ray adds
+# `/ray/session_YYYY-MM-DD_hh-mm-ss_uuuuuu_ppppppp/sockets/plasma_store` to its folder.
+_LONGEST_RAY_FOLDER = 107 - 69
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`nonce` marks every process of the run in its environment; `ray_folder` is short and the run's own."""
+
+    nonce: str
+    ray_folder: Path
+    imports: Path
+
+
+def planned_session(nonce: str, imports: Path, *, caged: bool = False) -> Session:
+    """The session that `open_session` would make; touches nothing. In a cage /tmp is the run's own."""
+    root = Path("/tmp") if caged else _short_root()  # noqa: S108
+    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve())
+
+
+def open_session(nonce: str, imports: Path) -> Session:
+    """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the probe's file."""
+    session = planned_session(nonce, imports)
+    make_own_folder(session.ray_folder, nonce)
+    return session
+
+
+def close_session(session: Session) -> bool:
+    """Remove the run's Ray folder, when none of its processes is left; false when something stays behind."""
+    return remove_own_folder(session.ray_folder, session.nonce)
+
+
+def _short_root() -> Path:
+    """The system's temporary folder, or `/tmp` where that one is too long for Ray's sockets."""
+    root = Path(tempfile.gettempdir()).resolve()
+    return root if len(str(root)) + len("/ve-12345678") <= _LONGEST_RAY_FOLDER else Path("/tmp")  # noqa: S108

@@ -1,0 +1,1 @@
+"""The trees that a run imports from, and declared patches of them."""

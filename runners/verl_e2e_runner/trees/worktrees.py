@@ -1,0 +1,265 @@
+"""The trees that a run imports from: private worktrees at the job's commits, or checkouts used as they stand.
+
+A private tree is a repository of its own that borrows the objects of the user's (`objects/info/alternates`):
+the user's repository is only read, and not even its `.git` learns of the run.
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.record import Check, Finding, RepositoryState
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.process.cage import Cage
+from verl_e2e_runner.trees.repositories import Git, RepositoryError, borrow, check_out, git_in, object_folder
+
+SUBMODULE = "3rdparty/Megatron-LM"
+_MARKER = ".git/verl-e2e"
+# What a person does who has Megatron-LM elsewhere.
+_NAME_MEGATRON_LM = "give `--megatron-lm` to `verl-e2e check` (in a job file: its `megatron_lm`)"
+
+Name = Literal["bridge", "megatron_lm", "verl"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Where the run's sources lie, resolved paths all; `cwd` is the wrapper's working directory.
+
+    With a blocking finding among `findings` the folders may be missing or empty. `private` names the trees
+    that belong to the run, and that it may therefore patch and fill with byte code.
+    """
+
+    bridge: Path
+    megatron_lm: Path
+    verl: Path
+    cwd: Path
+    private: frozenset[str] = frozenset()
+    states: tuple[RepositoryState, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    # How code of these trees is started; None where the host cannot isolate it.
+    cage: Cage | None = None
+
+    @property
+    def import_roots(self) -> dict[str, str]:
+        """For each module under proof the folder below which its file must lie."""
+        return {
+            "megatron.bridge": str(self.bridge / "src"),
+            "megatron.core": str(self.megatron_lm),
+            "verl": str(self.verl),
+        }
+
+    def has(self, name: str) -> bool:
+        """Whether the tree of `bridge`, `megatron_lm` or `verl` is there and as the job names it."""
+        return any(state.name == name for state in self.states)
+
+    def root(self, name: str) -> Path:
+        """The tree of `bridge`, `megatron_lm` or `verl`."""
+        return {"bridge": self.bridge, "megatron_lm": self.megatron_lm, "verl": self.verl}[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What of a repository must be there, and what is taken when its blobs are."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+def planned_trees(job: Job, work: Path, *, caged: bool = False) -> Trees:
+    """The paths that `prepare_trees` will fill; touches nothing.
+
+    `caged`: the run may write nothing but the folder `suspect` below `work`, so its working directory lies there.
+    """
+    work = work.resolve()
+    bridge = Path(job.bridge.path).resolve() if job.bridge.in_place else work / "bridge"
+    verl = Path(job.verl.path).resolve() if job.verl.in_place else work / "verl"
+    core = bridge / SUBMODULE
+    if job.megatron_lm is not None and job.megatron_lm.in_place:
+        core = Path(job.megatron_lm.path).resolve()
+    elif job.megatron_lm is not None and job.bridge.in_place:
+        core = work / "megatron_lm"
+    private = {"bridge": not job.bridge.in_place, "verl": not job.verl.in_place}
+    private["megatron_lm"] = core.is_relative_to(work)
+    names = frozenset(name for name, ours in private.items() if ours)
+    cwd = work / "suspect" / "verl" if caged else work / "verl-cwd" if job.verl.in_place else verl
+    return Trees(bridge, core, verl, cwd, names)
+
+
+def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool = False) -> Trees:
+    """Make the private trees below `work`, read those in place, and say of each what it is.
+
+    `base` is the runner's environment (only PATH is used). Nothing is raised for a commit or object that is
+    nowhere: the finding says so.
+    """
+    trees = planned_trees(job, work, caged=caged)
+    states: list[RepositoryState] = []
+    findings: list[Finding] = []
+    for name in ("verl", "bridge", "megatron_lm"):
+        try:
+            state, remarks = _provide(name, job, trees, base=base)
+        except RepositoryError as problem:
+            findings.append(blocked(Check.REPOSITORIES, f"{name}: {problem.summary}", problem.mend, stage=Stage.IMPORT))
+            continue
+        states.append(state)
+        findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *remarks]
+    if any(state.name == "verl" for state in states):
+        _make_cwd(trees)
+    return replace(trees, states=tuple(states), findings=tuple(findings))
+
+
+def _provide(
+    name: Name, job: Job, trees: Trees, *, base: Mapping[str, str]
+) -> tuple[RepositoryState, tuple[Finding, ...]]:
+    root = trees.root(name)
+    if name == "megatron_lm":
+        commit, sources = _megatron(job, trees, base=base)
+        if commit is None:
+            return RepositoryState(name=name, root=str(root), commit=job.bridge.commit), ()
+    else:
+        repository = job.verl if name == "verl" else job.bridge
+        commit, sources = repository.commit, (Path(repository.path),)
+    if name not in trees.private:
+        return _in_place(name, root, commit, base=base), ()
+    _fill(name, root, commit, sources, _needs(name, job), base=base)
+    return RepositoryState(name=name, root=str(root), commit=commit), _left_behind(name, sources[0], base=base)
+
+
+def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -> RepositoryState:
+    git = git_in(root, base=base)
+    if not root.is_dir() or not any(root.iterdir()):
+        raise RepositoryError(f"{root} is missing or empty", "check the repository out, submodules too")
+    top = git.ask("rev-parse", "--show-toplevel")
+    if top.code != 0 or Path(top.stdout.rstrip("\n")).resolve() != root:
+        raise RepositoryError(
+            f"{root} is used in place but is not the top of a git checkout", "give a checkout, or drop in_place"
+        )
+    head = git.answer("rev-parse", "HEAD").strip()
+    if head != commit:
+        raise RepositoryError(
+            f"{root} is used in place and stands at {head}, but the job names {commit}",
+            f"check {commit} out there, or drop in_place so that the runner makes its own worktree",
+        )
+    return RepositoryState(name=name, root=str(root), commit=commit, dirty=git.dirty())
+
+
+def _fill(
+    name: Name, root: Path, commit: str, sources: tuple[Path, ...], needs: _Needs, *, base: Mapping[str, str]
+) -> None:
+    """Check the needed paths of `commit` out into `root` from the first source that has the commit."""
+    _clear(root)
+    for source in sources:
+        git = borrow(root, object_folder(source, base=base), base=base)
+        (root / _MARKER).touch()
+        if git.has_commit(commit):
+            check_out(git, commit, _patterns(git, commit, needs, source))
+            return
+    tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
+    mend = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
+    if name == "megatron_lm":
+        mend = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
+    raise RepositoryError(f"commit {commit} {tried}", mend)
+
+
+def _clear(root: Path) -> None:
+    """Remove a tree that an earlier preparation made here; anything else in the way is the user's."""
+    if (root / _MARKER).exists():
+        shutil.rmtree(root)
+    elif root.exists() and any(root.iterdir()):
+        raise RepositoryError(
+            f"{root} exists and was not made by the runner", "choose an empty output folder, or move it away"
+        )
+
+
+def _patterns(git: Git, commit: str, needs: _Needs, source: Path) -> list[str]:
+    """Sparse patterns for what is needed and held; a missing blob that is required is a problem."""
+    patterns: list[str] = []
+    for required, paths in ((True, needs.required), (False, (*needs.optional, *git.root_files(commit)))):
+        for path in dict.fromkeys(paths):
+            entries = git.entries(commit, path)
+            gone = git.missing(entry.blob for entry in entries)
+            if required and (gone or not entries):
+                raise _incomplete(path, commit, source, len(gone))
+            if not gone:
+                patterns.append(f"/{path}")
+            else:
+                patterns += [f"/{entry.path}" for entry in entries if entry.blob not in gone]
+    return patterns
+
+
+def _incomplete(path: str, commit: str, source: Path, missing: int) -> RepositoryError:
+    if missing == 0:
+        return RepositoryError(f"{path} does not exist at {commit}", "give a commit that has it")
+    return RepositoryError(
+        f"{missing} files below {path} at {commit} are not in {source}, a partial clone",
+        f"fetch them: git -C {source} fetch --refetch --filter=blob:limit=100m origin {commit}",
+    )
+
+
+def _needs(name: Name, job: Job) -> _Needs:
+    patched = tuple(patch.file for patch in job.patches if patch.repository == name)
+    if name == "megatron_lm":
+        return _Needs(("megatron",))
+    if name == "bridge":
+        tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
+        return _Needs(("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests))
+    optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
+    return _Needs(("verl", job.script, *patched), optional)
+
+
+def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str | None, tuple[Path, ...]]:
+    """Megatron-LM's commit and where to look for it; None when Bridge's commit carries it as plain files."""
+    if job.megatron_lm is not None:
+        return job.megatron_lm.commit, (Path(job.megatron_lm.path),)
+    if not trees.bridge.is_dir():
+        raise RepositoryError("not prepared, because the bridge tree is missing", "mend the bridge repository first")
+    git = git_in(trees.bridge, base=base)
+    commit = git.submodule_commit(job.bridge.commit, SUBMODULE)
+    if commit is None and not git.entries(job.bridge.commit, SUBMODULE):
+        raise RepositoryError(
+            f"Bridge {job.bridge.commit} has no {SUBMODULE}",
+            _NAME_MEGATRON_LM,
+        )
+    return commit, _submodule_sources(job.bridge, base=base)
+
+
+def _submodule_sources(bridge: Repository, *, base: Mapping[str, str]) -> tuple[Path, ...]:
+    """The places where a Bridge repository may keep Megatron-LM's objects, those that exist."""
+    git_folder = object_folder(Path(bridge.path), base=base).parent
+    candidates = (Path(bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE)
+    return tuple(path for path in candidates if (path / ".git").exists() or (path / "objects").is_dir())
+
+
+def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[Finding, ...]:
+    """A remark when the user's checkout has changes that a private tree of the commit does not carry."""
+    if not (source / ".git").exists():
+        return ()
+    try:
+        dirty = git_in(source, base=base).dirty()
+    except RepositoryError:
+        return ()
+    if not dirty:
+        return ()
+    shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
+    summary = f"{name}: {source} has {len(dirty)} uncommitted files that are no part of this run: {shown}"
+    return (remark(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
+
+
+def _make_cwd(trees: Trees) -> None:
+    """Where the run may not write into verl's tree: a folder of links to it, so that relative outputs land there."""
+    if trees.cwd == trees.verl:
+        return
+    trees.cwd.mkdir(parents=True, exist_ok=True)
+    for entry in trees.verl.iterdir():
+        link = trees.cwd / entry.name
+        if entry.name not in (".git", "outputs", "checkpoints") and not link.is_symlink():
+            link.symlink_to(entry)
+
+
+def _sentence(state: RepositoryState, *, private: bool) -> str:
+    kind = "private worktree" if private else "used in place"
+    dirty = f", {len(state.dirty)} dirty files" if state.dirty else ""
+    return f"{state.name} {state.commit} at {state.root} ({kind}{dirty})"

@@ -1,0 +1,220 @@
+"""verl's wrapper: the exact command, environment and working directory of each phase of a job."""
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.model.jobs import Job
+from verl_e2e_runner.process.environment import inherited
+from verl_e2e_runner.process.processes import RUN_VARIABLE
+from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
+from verl_e2e_runner.trees.worktrees import Trees
+
+PROBE = Path(__file__).resolve().parent.parent / "probe"
+
+# A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
+DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
+
+# Every shell sets these anew.
+_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+
+# Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
+_ALL_LINES = {"RAY_DEDUP_LOGS": "0"}
+
+_RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
+_NO_REWARD_MODEL = "reward.reward_model.enable"
+_RAY_CPUS = "ray_kwargs.ray_init.num_cpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One start of the wrapper: most levels have one, save/resume has two that share a working directory."""
+
+    name: str
+    steps: int
+    wrapper: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of the wrapper, complete. `set_here` is what the job adds to the inherited environment."""
+
+    phase: Phase
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    set_here: Mapping[str, str]
+    cwd: Path
+
+
+def phases(job: Job) -> tuple[Phase, ...]:
+    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves (its uninterrupted twin)."""
+    return tuple(Phase(one.name, one.last_step, one.wrapper) for one in planned_phases(job))
+
+
+def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str, str]:
+    """Every wrapper variable of the job, but for what a phase adds; the job's own entries win over derived ones.
+
+    `model` is the local snapshot of a hub model, once it is known.
+    """
+    checkpoint = job.checkpoint
+    derived = {
+        "NUM_GPUS": str(job.gpu_count),
+        "MODEL_ID": checkpoint.model_id,
+        "MODEL_PATH": checkpoint.model_path or model or checkpoint.model_id,
+        "TRAIN_FILES": job.data.train_files,
+        "VAL_FILES": job.data.val_files,
+        "TOTAL_TRAIN_STEPS": str(job.steps),
+    }
+    if checkpoint.dummy_config is not None:
+        derived["USE_DUMMY_MODEL"] = "True"
+        derived["DUMMY_MODEL_CONFIG_PATH"] = checkpoint.dummy_config
+        derived["DUMMY_MODEL_PATH"] = str(
+            (trees.cage.scratch / "home" if trees.cage else trees.cwd.parent) / "dummy-model"
+        )
+    return {**derived, **job.site.wrapper, **job.wrapper}
+
+
+def python_path(job: Job, trees: Trees) -> str:
+    """PYTHONPATH of the run: the probe, then the job's own value if it sets one, else checkouts and site packages."""
+    given = {**job.site.process, **job.process}.get("PYTHONPATH")
+    entries = given.split(os.pathsep) if given is not None else _checkouts(job, trees)
+    return os.pathsep.join((str(PROBE), *(entry for entry in entries if entry)))
+
+
+def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
+    """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
+    given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
+    keys = {item.lstrip("+~").partition("=")[0] for item in given}
+    if not job.reward_model and _NO_REWARD_MODEL not in keys:
+        given.append(f"{_NO_REWARD_MODEL}=False")
+    if job.site.ray_address is None and _RAY_CPUS not in keys:
+        given.append(f"{_RAY_CPUS}={job.site.ray_cpus}")
+    forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
+    given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]
+    return tuple(given)
+
+
+def command(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
+    """The argument list of the wrapper, the same for every phase."""
+    return ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
+
+
+def set_variables(
+    job: Job,
+    trees: Trees,
+    session: Session,
+    phase: Phase,
+    *,
+    model: str | None = None,
+    reads: Collection[str] | None = None,
+) -> dict[str, str]:
+    """What the job sets in the wrapper's environment; `reads` (None: unknown) decides on the droppable ones."""
+    wrapper = {**wrapper_map(job, trees, model=model), **phase.wrapper}
+    if reads is not None:
+        wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
+    process = {**_ALL_LINES, **job.site.process, **job.process}
+    process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
+    process["RAY_TMPDIR"] = str(session.ray_folder)
+    if job.site.ray_address is not None:
+        process["RAY_ADDRESS"] = job.site.ray_address
+    if {"bridge", "megatron_lm", "verl"} - trees.private:
+        # Byte code written beside the sources would dirty a checkout that is used in place.
+        process["PYTHONDONTWRITEBYTECODE"] = "1"
+    return {**process, **wrapper}
+
+
+def environment(
+    job: Job,
+    trees: Trees,
+    session: Session,
+    phase: Phase,
+    *,
+    base: Mapping[str, str],
+    model: str | None = None,
+    reads: Collection[str] | None = None,
+) -> dict[str, str]:
+    """The wrapper's whole environment: what it may inherit of `base` and what the job sets."""
+    variables = set_variables(job, trees, session, phase, model=model, reads=reads)
+    whole = {**inherited(base, wrapper_reads=reads or ()), **variables}
+    if trees.cage:
+        whole |= trees.cage.variables({**base, **whole})
+    whole["PATH"] = search_path(job, whole)
+    return whole
+
+
+def launches(
+    job: Job,
+    trees: Trees,
+    session: Session,
+    *,
+    base: Mapping[str, str],
+    model: str | None = None,
+    reads: Collection[str] | None = None,
+) -> tuple[Launch, ...]:
+    """The complete starts of the wrapper, one for each phase."""
+    made = []
+    for phase in phases(job):
+        whole = environment(job, trees, session, phase, base=base, model=model, reads=reads)
+        ours = set_variables(job, trees, session, phase, model=model, reads=reads)
+        ours["PATH"] = whole["PATH"]
+        if trees.cage:
+            ours |= {name: whole[name] for name in trees.cage.variables({**base, **ours})}
+        made.append(Launch(phase, command(job, trees, session), whole, ours, trees.cwd))
+    return tuple(made)
+
+
+def search_path(job: Job, variables: Mapping[str, str]) -> str:
+    """PATH with the folder of the job's Python first, because the wrapper calls plain `python3`."""
+    path = variables.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    return f"{Path(job.site.python).parent}{os.pathsep}{path}" if os.sep in job.site.python else path
+
+
+def quoted(value: str) -> str:
+    """A Hydra string that survives whatever the value holds (white space apart: the wrapper splits at it)."""
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), value)
+    return f"'{escaped}'"
+
+
+def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
+    """The starts of the wrapper as shell commands: every variable, the folder, every argument.
+
+    `base` is the environment of the shell that runs them. The folders must be there: `verl_e2e_runner.by_hand` makes them.
+    """
+    return "\n".join(_script(start, base) for start in starts)
+
+
+def _script(start: Launch, base: Mapping[str, str]) -> str:
+    lines = [f"# phase {start.phase.name}: until step {start.phase.steps}", "("]
+    lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
+    lines += environment_lines(start.environment, base, start.set_here)
+    lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")"]
+    return "\n".join(lines) + "\n"
+
+
+def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always: Collection[str] = ()) -> list[str]:
+    """What a shell whose environment is `base` must unset and export for the environment `whole`.
+
+    Names in `always` are exported although `base` has the same value.
+    """
+    gone = sorted(name for name in base if name not in whole and name.isidentifier() and name not in _OF_BASH)
+    exported = sorted(name for name, value in whole.items() if name in always or base.get(name) != value)
+    return [
+        *([f"unset {' '.join(gone)}"] if gone else []),
+        *(f"export {name}={shlex.quote(whole[name])}" for name in exported),
+    ]
+
+
+def _checkouts(job: Job, trees: Trees) -> list[str]:
+    return [str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path]
+
+
+def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
+    return {
+        RUN_VARIABLE: session.nonce,
+        IMPORTS_VARIABLE: str(session.imports),
+        PATH_VARIABLE: python_path(job, trees),
+    }

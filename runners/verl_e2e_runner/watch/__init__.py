@@ -1,0 +1,1 @@
+"""Supervision of the wrapper while it runs."""

@@ -1,0 +1,234 @@
+"""Supervises the wrapper: reads its output, and ends the run as soon as it is lost.
+
+A run is lost when a fatal error leaves its processes hanging, when a fact of the log or an import from the
+wrong tree makes its result worthless, when a stage makes no progress, at the time limit, or when a person or
+the system interrupts us. Nothing is judged here: the reason is recorded, `verl_e2e.core` judges.
+"""
+
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_e2e.core.model.record import EndReason
+from verl_e2e.core.model.stages import Stage
+from verl_e2e_runner.clock import Clock
+from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
+from verl_e2e_runner.process.processes import Survivor
+from verl_e2e_runner.process.signals import received_signals
+from verl_e2e_runner.watch.import_lines import ImportLines
+from verl_e2e_runner.watch.progress import Progress
+from verl_e2e_runner.watch.supervision import Ended, Limits, Sampler, Scanner, Supervised
+
+_TICK_S = 0.5
+_LOOK_S = 5.0
+_CHUNK_BYTES = 1 << 18
+_DRAIN_S = 5.0
+_QUIET_S = 0.5
+_AT_END_S = 0.05
+
+
+Loss = tuple[EndReason, str]
+
+
+@dataclass(slots=True)
+class _Watch:
+    process: Supervised
+    scanner: Scanner
+    recorder: Recorder
+    limits: Limits
+    imports: ImportLines
+    gpu: Sampler
+    clock: Clock
+    progress: Progress
+    signals: list[str]
+    total_steps: int
+    began: float = field(init=False)
+    progressed_at: float = field(init=False)
+    fatal_at: float | None = None
+    looked_at: float = 0.0
+    ticked_at: float = 0.0
+    at_end: bool = False
+    marker: object = None
+    step: int | None = None
+    stages: list[tuple[Stage, float]] = field(default_factory=list)
+    before: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.began = self.progressed_at = self.clock.monotonic()
+        self.before = self.seen()
+
+    def until_end(self) -> tuple[EndReason, int | None, str]:
+        while True:
+            self.read(_TICK_S)
+            loss = self.look()
+            code = self.process.poll()
+            if code is not None:
+                self.drain()
+                # Whoever cancels a job often signals all of its processes at once.
+                if code and self.signals:
+                    return EndReason.INTERRUPTED, None, f"Interrupted by {self.signals[0]}."
+                # Then the guard has ended it: see `verl_e2e_runner.process.deadline`.
+                if code == -signal.SIGKILL and loss and loss[0] is EndReason.TIME_LIMIT:
+                    return loss[0], None, loss[1]
+                return EndReason.EXITED, code, ""
+            if loss:
+                return loss[0], None, loss[1]
+
+    def read(self, timeout_s: float) -> bool:
+        """Take what the wrapper printed, waiting at most `timeout_s` for it; false when there was nothing."""
+        if self.at_end:
+            self.clock.wait(None, min(timeout_s, _AT_END_S))
+            return False
+        if not self.clock.wait(self.process.output, timeout_s):
+            self.recorder.flush(if_older_s=FLUSH_S)
+            return False
+        chunk = os.read(self.process.output, _CHUNK_BYTES)
+        self.at_end = not chunk
+        self.scanner.feed(self.recorder.log(chunk))
+        return bool(chunk)
+
+    def drain(self) -> None:
+        """Read what is left; a daemon that holds the pipe open must not keep us."""
+        deadline = self.clock.monotonic() + _DRAIN_S
+        while not self.at_end and self.clock.monotonic() < deadline:
+            if not self.read(_QUIET_S):
+                break
+
+    def look(self) -> Loss | None:
+        """Record what is new, then say whether the run is lost."""
+        now = self.clock.monotonic()
+        self.note_progress(now)
+        quick = self.lost_by_log(now)
+        if not quick and now - self.ticked_at < _TICK_S:
+            return None
+        self.ticked_at = now
+        self.keep_house(now)
+        if self.signals:
+            return EndReason.INTERRUPTED, f"Interrupted by {self.signals[0]}."
+        if wrong := self.imports.wrong():
+            return EndReason.WRONG_IMPORT, wrong
+        return quick or self.lost_by_time(now)
+
+    def seen(self) -> tuple[object, ...]:
+        """What the scanner says of stage, step and progress."""
+        return self.scanner.stage, self.scanner.step, self.scanner.marker
+
+    def note_progress(self, now: float) -> None:
+        # A scanner that read an earlier phase says where that one ended until it reads of this one.
+        if self.seen() == self.before:
+            return
+        self.before = ()
+        stage, step, marker = self.scanner.stage, self.scanner.step, self.scanner.marker
+        if stage is not None and self.is_new(stage):
+            self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
+            self.progress.stage(stage.value)
+            self.progressed_at = now
+        if step is not None and step != self.step:
+            self.step = step
+            self.recorder.event("step", step=step)
+            self.progress.step(step, self.total_steps)
+            self.progressed_at = now
+        if marker != self.marker:
+            self.marker, self.progressed_at = marker, now
+
+    def is_new(self, stage: Stage) -> bool:
+        """Whether the run entered this stage: a worker that starts late repeats only stages of the set-up."""
+        if not self.stages or self.stages[-1][0].order < stage.order:
+            return True
+        return self.stages[-1][0] is not stage and stage.order >= Stage.ROLLOUT_ENGINE.order
+
+    def keep_house(self, now: float) -> None:
+        self.progress.tick()
+        if sample := self.gpu.tick(now):
+            self.recorder.event("gpu", **sample)
+            if problem := sample.get("problem"):
+                self.progress.note(str(problem))
+        if now - self.looked_at >= _LOOK_S:
+            self.looked_at = now
+            self.process.observe()
+
+    def lost_by_log(self, now: float) -> Loss | None:
+        if hopeless := self.scanner.hopeless:
+            return EndReason.HOPELESS, f"Line {hopeless.line}: {hopeless.text}"
+        fatal = self.scanner.fatal
+        if fatal is None or fatal.after_completion:
+            return None
+        if self.fatal_at is None:
+            self.fatal_at = now
+            self.recorder.event("fatal", line=fatal.at.line, kind=fatal.kind, excerpt=fatal.at.text)
+        if now - self.fatal_at < self.limits.hang_grace_s:
+            return None
+        grace = f"{self.limits.hang_grace_s:g} s"
+        return EndReason.FATAL_ERROR_HANG, f"Line {fatal.at.line}: {fatal.at.text}; no exit within {grace}."
+
+    def lost_by_time(self, now: float) -> Loss | None:
+        stage = self.scanner.stage or Stage.ENVIRONMENT
+        if now - self.began >= self.limits.time_limit_s:
+            return EndReason.TIME_LIMIT, f"Time limit of {self.limits.time_limit_s:g} s reached in stage {stage.value}."
+        allowed = self.limits.stall(stage)
+        if now - self.progressed_at >= allowed:
+            return EndReason.STALLED, f"No progress for {allowed:g} s in stage {stage.value}."
+        return None
+
+    def end_grace_s(self) -> float:
+        if self.fatal_at is None:
+            return self.limits.end_grace_s
+        return self.limits.last_words_s(self.clock.monotonic() - self.fatal_at)
+
+    def finish(self, *, linger_s: float) -> tuple[Survivor, ...]:
+        """End what is left of the run and read its last words."""
+        deadline = self.clock.monotonic() + linger_s
+        while self.process.alive() and self.clock.monotonic() < deadline:
+            self.read(_TICK_S / 5)
+        survivors = self.process.end(
+            grace_s=self.end_grace_s(),
+            clock=self.clock,
+            wait=self.read,
+            hurry=lambda: len(self.signals) > 1,
+        )
+        self.drain()
+        self.scanner.feed(self.recorder.end_of_output())
+        self.note_progress(self.clock.monotonic())
+        return survivors
+
+
+def watch(
+    process: Supervised,
+    scanner: Scanner,
+    recorder: Recorder,
+    *,
+    limits: Limits,
+    probe_file: Path,
+    expected_roots: Mapping[str, str],
+    gpu_sampler: Sampler,
+    clock: Clock,
+    progress: Progress,
+    total_steps: int = 0,
+    signals: list[str] | None = None,
+) -> Ended:
+    """Watch a started wrapper until it ends, or end it as soon as it is lost; nothing of it is left running.
+
+    The scanner reads exactly what is written to the log. `expected_roots` maps a module to the directory below
+    which its file must lie, as in `Environment.import_roots` but not redacted. An error of our own ends the
+    run before it is raised. `signals` is a list that the caller collects interruptions in since before the start;
+    without it they are collected here.
+    """
+    with received_signals() if signals is None else nullcontext(signals) as signals:
+        imports = ImportLines(probe_file, expected_roots)
+        state = _Watch(process, scanner, recorder, limits, imports, gpu_sampler, clock, progress, signals, total_steps)
+        reason, code, note = EndReason.INTERRUPTED, None, ""
+        try:
+            reason, code, note = state.until_end()
+            if reason is not EndReason.EXITED:
+                recorder.event("ending", reason=reason.value, note=note)
+                progress.note(f"Ending the run: {note}")
+        except BaseException:
+            process.end(grace_s=1.0, clock=clock, wait=lambda seconds: clock.wait(None, seconds), hurry=lambda: True)
+            raise
+        survivors = state.finish(linger_s=limits.linger_s if reason is EndReason.EXITED else 0.0)
+    if peak := gpu_sampler.peak():
+        recorder.event("gpu", **peak)
+    return Ended(reason, code, note, survivors, tuple(state.stages), recorder.elapsed())
