@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDING = ROOT / "bot" / "demo" / "recording"
+RECORDING = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 HELP_S, CARD_S = 0.25, 0.5
 
 
 def run(*arguments: object) -> tuple[float, float, str]:
     """Seconds, peak memory in MiB and output of one `verl-e2e` process; its exit code may be a verdict's."""
     started = time.perf_counter()
-    command = [sys.executable, "-m", "bot", *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}) as program:
+    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": f"{ROOT}/bot:{ROOT}/runners"}
+    ) as program:
         assert program.stdout is not None
         shown = program.stdout.read().decode()
         _, status, usage = os.wait4(program.pid, 0)

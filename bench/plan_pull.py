@@ -61,7 +61,7 @@ def api(labels: list[dict], asked: list[str]) -> Iterator[str]:
 
 def plan(number: int, cache: Path, environment: dict[str, str], git: GitServer, asked: list[str]) -> str:
     calls, fetches, sent = len(asked), git.fetches, git.sent
-    command = [sys.executable, "-m", "bot", "plan", f"{NAME}#{number}", "--json", "--cache", str(cache)]
+    command = [sys.executable, "-m", "verl_e2e", "plan", f"{NAME}#{number}", "--json", "--cache", str(cache)]
     with tempfile.TemporaryFile("w+") as out:
         begun = time.monotonic()
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from verl_e2e.core.signal import SignalOutcome, signal_report
+from verl_e2e.core.signal.report import SignalOutcome, signal_report
 
 LENGTHS = (10, 14, 20, 50, 100)
 SIZES = (4, 6, 8, 10, 12)

@@ -1,13 +1,13 @@
-"""Write what is derived from the tables in bot/verl_e2e/core: bench/grep.txt, parts of docs/triage.md and docs/commands.md."""
+"""Write what is derived from the tables of the core: bench/grep.txt, parts of docs/triage.md and docs/commands.md."""
 
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "bot"))
 
-from verl_e2e.core.log.literals import grep_patterns  # noqa: E402  (the checkout that this file lies in)
-from verl_e2e.core.report.command_text import render_capabilities, render_reference  # noqa: E402  (the checkout of this file)
+from verl_e2e.core.log.literals import grep_patterns  # noqa: E402  (this checkout)
+from verl_e2e.core.report.command_text import render_capabilities, render_reference  # noqa: E402
 from verl_e2e.core.triage.docs import noise_table, runbook  # noqa: E402
 from verl_e2e.core.triage.table import RULES  # noqa: E402
 

@@ -25,7 +25,7 @@ from verl_e2e.core.model.levels import VARIANTS
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ("run", "dev", "all")
-HEAVY = {"hydra", "matplotlib", "numpy", "pandas", "ray", "runners", "torch"}
+HEAVY = {"hydra", "matplotlib", "numpy", "pandas", "ray", "torch", "verl_e2e_runner"}
 
 
 def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.
 
 def our_sources(*rooms: str) -> Iterator[Path]:
     for room in rooms:
-        yield from (path for path in (ROOT / room).rglob("*.py") if "probe" not in path.relative_to(ROOT).parts)
+        yield from (path for path in (ROOT / room).rglob("*.py") if "instrumentation" not in path.parts)
 
 
 def imported_roots(path: Path) -> set[str]:
@@ -54,7 +54,7 @@ def imported_roots(path: Path) -> set[str]:
 def third_party(*rooms: str) -> set[str]:
     found = {name for path in our_sources(*rooms) for name in imported_roots(path)}
     # `compression.zstd` is the standard library's from Python 3.14 on, and backports.zstd before.
-    return found - set(sys.stdlib_module_names) - {"bot", "runners", "compression"}
+    return found - set(sys.stdlib_module_names) - {"verl_e2e", "verl_e2e_runner", "compression"}
 
 
 def locked(name: str) -> dict[str, str]:
@@ -68,17 +68,17 @@ def locked(name: str) -> dict[str, str]:
 PLANTED = (
     ("bot/verl_e2e/core/model/stages.py", "import os", "verl_e2e.core is pure"),
     ("bot/verl_e2e/core/model/stages.py", "from pathlib import Path", "verl_e2e.core is pure"),
-    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.ports", "Imports point down through the rooms"),
-    ("bot/verl_e2e/app/planted.py", "import verl_e2e.adapters.planted", "Imports point down through the rooms"),
-    ("bot/verl_e2e/wiring/check.py", "import verl_e2e.cli", "Imports point down through the rooms"),
-    ("bot/verl_e2e/attic.py", "", "Imports point down through the rooms"),
+    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.ports", "Imports point down through the layers"),
+    ("bot/verl_e2e/app/planted.py", "import verl_e2e.adapters.planted", "Imports point down through the layers"),
+    ("bot/verl_e2e/wiring/check.py", "import verl_e2e.cli", "Imports point down through the layers"),
+    ("bot/verl_e2e/attic.py", "", "Imports point down through the layers"),
     ("bot/verl_e2e/adapters/planted.py", "import verl_e2e.adapters.other", "Adapters never import each other"),
     (
         "runners/verl_e2e_runner/planted.py",
         "import verl_e2e.ports",
-        "The runner knows verl_e2e.core and nothing else of bot",
+        "The runner knows verl_e2e.core and nothing else of verl_e2e",
     ),
-    ("bot/verl_e2e/wiring/check.py", "import runners", "Only the command line starts the runner"),
+    ("bot/verl_e2e/wiring/check.py", "import verl_e2e_runner", "Only the command line starts the runner"),
 )
 
 
@@ -88,7 +88,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("rooms")
     for room in ("bot", "runners"):
         shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for folder in ("bot/verl_e2e/adapters", "bot/verl_e2e/app", "runners"):
+    for folder in ("bot/verl_e2e/adapters", "bot/verl_e2e/app", "runners/verl_e2e_runner"):
         (copy / folder).mkdir(exist_ok=True)
         (copy / folder / "__init__.py").touch()
     for module in (
@@ -104,7 +104,8 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
-    return call(Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache", cwd=folder, PYTHONPATH=".")
+    path = os.pathsep.join((str(folder / "bot"), str(folder / "runners")))
+    return call(Path(sys.executable).with_name("lint-imports"), "--no-logo", "--no-cache", cwd=folder, PYTHONPATH=path)
 
 
 def test_the_arrows_hold() -> None:
@@ -140,10 +141,10 @@ def test_every_dependency_is_used_and_every_import_declared() -> None:
     assert sorted(used - {"pydantic-core"}) == sorted(declared)
 
 
-@pytest.mark.parametrize("module", ["bot", "verl_e2e.cli"])
+@pytest.mark.parametrize("module", ["verl_e2e", "verl_e2e.cli"])
 def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    answer = call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    answer = call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=f"{ROOT}/bot:{ROOT}/runners")
     assert answer.returncode == 0, answer.stderr
     assert HEAVY.isdisjoint(answer.stdout.split())
 
@@ -194,20 +195,20 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     shipped = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file()}
     listing = call("git", "ls-files", "bot", "runners")
     if listing.returncode == 0:
-        present = {name for name in listing.stdout.splitlines() if (ROOT / name).exists()}
+        present = {name.partition("/")[2] for name in listing.stdout.splitlines() if (ROOT / name).exists()}
     else:  # an unpacked archive has no git
         files = (path for room in ("bot", "runners") for path in (ROOT / room).rglob("*") if path.is_file())
-        present = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
+        present = {str(path.relative_to(ROOT)).partition("/")[2] for path in files if "__pycache__" not in path.parts}
     assert present <= shipped
 
 
 def test_the_wheel_holds_the_workflow_of_this_version(wheel: Path) -> None:
     ours = ROOT / ".github" / "workflows" / "verl-e2e.yml"
-    assert (wheel / "bot" / "workflows" / "verl-e2e.yml").read_bytes() == ours.read_bytes()
+    assert (wheel / "verl_e2e" / "workflows" / "verl-e2e.yml").read_bytes() == ours.read_bytes()
 
 
 def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
-    code = "import bot, sys; from verl_e2e.cli import main; print(bot.__file__, file=sys.stderr); main()"
+    code = "import verl_e2e, sys; from verl_e2e.cli import main; print(verl_e2e.__file__, file=sys.stderr); main()"
     answer = call(sys.executable, "-P", "-c", code, "--help", cwd=tmp_path, PYTHONPATH=str(wheel))
     assert answer.returncode == 0, answer.stderr
     assert str(wheel) in answer.stderr

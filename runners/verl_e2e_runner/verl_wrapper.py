@@ -14,7 +14,7 @@ from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
 
-PROBE = Path(__file__).resolve().parent.parent / "probe"
+PROBE = Path(__file__).resolve().parent / "instrumentation"
 
 # A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
@@ -182,7 +182,7 @@ def quoted(value: str) -> str:
 def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
     """The starts of the wrapper as shell commands: every variable, the folder, every argument.
 
-    `base` is the environment of the shell that runs them. The folders must be there: `verl_e2e_runner.by_hand` makes them.
+    `base` is the environment of the shell that runs them. The folders must be there: `by_hand` makes them.
     """
     return "\n".join(_script(start, base) for start in starts)
 

@@ -62,8 +62,7 @@ def backend(root: Path, clock: Hand) -> LocalBackend:
 
 
 def make_backend(root: Path, clock: Hand, **changes: Any) -> LocalBackend:
-    # The runner is found by PYTHONPATH, as the tests run from a source tree.
-    environ = {"PATH": os.environ["PATH"], "HOME": str(root.parent), "PYTHONPATH": str(ROOT)}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(root.parent)}
     return LocalBackend(root, **{"environ": environ, "clock": clock, "open_log": open_log, **changes})
 
 

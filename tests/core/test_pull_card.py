@@ -30,7 +30,7 @@ from verl_e2e.core.report.pull_card import (
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
-RECORDED = Path(__file__).resolve().parents[2] / "bot" / "demo" / "recording" / "verdict.json"
+RECORDED = Path(__file__).resolve().parents[2] / "bot" / "verl_e2e" / "demo" / "recording" / "verdict.json"
 
 
 def _run(**changes: object) -> Run:

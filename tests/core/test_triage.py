@@ -162,9 +162,12 @@ def test_completion_without_its_metrics_is_no_pass(texts: tuple[str, ...]) -> No
 
 
 def test_files_that_are_no_logs_are_never_a_pass() -> None:
-    rooms = ("bot", "runners", "tests", "docs", "bench")
+    folders = ("bot", "runners", "tests", "docs", "bench")
     files = [
-        path for room in rooms for path in (ROOT / room).rglob("*.*") if path.suffix in {".py", ".md", ".txt", ".xz"}
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in {".py", ".md", ".txt", ".xz"}
     ]
     assert len(files) > 50
     for path in files:

@@ -18,7 +18,7 @@ from verl_e2e.core.triage.table import NOISE, RULES
 from verl_e2e.core.triage.triage import mend_of, stage_of, triage
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "bot" / "core" / "triage" / "table.py"
+TABLE = ROOT / "bot" / "verl_e2e" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]
 
 

@@ -16,7 +16,6 @@ from verl_e2e.core.judge.verdict import Result, judge
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.pulls.job_order import OrderTarget, pack, same_job
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_that-may-only-read"
 
 
@@ -39,7 +38,6 @@ class Step:
         folder.mkdir(exist_ok=True)
         variables = {
             "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
             "GITHUB_API_URL": at.world.url,
             "GITHUB_REPOSITORY": REPOSITORY,
             "GITHUB_WORKSPACE": str(folder / "workspace"),
@@ -50,7 +48,7 @@ class Step:
             "VERL_E2E_JOB": pack(job_for(at)),
             "VERL_E2E_TARGET": str(OrderTarget(at.world.head(1), 1)),
         }
-        command = [sys.executable, "-m", "bot", "action", verb]
+        command = [sys.executable, "-m", "verl_e2e", "action", verb]
         self.done = subprocess.run(
             command, env=variables | changes, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S
         )

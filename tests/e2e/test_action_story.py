@@ -16,7 +16,6 @@ from tests.stories.conftest import furnish
 from tests.stories.recordings import SMOKE, job_of, left_by
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ghs_of-the-workflow"
 PERMISSIONS = {"contents": "read", "checks": "write", "pull_requests": "write", "actions": "write"}
 TOOL = "octo/verl-e2e@" + "c" * 40
@@ -58,7 +57,6 @@ class Actions:
         variables = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
-            "PYTHONPATH": str(ROOT),
             "GITHUB_API_URL": self.world.url,
             "GITHUB_SERVER_URL": self.world.url,
             "GITHUB_REPOSITORY": self.world.full_name,
@@ -74,7 +72,7 @@ class Actions:
             "VERL_E2E_SITE": "hopper-offline",
             "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
         }
-        command_line = [sys.executable, "-m", "bot", "action", command]
+        command_line = [sys.executable, "-m", "verl_e2e", "action", command]
         done = subprocess.run(
             command_line,
             env=variables | changes,

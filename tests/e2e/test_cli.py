@@ -23,7 +23,7 @@ else:
     from backports import zstd
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORDING = ROOT / "bot" / "demo" / "recording"
+RECORDING = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 RUNS = ROOT / "tests" / "fixtures" / "runs"
 
 # Our own GPU runs: the verdict, where it was decided, and a word that the card must show.
@@ -54,8 +54,8 @@ RECORDED = {
 
 
 def _verl_e2e(*arguments: object, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bot", *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, input=stdin, check=False)
 
 
@@ -216,8 +216,8 @@ def test_triage_reads_standard_input_and_compressed_files() -> None:
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_exit_2(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "bot", *arguments]
+    clean = {"PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "verl_e2e", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=clean, cwd=tmp_path, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert words in done.stderr
@@ -251,8 +251,8 @@ def test_every_verb_has_help_with_an_example_and_json(verb: str) -> None:
 
 
 def _piped(arguments: tuple[object, ...], **settings: object) -> subprocess.CompletedProcess[bytes]:
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **settings.pop("env", {})}  # type: ignore[dict-item]
-    command = [sys.executable, "-m", "bot", *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"], **settings.pop("env", {})}  # type: ignore[dict-item]
+    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
     return subprocess.run(command, stderr=subprocess.PIPE, env=clean, timeout=HANG_S, check=False, **settings)  # type: ignore[call-overload,no-any-return]
 
 
@@ -315,10 +315,9 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     number: signal.Signals, world: World, tmp_path: Path
 ) -> None:
     job, word = _slow_job(world, tmp_path)
-    command = [sys.executable, "-m", "bot", "run", "--job", str(job), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "verl_e2e", "run", "--job", str(job), "--out", str(tmp_path / "out")]
     clean = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": f"{tmp_path}-state",
     }
@@ -347,11 +346,10 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     data = f"{{train_files: {world.root}/data/train.parquet, val_files: {world.root}/data/test.parquet, prepare: none}}"
     site.write_text(f"name: here\npython: {tmp_path}/python3\nmin_free_gib: 0\ndata: {data}\n")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "bot", "check", "--repo", str(world.bridge), "--base", world.bridge_commit]
+    command = [sys.executable, "-m", "verl_e2e", "check", "--repo", str(world.bridge), "--base", world.bridge_commit]
     command += ["--verl", str(world.verl), "--level", "0", "--site", str(site), "--out", str(out)]
     clean = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
         "HOME": str(tmp_path),
         "XDG_STATE_HOME": f"{tmp_path}-state",
     }

@@ -19,7 +19,7 @@ from verl_e2e.config.workflow_file import workflow_text
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "octo/bridge"
 WORKFLOW = ".github/workflows/verl-e2e.yml"
-PACKAGED = (ROOT / "bot" / "policy" / "megatron-bridge.yml").read_text()
+PACKAGED = (ROOT / "bot" / "verl_e2e" / "policy" / "megatron-bridge.yml").read_text()
 BROKEN_KEY = "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----"
 LABELS = {size: ("self-hosted", "linux", f"gpu-x{size}") for size in (1, 2, 4, 8)}
 
@@ -45,10 +45,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bot", "doctor", *arguments]
+    command = [sys.executable, "-m", "verl_e2e", "doctor", *arguments]
     settings = {
         "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(ROOT),
         "GITHUB_API_URL": f"{world.url}/api/v3",
         "GITHUB_APP_ID": str(APP_ID),
         "GITHUB_APP_PRIVATE_KEY": world.private_key,

@@ -82,7 +82,7 @@ class Place:
         path = f"{self.root / 'nvml'}:{ROOT}"
         clean = {"PATH": os.environ["PATH"], "HOME": str(self.root), "PYTHONPATH": path}
         _wait_for_the_host()
-        command = [sys.executable, "-m", "bot", *map(str, arguments)]
+        command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
         return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
     def site(self) -> Path:

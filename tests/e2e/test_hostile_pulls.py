@@ -21,7 +21,6 @@ from tests.fakes.github_standin.repository import BareRepository
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
 from tests.fakes.patience import HANG_S
 
-ROOT = Path(__file__).resolve().parents[2]
 BOMBS, OTHERS = 20, 4
 # Far more than it takes, for a machine that does other things too.
 PATIENCE_S = HANG_S
@@ -41,7 +40,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 def environ(world: World, tmp_path: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
-        "PYTHONPATH": str(ROOT),
         "GITHUB_API_URL": world.url,
         "GITHUB_APP_ID": str(APP_ID),
         "GITHUB_APP_PRIVATE_KEY": world.private_key,

@@ -35,8 +35,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def plan(world: World, *arguments: object, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bot", "plan", "--cache", str(cache), *map(str, arguments)]
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GITHUB_API_URL": f"{world.standin.url}/api/v3"}
+    command = [sys.executable, "-m", "verl_e2e", "plan", "--cache", str(cache), *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"], "GITHUB_API_URL": f"{world.standin.url}/api/v3"}
     return subprocess.run(
         command, capture_output=True, text=True, env={**clean, **environment}, timeout=HANG_S, check=False
     )
@@ -83,7 +83,7 @@ def test_a_token_is_used_when_set_and_goes_nowhere_else(world: World, tmp_path: 
 
 
 def test_the_policy_is_that_of_the_base(world: World, tmp_path: Path) -> None:
-    packaged = (ROOT / "bot" / "policy" / "megatron-bridge.yml").read_text()
+    packaged = (ROOT / "bot" / "verl_e2e" / "policy" / "megatron-bridge.yml").read_text()
     number = world.open_pull("ada", {MAPPING: CHANGED, ".github/verl-e2e.yml": "no policy"})
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").returncode == 0
     world.commit({".github/verl-e2e.yml": packaged + "nonsense: 1\n"})
@@ -148,7 +148,7 @@ def test_a_server_that_errs_is_asked_again(world: World, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("arguments", [("o/r#1", "--head", "x"), ("--head", "x"), ()])
 def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "bot", "plan", *arguments]
+    command = [sys.executable, "-m", "verl_e2e", "plan", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 2
     assert "--repo, --base and --head" in done.stderr
@@ -157,7 +157,7 @@ def test_a_pull_request_or_commits_but_not_half_of_each(arguments: tuple[str, ..
 @pytest.mark.online
 def test_a_public_pull_request_on_github_is_planned(tmp_path: Path) -> None:
     address = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232"
-    command = [sys.executable, "-m", "bot", "plan", address, "--json", "--cache", str(tmp_path)]
+    command = [sys.executable, "-m", "verl_e2e", "plan", address, "--json", "--cache", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["levels"] == [0, 3]

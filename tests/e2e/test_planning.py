@@ -11,7 +11,6 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 
-ROOT = Path(__file__).resolve().parents[2]
 GIT = {
     "PATH": os.environ["PATH"],
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -45,8 +44,8 @@ def repository(path: Path, files: dict[str, str]) -> str:
 
 
 def verl_e2e(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "bot", *map(str, arguments)]
-    clean = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "verl_e2e", *map(str, arguments)]
+    clean = {"PATH": os.environ["PATH"]}
     return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
 
 

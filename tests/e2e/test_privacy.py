@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_serve import ROOT, SECRET, key, serving, settings
+from tests.e2e.test_serve import SECRET, key, serving, settings
 from tests.fakes.patience import HANG_S
 from verl_e2e.cli.privacy import close_to_others
 
@@ -32,7 +32,7 @@ print(shown.stdout.count("hunter2"), shown.stderr)
 
 @pytest.mark.parametrize(("how", "told"), [("open", "1"), ("private", "0 cat: ")])
 def test_no_other_process_of_the_user_reads_the_environment_that_we_were_started_with(how: str, told: str) -> None:
-    environ = {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "WEBHOOK": "hunter2"}
+    environ = {"PATH": os.environ["PATH"], "WEBHOOK": "hunter2"}
     done = subprocess.run(
         [sys.executable, "-c", PEEK, how],
         env=environ,

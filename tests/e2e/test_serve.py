@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from tests.fakes.patience import HANG_S
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2hunter2hunter2"
-SERVE = (sys.executable, "-m", "bot", "serve")
+SERVE = (sys.executable, "-m", "verl_e2e", "serve")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,6 @@ def key() -> str:
 def settings(key: str, tmp_path: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
-        "PYTHONPATH": str(ROOT),
         "GITHUB_API_URL": "http://127.0.0.1:9",
         "GITHUB_APP_ID": "1",
         "GITHUB_APP_PRIVATE_KEY": key,

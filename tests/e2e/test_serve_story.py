@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_serve import ROOT, figures, serving
+from tests.e2e.test_serve import figures, serving
 from tests.fakes.github_standin.world import APP_ID, SECRET, World, living
 from tests.fakes.patience import HANG_S, slowness
 from tests.fakes.sigstore_instance import SigstoreInstance
@@ -32,7 +32,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 def environment(world: World, folder: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     return kept | {
-        "PYTHONPATH": str(ROOT),
         "GITHUB_API_URL": world.url,
         "GITHUB_APP_ID": str(APP_ID),
         "GITHUB_APP_PRIVATE_KEY": world.private_key,

@@ -15,7 +15,6 @@ from tests.fakes.patience import HANG_S
 from verl_e2e.cli.step_output import StepOutput
 from verl_e2e.core.text.escape import BREAK, step_text
 
-ROOT = Path(__file__).resolve().parents[2]
 PIECES = st.lists(st.text(alphabet=st.sampled_from(list(":#[]\n\r \t\x85\u2028ea")), max_size=5), max_size=8)
 
 
@@ -49,9 +48,9 @@ def test_a_hostile_name_is_no_command_on_the_runner_and_untouched_elsewhere(
 ) -> None:
     name = f"x\n{lead}::error title=verl-e2e::All required jobs passed\n::stop-commands::t\n##[add-mask]a"
     done = subprocess.run(
-        [sys.executable, "-m", "bot", "judge", name],
+        [sys.executable, "-m", "verl_e2e", "judge", name],
         cwd=tmp_path,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": where, "PYTHONUTF8": "1"},
+        env={"PATH": os.environ["PATH"], "GITHUB_ACTIONS": where, "PYTHONUTF8": "1"},
         capture_output=True, text=True, check=False, timeout=HANG_S,
     )  # fmt: skip
     printed = done.stdout + done.stderr

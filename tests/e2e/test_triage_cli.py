@@ -9,12 +9,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "tests" / "fixtures" / "logs" / "level0-dataset-missing.log.xz"
-FOLDER = ROOT / "bot" / "demo" / "recording"
+FOLDER = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 
 
 def triage(*arguments: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "bot", "triage", *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-m", "verl_e2e", "triage", *map(str, arguments)]
+    environment = {**os.environ}
     return subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
 
 
@@ -63,8 +63,8 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> N
 def on_a_terminal(*arguments: object) -> str:
     """What the program prints with a pseudo terminal as its standard output."""
     leader, follower = pty.openpty()
-    argv = [sys.executable, "-m", "bot", "triage", *map(str, arguments)]
-    done = subprocess.run(argv, stdout=follower, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    argv = [sys.executable, "-m", "verl_e2e", "triage", *map(str, arguments)]
+    done = subprocess.run(argv, stdout=follower, env={**os.environ}, check=False)
     os.close(follower)
     with os.fdopen(leader, "rb") as terminal:
         shown = os.read(terminal.fileno(), 1 << 16).decode()

@@ -15,7 +15,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.model.related import RELATED_FILE, Related
-from verl_e2e.core.signal import SignalOutcome
+from verl_e2e.core.signal.report import SignalOutcome
 
 RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(3))
 MAIN = Path("out/jobs/5-signal")

@@ -15,8 +15,8 @@ PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 COMMENTED = (
     *sorted((ROOT / ".github" / "workflows").glob("*.yml")),
     *sorted((ROOT / "docs" / "workflows").glob("*.yml")),
-    *sorted((ROOT / "bot" / "policy").glob("*.yml")),
-    *sorted((ROOT / "bot" / "profiles").glob("*.yml")),
+    *sorted((ROOT / "bot" / "verl_e2e" / "policy").glob("*.yml")),
+    *sorted((ROOT / "bot" / "verl_e2e" / "profiles").glob("*.yml")),
     ROOT / "action.yml",
     ROOT / "Makefile",
 )

@@ -29,7 +29,7 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "tests" / "fixtures" / "runs"
-RECORDING = ROOT / "bot" / "demo" / "recording"
+RECORDING = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 NAME = "octo/bridge"
 # A second run of the recording's job.
 AGAIN = RUNS / "level0-image-tree-first"

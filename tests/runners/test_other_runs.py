@@ -34,7 +34,10 @@ def test_the_first_run_is_alone_and_the_second_is_blocked_with_its_number(tmp_pa
 
 def test_a_killed_holder_keeps_nobody_out(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    code = f"import pathlib, time\nfrom verl_e2e_runner.preflight.other_runs import sole_run\nwith sole_run(pathlib.Path({str(lock)!r})):\n"
+    code = (
+        "import pathlib, time\nfrom verl_e2e_runner.preflight.other_runs import sole_run\n"
+        f"with sole_run(pathlib.Path({str(lock)!r})):\n"
+    )
     holder = subprocess.Popen(
         [sys.executable, "-c", code + "    print(flush=True); time.sleep(60)"], stdout=subprocess.PIPE
     )

@@ -509,7 +509,7 @@ def test_an_interrupted_command_leaves_its_folder_and_nothing_running(tmp_path: 
     root = Path(__file__).resolve().parents[2]
     clock = SystemClock()
     program = INTERRUPTED.format(folder=str(tmp_path))
-    environment = dict(os.environ) | {"PYTHONPATH": str(root)}
+    environment = dict(os.environ) | {"PYTHONPATH": f"{root}/bot:{root}/runners"}
     process = start([sys.executable, "-c", program], env=environment, cwd=tmp_path, nonce="outer")
     output = b""
     while b"ready" not in output and clock.wait(process.output, 20):

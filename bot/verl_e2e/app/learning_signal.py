@@ -9,8 +9,9 @@ from verl_e2e.core.judge.criteria.signal import baselines_of, case_options, figu
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.signal import Run, SignalOptions, SignalReport, signal_report
+from verl_e2e.core.signal.compare import Run
 from verl_e2e.core.signal.figure import SignalFigure, signal_figure
+from verl_e2e.core.signal.report import SignalOptions, SignalReport, signal_report
 from verl_e2e.core.triage.triage import triage_of_run
 from verl_e2e.ports import RunFolders, UnreadableLogError
 

@@ -19,7 +19,7 @@ _HEAD = (
 
 def packaged_bands() -> Bands:
     """The measurements that come with the program."""
-    return load_bands(files("bot").joinpath(_PACKAGED).read_bytes(), f"packaged bands ({_PACKAGED})")
+    return load_bands(files("verl_e2e").joinpath(_PACKAGED).read_bytes(), f"packaged bands ({_PACKAGED})")
 
 
 def load_bands(text: str | bytes, source: str) -> Bands:

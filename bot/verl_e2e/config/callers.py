@@ -40,7 +40,7 @@ class _Uses(Document):
 
 def packaged_uses(because: str = "no verl checkout was given") -> Uses:
     """The uses of the verl commit that the packaged policy pins; `because` says why no checkout is read instead."""
-    file = _Uses.model_validate_json(files("bot").joinpath(_PACKAGED).read_bytes())
+    file = _Uses.model_validate_json(files("verl_e2e").joinpath(_PACKAGED).read_bytes())
     entries = tuple(Entry(one.module, one.attribute, one.file, one.line, one.guarded) for one in file.entries)
     calls = tuple(
         CallSite(one.name, one.method, one.positional, one.keywords, one.open_ended, one.file, one.line)

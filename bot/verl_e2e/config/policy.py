@@ -207,7 +207,7 @@ def load_policy(text: str | bytes, source: str) -> Policy:
 
 def packaged_policy() -> Policy:
     """The policy for a repository that has none: Megatron-Bridge's tree, today's pins."""
-    text = files("bot").joinpath(_PACKAGED).read_bytes()
+    text = files("verl_e2e").joinpath(_PACKAGED).read_bytes()
     return load_policy(text, f"packaged default ({_PACKAGED})")
 
 

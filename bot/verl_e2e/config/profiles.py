@@ -36,7 +36,7 @@ def load_profile(
 
 def packaged_profiles() -> tuple[str, ...]:
     """The names of the profiles that come with the program."""
-    names = (entry.name for entry in files("bot").joinpath("profiles").iterdir())
+    names = (entry.name for entry in files("verl_e2e").joinpath("profiles").iterdir())
     return tuple(sorted(name.removesuffix(".yml") for name in names if name.endswith(".yml")))
 
 
@@ -45,7 +45,7 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
         if name_or_path not in packaged_profiles():
             mend = closest(name_or_path, packaged_profiles())
             raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", mend)])
-        return files("bot").joinpath("profiles", f"{name_or_path}.yml").read_bytes(), f"packaged {name_or_path}.yml"
+        return files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml").read_bytes(), f"packaged {name_or_path}.yml"
     try:
         return Path(name_or_path).read_bytes(), name_or_path
     except OSError as error:

@@ -9,7 +9,7 @@ _IN_CHECKOUT = ".github/workflows/verl-e2e.yml"
 
 def workflow_text() -> bytes:
     """The text of the workflow file."""
-    packaged = files("bot").joinpath(_IN_WHEEL)
+    packaged = files("verl_e2e").joinpath(_IN_WHEEL)
     if packaged.is_file():
         return packaged.read_bytes()
-    return (Path(__file__).resolve().parents[2] / _IN_CHECKOUT).read_bytes()
+    return (Path(__file__).resolve().parents[3] / _IN_CHECKOUT).read_bytes()

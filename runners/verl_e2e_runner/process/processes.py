@@ -5,7 +5,7 @@ and with it what /proc shows of their environment. So a process is the run's own
 session, or carries the run's nonce in its environment, or is the child of an own process; once seen, it is
 remembered by number and start time, so that neither a dead parent nor a reused number deceives.
 
-All of that can be escaped on purpose. In a cage (runners/verl_e2e_runner/process/cage.py) it cannot: everything descends from the cage's first
+All of that can be escaped on purpose. In a cage (see `cage`) it cannot: everything descends from the cage's first
 process, and the end is the kernel's word, not that of a search.
 """
 

@@ -46,7 +46,7 @@ class Scanner(Protocol):
 
 
 class Supervised(Protocol):
-    """What the watch asks of the wrapper's process; `verl_e2e_runner.process.processes.WrapperProcess` is the real one."""
+    """What the watch asks of the wrapper's process; `process.processes.WrapperProcess` is the real one."""
 
     @property
     def output(self) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from verl_e2e.core.reach.changes import compare
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = tuple(sorted((ROOT / "bot" / "core").rglob("*.py")))
+SOURCES = tuple(sorted((ROOT / "bot" / "verl_e2e" / "core").rglob("*.py")))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

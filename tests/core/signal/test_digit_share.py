@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.logs import FOLDER
 from verl_e2e.core.model.facts import StepMetrics
-from verl_e2e.core.signal import SignalOptions, SignalOutcome, signal_report
+from verl_e2e.core.signal.report import SignalOptions, SignalOutcome, signal_report
 
 SERIES = json.loads((FOLDER.parent / "series" / "digit-share.json").read_text())["runs"]
 LEARNING = [run for run in SERIES if run["learning_rate"] > 0]

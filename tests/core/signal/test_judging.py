@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
+from verl_e2e.core.judge.criteria.signal import learning_signal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import StepMetrics
@@ -16,7 +17,6 @@ from verl_e2e.core.model.outcome import Result, Verdict
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import Card, render_markdown, render_text
-from verl_e2e.core.signal import learning_signal
 
 (VARIANT,) = variants_of(Level.LEARNING_SIGNAL)
 CONFIG = config_with(

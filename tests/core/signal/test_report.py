@@ -11,8 +11,8 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.metrics import not_finite
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
-from verl_e2e.core.signal import Run, SignalOptions, SignalOutcome, SignalReport, signal_report
-from verl_e2e.core.signal.compare import Standing
+from verl_e2e.core.signal.compare import Run, Standing
+from verl_e2e.core.signal.report import SignalOptions, SignalOutcome, SignalReport, signal_report
 from verl_e2e.core.signal.sparkline import sparkline
 
 RUNS = FOLDER.parent / "runs"

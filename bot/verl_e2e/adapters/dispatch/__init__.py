@@ -3,6 +3,6 @@
 import sys
 from pathlib import Path
 
-# How a child process calls `verl-e2e`: by the file of this installation, so that a stray package `bot` in the working
-# directory or on PYTHONPATH is not started in its place.
-COMMAND = (sys.executable, "-P", str(Path(__file__).resolve().parents[3] / "verl_e2e_command.py"))
+# How a child process calls `verl-e2e`: by the file of this installation, so that no other one on PYTHONPATH or in the
+# working directory is started in its place.
+COMMAND = (sys.executable, "-P", str(Path(__file__).resolve().parents[2] / "__main__.py"))

@@ -39,7 +39,8 @@ class Heard:
 class Hearing:
     """Takes deliveries from the table, has them heard, and keeps what came of them; `round` is called by one thread.
 
-    `hear` gives the targets of a delivery, `lane_of` what it may wait for: see `verl_e2e.core.pulls.messages.hearing_lane`.
+    `hear` gives the targets of a delivery, `lane_of` what it may wait for: see
+    `verl_e2e.core.pulls.messages.hearing_lane`.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ _MOST_PAGES = 100
 
 
 class GithubAdministration:
-    """How things are set up, as `verl_e2e.ports.Administration`. Deliveries and the installation need the App itself."""
+    """`verl_e2e.ports.Administration`: how things are set up. Deliveries and the installation need the App itself."""
 
     def __init__(self, github: GitHub) -> None:
         self._github = github

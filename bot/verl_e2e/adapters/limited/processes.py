@@ -20,8 +20,7 @@ from verl_e2e.ports import LimitError
 Answer = Callable[[Any], object]
 _START_S = 60.0
 _INSTALLATION = str(Path(__file__).resolve().parents[3])
-# By the entry module, so that a stray package `bot` on the parent's `sys.path` is not imported in the place of ours.
-_CHILD = "import verl_e2e_command; verl_e2e_command.run_module('verl_e2e.adapters.limited.child')"
+_CHILD = "verl_e2e.adapters.limited.child"
 # Nothing of the service's environment: its secrets are there.
 _ENVIRONMENT = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -85,8 +84,8 @@ class _Child:
         self._pipe, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno()), entry],
-                env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, (*sys.path, _INSTALLATION)))},
+                [sys.executable, "-P", "-m", _CHILD, str(theirs.fileno()), entry],
+                env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, (_INSTALLATION, *sys.path)))},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 # A parser's warnings quote what it parses, and our log is no place for that.

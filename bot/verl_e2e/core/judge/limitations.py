@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.config import ACTOR
 from verl_e2e.core.judge.criteria.health import agreement_remark
+from verl_e2e.core.judge.criteria.signal import signal_limitations
 from verl_e2e.core.judge.left_open import Aspect, Limitation
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.signal import signal_limitations
 from verl_e2e.core.triage.hollow import constant_reward
 
 SIZES = {

@@ -7,6 +7,7 @@ from verl_e2e.core.judge.criteria.by_level import OF_LEVEL
 from verl_e2e.core.judge.criteria.every_level import BASIC
 from verl_e2e.core.judge.criteria.health import HEALTH
 from verl_e2e.core.judge.criteria.parity import reports
+from verl_e2e.core.judge.criteria.signal import case_figure
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.deliverables import deliverables, of_unknown_job
 from verl_e2e.core.judge.limitations import shown_by
@@ -17,7 +18,6 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result, Verdict
 from verl_e2e.core.model.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.signal import case_figure
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
 from verl_e2e.core.triage.triage import triage_of_run
 

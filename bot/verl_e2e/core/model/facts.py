@@ -1,7 +1,7 @@
 """What a console log says, as frozen facts; nothing here judges.
 
-`verl_e2e.core.log.scan` fills these from a stream of log bytes, `verl_e2e.core.triage.triage` and `verl_e2e.core.judge.verdict`
-read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
+`verl_e2e.core.log.scan` fills these from a stream of log bytes, `verl_e2e.core.triage.triage` and
+`verl_e2e.core.judge.verdict` read them. Every fact carries the 1-based line that it was read from, counting `\\n` only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,9 +22,9 @@ class Asked(Document):
     """One command of an authorised person, as it was understood.
 
     `source` names where it stands and is unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`.
-    `verb` and `arguments` are those of the table in `verl_e2e.core.pulls.commands`; `head_sha` is the head when it was read.
-    `written` is when a comment was created, by GitHub's clock; None for a label or a button. `by_person` says whether
-    the actor has a role in the repository.
+    `verb` and `arguments` are those of the table in `verl_e2e.core.pulls.commands`; `head_sha` is the head when it was
+    read. `written` is when a comment was created, by GitHub's clock; None for a label or a button. `by_person` says
+    whether the actor has a role in the repository.
     """
 
     source: str

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from verl_e2e.core.model.jobs import Job
 
 # Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
-_OURS = "$VERL_E2E/verl_e2e_runner/rewards.py"
-# As `runners/verl_e2e_runner/rewards.py` declares them, which verl loads by its path and which can be imported from nowhere else.
+# The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
+_OURS = frozenset({"$VERL_E2E/verl_e2e_runner/rewards.py", "$VERL_E2E/runners/rewards.py"})
+# As `verl_e2e_runner/rewards.py` declares them, which verl loads by its path.
 LENGTH_FREE = frozenset({"digit_share"})
 _PATH, _NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
 
@@ -19,7 +20,7 @@ def length_free_reward(job: Job) -> str:
     """The name of the job's reward where it is one that does not depend on the length, empty for any other."""
     given = _given((*job.site.overrides, *job.overrides))
     name = given.get(_NAME, "")
-    return name if given.get(_PATH) == _OURS and name in LENGTH_FREE and not job.reward_model else ""
+    return name if given.get(_PATH) in _OURS and name in LENGTH_FREE and not job.reward_model else ""
 
 
 def _given(overrides: tuple[str, ...]) -> Mapping[str, str]:

@@ -8,10 +8,10 @@ from verl_e2e.core.judge.criteria.fsdp import fsdp_active
 from verl_e2e.core.judge.criteria.parallel import parallel_sizes
 from verl_e2e.core.judge.criteria.parity import parity, resumed_step
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
+from verl_e2e.core.judge.criteria.signal import learning_signal
 from verl_e2e.core.model.evidence import Criterion
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.signal import learning_signal
 
 OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
     Level.SAVE_RESUME: (resumed, resumed_step),
