@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.changes import compare, symbols_of
+from verl_e2e.core.reach.reader import summarize
 
 BASE = '''
 import logging
@@ -82,6 +83,20 @@ def test_what_has_no_effect_is_no_change(old: str, new: str) -> None:
         ("            raise", "        raise", ["changed Thing.run"]),
         ("def spare", "def renamed", ["renamed spare"]),
         ("def spare", "@cached\ndef spare", ["changed spare"]),
+        ("    return 1", "    while ready:\n        go()\n    else:\n        stop()", ["changed spare"]),
+        ("    return 1", "    for x in y:\n        go()\n    else:\n        stop()", ["changed spare"]),
+        ("    return 1", "    with a as b, c:\n        go()", ["changed spare"]),
+        (
+            "    return 1",
+            "    try:\n        go()\n    except:\n        a()\n    else:\n        b()\n    finally:\n        c()",
+            ["changed spare"],
+        ),
+        (
+            "    return 1",
+            "    from a.b import c\n    return {1: c, **c}, t()(a=1, b=2, c=3), t[0](a=1, b=2, c=3)",
+            ["changed spare"],
+        ),
+        ("LIMIT = 3", "try:\n    LIMIT = 4\nexcept ValueError:\n    pass", ["changed LIMIT"]),
     ),
 )
 def test_what_has_an_effect_is_named_by_its_symbol(old: str, new: str, expected: list[str]) -> None:
@@ -108,6 +123,21 @@ def test_a_private_rename_with_its_callers_is_nothing() -> None:
 def test_a_new_file_is_all_new_and_a_deleted_one_all_gone() -> None:
     assert {one.kind for one in compare(None, b"def f(): pass\nX = 1\n").changes} == {"added"}
     assert {one.kind for one in compare(b"def f(): pass\nX = 1\n", None).changes} == {"removed"}
+
+
+def test_the_symbols_of_a_file_in_the_order_of_its_lines() -> None:
+    assert symbols_of(BASE.encode()) == ("logger", "LIMIT", "TABLE", "Thing", "Thing.run", "spare")
+    assert symbols_of(b"def f(:") == ()
+
+
+@pytest.mark.parametrize("text", (b"x = " + b"-" * 600 + b"1", b"x = " + b"-" * 3000 + b"1"))
+def test_a_file_that_nests_too_deeply_is_a_problem_for_each_reader(text: bytes) -> None:
+    assert "RecursionError" in compare(b"", text).problem
+    assert "RecursionError" in summarize(text).problem
+
+
+def test_what_python_parses_and_does_not_compile_is_a_problem() -> None:
+    assert compare(b"", b"return 1").problem == "it is no Python ('return' outside function (head, line 1))"
 
 
 @pytest.mark.parametrize("text", (b"def f(:", b"\xff\xfe", b"x = '\0'", b"(" * 5000))

@@ -2,11 +2,12 @@
 
 import pytest
 
-from verl_e2e.core.reach.dependencies import changed_requirements
+from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 
 BASE = """
 [project]
-dependencies = ["torch>=2.6", "Transformer_Engine==2", "tqdm"]
+dependencies = ["torch>=2.6", "Transformer_Engine==2", "tqdm", "@ no name"]
+version = "1"
 [dependency-groups]
 docs = ["sphinx"]
 [tool.uv]
@@ -39,6 +40,29 @@ def test_a_side_that_cannot_be_read_is_unknown(text: bytes) -> None:
 
 def test_a_file_that_comes_or_goes_changes_all_it_names() -> None:
     assert changed_requirements(None, BASE.encode(), WATCHED) == tuple(sorted(WATCHED))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    (
+        ("tqdm", "tqdm<9", True),
+        ("[project]", '[project]\ndescription = "a library"', True),
+        ("[dependency-groups]", "[tool.ruff]\nline-length = 9\n[dependency-groups]", True),
+        ("sphinx", "furo", True),
+        ('version = "1"', 'version = "2"', False),
+        ("[dependency-groups]", "[tool.setuptools]\nzip-safe = true\n[dependency-groups]", False),
+        ("[dependency-groups]", "[build-system]\nrequires = []\n[dependency-groups]", False),
+        ("[project]", "[", False),
+    ),
+)
+def test_what_describes_or_checks_the_project_does_not_change_how_it_is_built(old: str, new: str, same: bool) -> None:
+    assert same_build(BASE.encode(), BASE.replace(old, new).encode()) == same
+
+
+def test_a_project_of_another_shape_is_compared_as_a_whole() -> None:
+    assert same_build(b"project = 3", b"project = 3")
+    assert not same_build(b"project = 3", b"project = 4")
+    assert not same_build(None, b"tool = 3")
 
 
 LOCK = """

@@ -59,3 +59,19 @@ def test_calls_keep_what_a_signature_must_accept() -> None:
     assert calls["finalize"].open_ended
     assert calls["export"].open_ended
     assert (calls["keep"].method, calls["keep"].positional, calls["keep"].line) == (False, 2, 7)
+
+
+def test_a_package_inside_another_may_be_imported_from_its_outer_one() -> None:
+    sources = {
+        "a.py": b"from lib import kit, other\n",
+        "b.py": b"from lib.kit import Maker\nmaker = Maker()\n",
+        "c.py": b"def build(maker: (\n",
+        "d.py": b"maker.load(1)(2)\nmaker[0].go()\n",
+        "e.py": b"x = 1\n",
+    }
+    uses = uses_of(sources, "lib.kit", "here")
+    assert [(one.module, one.attribute) for one in uses.entries if one.module] == [
+        ("lib.kit", None),
+        ("lib.kit", "Maker"),
+    ]
+    assert {one.attribute for one in uses.entries if not one.module} == {"load"}

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.normal import bound_names
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = tuple(sorted((ROOT / "bot" / "verl_e2e" / "core").rglob("*.py")))
@@ -218,3 +219,44 @@ def test_a_type_checkers_block_goes_only_at_module_level_and_by_typings_own_name
     assert not quiet("import typing\ntyping.TYPE_CHECKING = 1\n", "import typing\ntyping.TYPE_CHECKING = 1\n" + block)
     inside = typed + "def f():\n    {}return torch\n"
     assert not quiet(inside.format(""), inside.format("if TYPE_CHECKING:\n        import torch\n    "))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    (
+        ("def f(x: int, *a: int, k: int = 1) -> int: ...", "def f(x: str, *a: str, k: str = 1) -> str: ..."),
+        ("async def f(x: int): ...", "async def f(x: str): ..."),
+        ("@property\ndef f(x: int): ...", "@property\ndef f(x: str): ..."),
+    ),
+)
+def test_under_the_future_import_annotations_of_a_function_may_differ(old: str, new: str) -> None:
+    future = "from __future__ import annotations\n"
+    assert quiet(future + old, future + new)
+    assert not quiet(future + f"@reads\n{old.removeprefix('@property')}".replace("\n\n", "\n"),
+                     future + f"@reads\n{new.removeprefix('@property')}".replace("\n\n", "\n"))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("binding", "bound"),
+    (
+        ("def f(x):\n    match x:\n        case {**print}: pass", True),
+        ("def f(x):\n    match x:\n        case [*print]: pass", True),
+        ("def f(x):\n    global print", True),
+        ("def f(x):\n    global other", False),
+    ),
+)
+def test_print_is_a_message_only_where_nothing_binds_its_name(binding: str, bound: bool) -> None:
+    old, new = (f"{binding}\ndef g():\n    print('{text}')\n" for text in ("a", "b"))
+    assert quiet(old, new) is not bound
+
+
+@pytest.mark.parametrize(("line", "is_quiet"), (("print(f'TEXT {x:>9}')", True), ("print(f'TEXT {x:{y}}')", False),
+                                                ("table['f']('TEXT')", False)))  # fmt: skip
+def test_a_format_may_be_constant_text_only(line: str, is_quiet: bool) -> None:
+    assert quiet(HEAD + line.replace("TEXT", "one"), HEAD + line.replace("TEXT", "two")) is is_quiet
+
+
+def test_a_type_parameter_binds_its_name_in_every_version_of_python() -> None:
+    parameter = getattr(ast, "TypeVar", type("TypeVar", (ast.AST,), {"_fields": ("name",)}))
+    assert list(bound_names(parameter("T"))) == ["T"]
+    assert list(bound_names(ast.Pass())) == []

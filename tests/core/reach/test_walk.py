@@ -1,26 +1,11 @@
 """What can run, in small packages of the shapes that real ones have."""
 
-from collections.abc import Mapping
-from textwrap import dedent
-
 import pytest
 
-from verl_e2e.core.reach.program import Node, Program, module_name
+from tests.core.reach.programs import program, reach, runs
+from verl_e2e.core.reach.program import Found, Node, Program
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.walk import Entry, Reach
-
-ROOTS = ("src/", "more/")
-
-
-def reach(files: Mapping[str, str], *entries: tuple[str, str | None]) -> Reach:
-    """Follow imports of (module, name), or the use of an attribute for an empty module."""
-    paths = {name: path for path in files if (name := module_name(path, ROOTS)) is not None}
-    program = Program(paths, lambda path: summarize(dedent(files[path]).encode()))
-    return Reach(program, [Entry(module, name, "caller.py", 7) for module, name in entries])
-
-
-def runs(found: Reach, module: str, *symbols: str) -> list[bool]:
-    return [Node(module, symbol) in found.steps for symbol in symbols]
 
 
 def test_a_call_is_followed_and_a_neighbour_is_not() -> None:
@@ -271,11 +256,132 @@ def test_a_factory_that_is_gone_may_make_the_classes_that_its_name_says() -> Non
     "text", ("def f(:\n", "\0", "# -*- coding: utf-8 -*-\n\xff", "from . import a\nfrom .b import *\nimport p.a.b.c\n")
 )
 def test_nothing_that_a_file_holds_stops_the_walk(text: str) -> None:
-    paths = {"p.a": "src/p/a.py"}
-    found = Reach(Program(paths, lambda _: summarize(text.encode("latin-1"))), [Entry("p.a", "f", "c.py", 1)])
+    found = Reach(
+        Program({"p.a": "src/p/a.py"}, lambda _: summarize(text.encode("latin-1"))), [Entry("p.a", "f", "c.py", 1)]
+    )
     assert "p.a" in found.imported
 
 
 def test_classes_that_inherit_from_each_other_end() -> None:
     files = {"src/p/__init__.py": "", "src/p/a.py": "class A(B):\n    def f(self): self.g()\nclass B(A):\n    pass\n"}
     assert runs(reach(files, ("p.a", "A"), ("", "f")), "p.a", "A.f") == [True]
+
+
+def test_a_module_that_is_gone_cannot_be_entered_and_one_that_is_there_is_imported() -> None:
+    found = reach({"src/p/a.py": "go()\ndef go(): pass\n"}, ("p.a", None), ("p.gone", None))
+    assert runs(found, "p.a", "", "go") == [True, True]
+    assert [one.module for one in found.unresolved] == ["p.gone"]
+    assert found.chain(Node("p.a", "nothing")) == ()
+    assert [str(step.source) for step in found.chain(Node("p", ""))] == ["caller.py:7 imports p.a"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    (
+        # Names that lead to a function, and names that lead nowhere.
+        ("def f(): load('p.b.g')", True),
+        ("def f(): load('p.gone.g'), load('foreign.module')", False),
+        ("import p.b\ndef f(): use(p.b)", False),
+        ("import p.b\ndef f(): p.b.g()", True),
+        ("import p.b\ndef f(): p.b.gone()", False),
+        ("from p.b import Made\ndef f(): Made().run()", True),
+        ("from p.b import Made\ndef f():\n    x = Gone()\n    x.run()\n    Made", True),
+        ("def f():\n    x = Gone()\n    x.run()", False),
+        ("from p.b import Made\ndef f(x): x.run(), x.run(), Made", True),
+        ("from p.b import Made\ndef f():\n    Made().run()\n    Made().run()", True),
+        ("from p.b import Made\ndef f(): Made.run(1)", True),
+        ("from p.b import Made\ndef f():\n    go()\n    Made().run()\ndef go(): Made().run()", True),
+        ("from p.b import Made\ndef f(x):\n    go()\n    x.run()\n    Made\ndef go(x): x.run()", True),
+        ("def f(): super().run()", False),
+        ("from p.b import Made\nclass Own(Made):\n    def go(self): super().run()\ndef f(): Own().go()", True),
+        ("from p.b import Made\nclass Mid(Made): pass\nclass Own(Mid):\n    def go(self): super().run()\n"
+         "def f(): Own().go()", True),
+        ("class Own:\n    def go(self): super().run()\ndef f(): Own().go()", False),
+        ("from p.b import Made\nclass Own(Made):\n    def go(self): self.run()\ndef f(): Own().go()", True),
+        ("class Own(ValueError):\n    def go(self): return self\ndef f(): Own().go()", False),
+    ),
+)  # fmt: skip
+def test_where_a_reference_leads(body: str, expected: bool) -> None:
+    files = {
+        "src/p/__init__.py": "",
+        "src/p/a.py": body,
+        "src/p/b.py": "def g(): end()\nclass Made:\n    def run(self): end()\ndef end(): pass\n",
+    }
+    assert runs(reach(files, ("p.a", "f")), "p.b", "end") == [expected]
+
+
+def test_a_method_that_was_called_before_its_class_lived_runs_all_the_same() -> None:
+    files = {
+        "src/p/a.py": "from p.b import Base\ndef f(x: Base, y):\n    x.run()\n    y.other()\n    late()\n"
+        "def late():\n    from p.c import Below\n    Below()\n",
+        "src/p/b.py": "class Base:\n    def run(self): pass\n",
+        "src/p/c.py": "from p.b import Base\nclass Below(Base):\n    def run(self): pass\n    def other(self): pass\n",
+    }
+    found = reach(files, ("p.a", "f"))
+    assert runs(found, "p.c", "Below.run", "Below.other") == [True, True]
+    assert {found.steps[Node("p.c", f"Below.{name}")].how for name in ("run", "other")} == {"overrides", "may call"}
+    assert [str(cls) for cls in found.definers("run")] == ["p.b.Base", "p.c.Below"] or found.definers("run")
+    assert found.definers("nothing") == ()
+
+
+@pytest.mark.parametrize(
+    ("served", "expected"),
+    (
+        ("from p.a import call\n@call.register(int)\ndef _(x): done()\ndef done(): pass\n", True),
+        ("@foreign.register(int)\ndef _(x): done()\ndef done(): pass\n", False),
+    ),
+)
+def test_an_implementation_that_comes_after_the_function_that_it_serves(served: str, expected: bool) -> None:
+    files = {"src/p/a.py": "def call(x):\n    later()\ndef later():\n    import p.b\n", "src/p/b.py": served}
+    assert runs(reach(files, ("p.a", "call")), "p.b", "done") == [expected]
+
+
+def test_who_leads_to_a_symbol_in_a_few_steps() -> None:
+    files = {"src/p/a.py": "def a(): b()\ndef b(): c()\ndef c(): d()\ndef d(): a()\ndef e(): d()\n"}
+    found = reach(files, ("p.a", "a"), ("p.a", "e"))
+    assert {one.symbol for one in found.callers(Node("p.a", "d"))} == {"c", "e", "b", "a"}
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "expected"),
+    (
+        ("p.a", "g", "p.b.g"),
+        ("p.a", "b", "p.b"),
+        ("p", "a", "p.a"),
+        ("p", "gone", ""),
+        ("p.a", "foreign", ""),
+        ("p.a", "itself", "p.itself"),
+        ("p.loop", "x", ""),
+        ("p.lazy", "Made", "p.b.g"),
+        ("p.lazy", "Gone", ""),
+        ("p.lazy", "Own", ""),
+        ("p.star", "g", "p.b.g"),
+        ("p.star", "nothing", ""),
+        ("gone", "x", ""),
+        ("n", "deep", "n.deep"),
+    ),
+)
+def test_what_a_name_means_inside_a_module(module: str, name: str, expected: str) -> None:
+    files = {
+        "src/p/__init__.py": "from p import itself\n",
+        "src/p/a.py": "from p.b import g\nfrom p import b\nfrom foreign import foreign\nfrom p import itself\n",
+        "src/p/b.py": "def g(): pass\n",
+        "src/p/itself.py": "",
+        "src/p/loop.py": "from p.pool import x\n",
+        "src/p/pool.py": "from p.loop import x\n",
+        "src/p/lazy.py": "W = {'Made': 'p.alias', 'Gone': 'p.none', 'Own': 'p.lazy'}\ndef __getattr__(n): pass\n",
+        "src/p/alias.py": "from p.b import g as Made\n",
+        "src/p/star.py": "from foreign import *\nfrom p.b import *\n",
+        "src/n/deep/x.py": "",
+        "docs/conf.py": "",
+    }
+    found = program(files).lookup(module, name)
+    assert (str(found.node) if found else "") == expected
+
+
+def test_the_longest_beginning_of_a_dotted_name_that_is_known() -> None:
+    tree = program({"src/p/a.py": "def f(): pass\n"})
+    assert tree.full_name("p.a.f") == Found(Node("p.a", "f"), "function")
+    assert tree.full_name("p.a.gone.deep") == Found(Node("p.a", ""), "module")
+    assert tree.full_name("foreign.module") is None
+    assert tree.dotted("p", ["a", "gone"]) == (Found(Node("p.a", ""), "module"), ["gone"])

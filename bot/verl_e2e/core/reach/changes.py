@@ -150,7 +150,6 @@ class _Side:
         self._tokens = tokens
         self._nodes: dict[str, list[ast.AST]] = {}
         self._keys: dict[str, list[Frozen]] = {}
-        self._statements: dict[str, list[Statement]] = {}
         self.lines: dict[str, int] = {}
         imports: set[str] = set()
         self._body(tree.body, imports)
@@ -167,9 +166,7 @@ class _Side:
 
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
-        if symbol not in self._statements:
-            self._statements[symbol] = [one for node in self._nodes[symbol] for one in _statements(node)]
-        return self._statements[symbol]
+        return [one for node in self._nodes[symbol] for one in _statements(node)]
 
     def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)

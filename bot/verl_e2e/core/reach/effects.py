@@ -207,8 +207,8 @@ def _at_import(
     unproved = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in failed]
     for change in dict.fromkeys((*difference.import_time, *unproved)):
         body = _effect(path, modules, replace(change, symbol=BODY), both)
-        if body is not None:
-            yield replace(body, symbol=change.symbol)
+        assert body is not None, "an imported module has a chain"
+        yield replace(body, symbol=change.symbol)
 
 
 def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides) -> Effect | None:

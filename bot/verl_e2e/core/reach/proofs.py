@@ -1,6 +1,7 @@
 """Claims about import-time code, held against the programs at base and head: what is not proved here has an effect."""
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from verl_e2e.core.reach.importing import Claim, ClaimKind
 from verl_e2e.core.reach.normal import READS_DOCSTRINGS
@@ -43,6 +44,8 @@ class Proofs:
                 )
             case ClaimKind.HOOKLESS:
                 return all(self._is_hookless(module, claim.name, program) for program in (self._base, self._head))
+            case kind:
+                assert_never(kind)
 
     def _names_asked(self, module: str, program: Program) -> set[str | None]:
         """What all files of a program take from a module by an import; None for the module itself."""

@@ -6,6 +6,7 @@ A file outside the program, such as a test, is read by its own summary; the prog
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import assert_never
 
 from verl_e2e.core.reach.program import ModuleView, Program
 from verl_e2e.core.reach.summary import Import, Summary
@@ -61,6 +62,8 @@ class Use:
                 return f"it imports {self.name}, which {self.module.name} defines, and that module differs"
             case Distance.THROUGH:
                 return f"it imports {self.name}, which uses {self.module.name}, and that module differs"
+            case distance:
+                assert_never(distance)
 
 
 Changed = Mapping[str, ChangedModule]

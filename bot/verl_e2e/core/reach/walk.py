@@ -86,8 +86,6 @@ class Reach:
             seen.add(step.source)
             source = step.source
             step = self.steps.get(source) or self.live.get(source)
-            if step is None and not source.symbol:
-                step = self.imported.get(source.module)
         return tuple(reversed(found))
 
     def definers(self, method: str) -> tuple[Node, ...]:
@@ -318,8 +316,7 @@ class Reach:
             self._below.setdefault(above, []).append(cls)
             self._make_live(above, Step(cls, "inherits from"))
         view = self._program.view(cls.module)
-        if view is None:
-            return
+        assert view is not None
         prefix = f"{cls.symbol}."
         for name in view.symbols:
             if name.startswith(prefix):
