@@ -72,6 +72,8 @@ PLANTED = (
     ("bot/verl_e2e/app/planted.py", "import verl_e2e.adapters.planted", "Imports point down through the layers"),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e.cli", "Imports point down through the layers"),
     ("bot/verl_e2e/attic.py", "", "Imports point down through the layers"),
+    ("bot/verl_e2e/core/model/stages.py", "import verl_e2e.core.judge.decide", "Imports point down inside core"),
+    ("bot/verl_e2e/core/log/lines.py", "import verl_e2e.core.reach.walk", "Imports point down inside core"),
     ("bot/verl_e2e/adapters/planted.py", "import verl_e2e.adapters.other", "Adapters never import each other"),
     (
         "runners/verl_e2e_runner/planted.py",

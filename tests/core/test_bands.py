@@ -10,10 +10,6 @@ from tests.core.builders import ended, make_case, make_facts, make_job, make_rec
 from verl_e2e.core.compare.bands import (
     ENOUGH,
     LEAST_MARGIN,
-    Bands,
-    Healthy,
-    Pair,
-    PairStep,
     band_of,
     merged,
     only_of,
@@ -26,6 +22,7 @@ from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS
 from verl_e2e.core.compare.workload import probe_digest, training_digest
 from verl_e2e.core.judge.criteria.health import agreement_remark, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
-from verl_e2e.core.compare.bands import Bands
-from verl_e2e.core.compare.jobs import differences, for_parity, trivial_sizes, with_data_parallel
+from verl_e2e.core.compare.jobs import differences, for_parity, trivial_sizes
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
 from verl_e2e.core.judge.verdict import judge_case
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import (
@@ -26,7 +26,7 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.plan import Plan, with_data_parallel
 from verl_e2e.core.report.run_card import Card, render_markdown
 
 DENSE = {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2", "NUM_GPUS": "4"}

@@ -15,9 +15,10 @@ from verl_e2e.app.judge_folder import judge_folders, write_judgement
 from verl_e2e.config.bands import bands_text, load_bands, packaged_bands, read_bands
 from verl_e2e.config.policy import load_policy
 from verl_e2e.config.problems import ConfigError
-from verl_e2e.core.compare.bands import ENOUGH, Bands, band_of, only_of, with_healthy
+from verl_e2e.core.compare.bands import ENOUGH, band_of, only_of, with_healthy
 from verl_e2e.core.compare.healthy_runs import NotHealthyError
 from verl_e2e.core.compare.workload import probe_digest
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import METRICS_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role

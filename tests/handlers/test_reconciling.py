@@ -17,7 +17,7 @@ from verl_e2e.app.look_up_person import AUTHOR_KEPT
 from verl_e2e.app.merge_groups import remember_end, remember_group
 from verl_e2e.app.reconcile import due, reconcile, under_way
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.levels import Level

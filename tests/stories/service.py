@@ -39,7 +39,7 @@ from verl_e2e.app.redeliver import Redelivery
 from verl_e2e.app.services import AppRooms
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.config.profiles import load_profile
-from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.references import read_reference, reference_text
 from verl_e2e.core.pulls.webhook_events import PushEvent

@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.core.compare.jobs import for_parity, with_data_parallel
+from verl_e2e.core.compare.jobs import for_parity
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
 from verl_e2e.core.judge.verdict import Result, Verdict
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
@@ -19,7 +19,7 @@ from verl_e2e.core.model.related import Role
 from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import site_in_image
-from verl_e2e.core.plan.plan import JobOutline, Plan, plan
+from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text

@@ -8,7 +8,7 @@ import yaml
 from verl_e2e.config.problems import ConfigError, Problem
 from verl_e2e.config.validation import validate
 from verl_e2e.config.yaml_text import MOST_BYTES, load_yaml
-from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.bands import Bands
 
 _PACKAGED = "policy/bands.yml"
 _HEAD = (

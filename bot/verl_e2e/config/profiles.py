@@ -45,7 +45,8 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
         if name_or_path not in packaged_profiles():
             mend = closest(name_or_path, packaged_profiles())
             raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", mend)])
-        return files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml").read_bytes(), f"packaged {name_or_path}.yml"
+        packaged = files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml")
+        return packaged.read_bytes(), f"packaged {name_or_path}.yml"
     try:
         return Path(name_or_path).read_bytes(), name_or_path
     except OSError as error:

@@ -18,7 +18,7 @@ from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
-from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan

@@ -3,16 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Annotated, Literal
-
-from pydantic import ConfigDict, Field
 
 from verl_e2e.core.compare.steps import Agreement, Row, Step, compare_steps
 from verl_e2e.core.compare.tolerances import COMPARED, DATA, DEFAULTS, Tolerance, Tolerances
 from verl_e2e.core.compare.workload import about, probe_digest
-from verl_e2e.core.model.jobs import Digest, Document, Job, Sha
+from verl_e2e.core.model.bands import Bands, Healthy, Pair, Probe
+from verl_e2e.core.model.jobs import Job
 
-BANDS_FILE = "bands.json"
 ENOUGH = 5
 SPREADS = 3.0
 # Five runs may agree to the last digit; rounding and another GPU must not look like a fault then.
@@ -23,50 +20,6 @@ NARROWEST, WIDEST = 0.25, 3.0
 # However noisy a probe is, a difference of this share of the larger value is never within tolerance.
 MOST_RELATIVE = 0.4
 LEARNING_RATE = "actor/lr"
-
-Correlation = Annotated[float, Field(ge=-1.0, le=1.000001)]
-
-
-class Healthy(Document):
-    """The correlation of trainer and rollout at step 1 of one healthy run; `run` is the digest of its events."""
-
-    run: Digest
-    job: str
-    bridge_commit: Sha
-    correlation: Correlation
-
-
-class PairStep(Document):
-    """One step of two identical runs; only compared metrics are kept."""
-
-    step: Annotated[int, Field(ge=1)]
-    first: dict[str, float]
-    second: dict[str, float]
-
-
-class Pair(Document):
-    """Two healthy runs of the identical job: all that differs between them is noise."""
-
-    runs: tuple[Digest, Digest]
-    job: str
-    steps: tuple[PairStep, ...]
-
-
-class Probe(Document):
-    """What was measured of one probe; `about` says in words which one it is."""
-
-    about: str = ""
-    healthy: tuple[Healthy, ...] = ()
-    pairs: tuple[Pair, ...] = ()
-
-
-class Bands(Document):
-    """A bands file: measurements by probe digest."""
-
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
-    probes: dict[Digest, Probe] = Field(default_factory=dict)
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from verl_e2e.core.compare.bands import KEPT, Healthy, Pair, PairStep
+from verl_e2e.core.compare.bands import KEPT
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.compare.workload import training_digest
+from verl_e2e.core.model.bands import Healthy, Pair, PairStep
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level

@@ -1,19 +1,16 @@
 """The two jobs of a parity report: the one with the sizes under test, and the same with every parallel size 1."""
 
 import re
-from dataclasses import replace
 
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import (
-    DATA_PARALLEL,
     DETERMINISTIC,
     DISTINCT_SAMPLES,
     PARITY_STEPS,
     TELLING_LEARNING_RATE,
     Level,
 )
-from verl_e2e.core.plan.plan import Plan
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
@@ -33,14 +30,6 @@ def for_parity(job: Job) -> Job:
     steps = max(job.steps, PARITY_STEPS)
     wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
     return _with(job, {"steps": steps}, wrapper, overrides)
-
-
-def with_data_parallel(planned: Plan) -> Plan:
-    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
-    default = next((one for one in planned.jobs if one.variant.level is Level.PARALLELISM), None)
-    if default is None or any(one.variant is DATA_PARALLEL for one in planned.jobs):
-        return planned
-    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
 
 
 def trivial_sizes(job: Job) -> Job:

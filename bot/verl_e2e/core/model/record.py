@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import FailFast, Field
 
-from verl_e2e.core.compare.bands import Bands
+from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.checkpoint_files import Checkpoints
 from verl_e2e.core.model.jobs import Document, Job, Network
 from verl_e2e.core.model.manifest import Mode, Seal

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 
 from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
-from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variants_of
+from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -331,3 +331,11 @@ def _reason_json(reason: Reason) -> dict[str, object]:
         "because": reason.because,
         "via": list(reason.via),
     }
+
+
+def with_data_parallel(planned: Plan) -> Plan:
+    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
+    default = next((one for one in planned.jobs if one.variant.level is Level.PARALLELISM), None)
+    if default is None or any(one.variant is DATA_PARALLEL for one in planned.jobs):
+        return planned
+    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
