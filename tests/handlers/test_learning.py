@@ -67,10 +67,6 @@ def test_a_bare_log_has_no_job_and_the_common_limits() -> None:
     assert signal_of(bare("run.log", steps), max_cap_share=0.8).report.outcome is SignalOutcome.PASSED
 
 
-def test_a_frozen_run_takes_away_what_the_reward_does_alone() -> None:
-    assert signal_of(bare("a", RISING), frozen=[bare("b", RISING)]).report.outcome is SignalOutcome.FLAT
-
-
 def test_nothing_to_compare_is_the_users_mistake() -> None:
     with pytest.raises(NoSignalError, match=r"^b\.log: its log shows no training step; give a run that trained$"):
         signal_of(bare("a", RISING), baselines=[bare("b.log", ())])

@@ -64,7 +64,6 @@ def signal_of(
     source: Source,
     *,
     baselines: Sequence[Source] = (),
-    frozen: Sequence[Source] = (),
     max_cap_share: float | None = None,
 ) -> Signal:
     """The report on a run beside the baselines given, else beside those that its own folder names."""
@@ -72,7 +71,7 @@ def signal_of(
     if max_cap_share is not None:
         options = replace(options, max_cap_share=max_cap_share)
     runs = tuple(map(_run, baselines)) or known
-    report = signal_report(source.facts.steps, baseline=runs, frozen=tuple(map(_run, frozen)), options=options)
+    report = signal_report(source.facts.steps, baseline=runs, options=options)
     title = figure_title(source.record) if source.record and source.record.job else source.path.name
     return Signal(report, source.facts.steps, signal_figure(f"{title}: {report.headline}", source.facts.steps, runs))
 

@@ -10,14 +10,12 @@ from verl_e2e.cli.command import FOLDER, JSON_OPTION
 @click.command()
 @click.argument("run", type=FOLDER)
 @click.option("--baseline", "baselines", multiple=True, type=FOLDER, help="A run without the change; repeatable.")
-@click.option("--frozen", multiple=True, type=FOLDER, help="A run with learning rate 0: what the reward does alone.")
 @click.option("--cap-share", type=click.FloatRange(0, 1), help="The share of responses that the length limit may cut.")
 @click.option("--plots", type=FOLDER, help="Draw the curves into this folder, as SVG and PNG, light and dark.")
 @JSON_OPTION
 def signal(
     run: Path,
     baselines: tuple[Path, ...],
-    frozen: tuple[Path, ...],
     cap_share: float | None,
     plots: Path | None,
     *,
@@ -37,7 +35,6 @@ def signal(
     found = signal_of(
         wiring.signal_source(run),
         baselines=[wiring.signal_source(one) for one in baselines],
-        frozen=[wiring.signal_source(one) for one in frozen],
         max_cap_share=cap_share,
     )
     files = wiring.draw_plots(found.figure, plots) if plots else ()

@@ -34,10 +34,6 @@ class Band:
     high: tuple[float, ...]
     runs: int
 
-    def as_curve(self, name: str) -> Curve:
-        """The median as a curve."""
-        return Curve(name, self.steps, self.middle)
-
 
 class Standing(StrEnum):
     """Where the candidate stands."""
@@ -80,13 +76,6 @@ def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
     )
 
 
-def difference(candidate: Curve, baselines: Band) -> Curve:
-    """Candidate less the median of the baselines, at the steps that both have."""
-    at, middle = candidate.finite().at(), baselines.as_curve("").at()
-    shared = sorted(at.keys() & middle.keys())
-    return Curve(candidate.name, tuple(shared), tuple(at[step] - middle[step] for step in shared))
-
-
 def compare(steps: Sequence[Step], baselines: Sequence[Run], *, rule: Rule, min_steps: int) -> tuple[Comparison, ...]:
     """Every shown quantity that both have; the chance allowed for order is shared out among them (Bonferroni)."""
     pairs = [
@@ -102,12 +91,14 @@ _STANDING = {Direction.UP: Standing.ABOVE, Direction.DOWN: Standing.BELOW, Direc
 
 
 def _compared(quantity: Quantity, mine: Curve, theirs: Band, *, rule: Rule, min_steps: int) -> Comparison:
-    apart = difference(mine, theirs)
-    shared = len(apart.steps)
+    at = mine.finite().at()
+    # Candidate less the median of the baselines, at the steps that both have.
+    apart = [at[step] - middle for step, middle in zip(theirs.steps, theirs.middle, strict=True) if step in at]
+    shared = len(apart)
     inside = _inside(mine, theirs) if theirs.runs >= BAND_FROM else None
     if shared < min_steps:
         return Comparison(quantity, Standing.UNKNOWN, shared, None, inside)
-    gap = trend(apart.values, autocorrelation=rule.autocorrelation)
+    gap = trend(apart, autocorrelation=rule.autocorrelation)
     standing = _STANDING[direction(gap, rule)]
     if inside is not None and _within_spread(mine, theirs):
         standing = Standing.LEVEL

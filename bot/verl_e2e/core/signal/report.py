@@ -7,7 +7,7 @@ from enum import StrEnum
 from statistics import median
 
 from verl_e2e.core.signal.checks import Fault, cap_share, exploded, not_finite, policy_moved, stuck
-from verl_e2e.core.signal.compare import Comparison, Run, Standing, band, compare, difference
+from verl_e2e.core.signal.compare import Comparison, Run, Standing, compare
 from verl_e2e.core.signal.curves import REWARD, Curve, Step, curve, train_steps
 from verl_e2e.core.signal.statistics import Bar, Direction, Rule, Trend, direction, trend
 
@@ -139,18 +139,16 @@ def signal_report(
     steps: Sequence[Step],
     *,
     baseline: Sequence[Run] = (),
-    frozen: Sequence[Run] = (),
     options: SignalOptions | None = None,
 ) -> SignalReport:
     """Judge the metrics of a run, in any order, validation lines included.
 
-    `baseline` are runs of the same job on the code before the change; `frozen` such with learning rate 0, which
-    show what the reward does without any learning.
+    `baseline` are runs of the same job on the code before the change.
     """
     options = options or SignalOptions()
     trained = train_steps(steps)
     reward = curve(trained, REWARD)
-    found = _finding(steps, trained, reward, frozen, options)
+    found = _finding(steps, trained, reward, options)
     comparisons = compare(trained, baseline, rule=options.rise, min_steps=options.min_steps)
     return SignalReport(
         outcome=found.outcome,
@@ -166,13 +164,7 @@ def signal_report(
     )
 
 
-def _finding(
-    steps: Sequence[Step],
-    trained: Sequence[Step],
-    reward: Curve | None,
-    frozen: Sequence[Run],
-    options: SignalOptions,
-) -> _Finding:
+def _finding(steps: Sequence[Step], trained: Sequence[Step], reward: Curve | None, options: SignalOptions) -> _Finding:
     fault = not_finite(steps) or exploded(trained)
     if fault is not None:
         return _Finding(SignalOutcome.UNSTABLE, fault.text, fault.step, _trend(reward, options))
@@ -187,59 +179,26 @@ def _finding(
     if still:
         cause = "; ".join(fault.text for fault in still)
         return _Finding(SignalOutcome.FLAT, cause, still[0].step, moved, stuck=True)
-    short = _frozen_too_short(reward, frozen)
-    if short:
-        return _Finding(SignalOutcome.NOT_ENOUGH_STEPS, short, _last(trained), moved)
-    return _by_trend(reward, moved, trained, frozen, options)
+    return _by_trend(reward, moved, trained, options)
 
 
-def _by_trend(
-    reward: Curve, moved: Trend, trained: Sequence[Step], frozen: Sequence[Run], options: SignalOptions
-) -> _Finding:
+def _by_trend(reward: Curve, moved: Trend, trained: Sequence[Step], options: SignalOptions) -> _Finding:
     last = reward.steps[-1]
     if direction(moved, options.fall) is Direction.DOWN:
         return _Finding(SignalOutcome.UNSTABLE, _told(reward, moved, "fell"), last, moved)
-    rises = direction(moved, options.rise) is Direction.UP
-    gap = _gap(reward, frozen, options)
-    if gap is None:
-        passed, against = rises, ""
-    else:
-        passed = direction(gap, options.rise) is Direction.UP
-        against = f"; {gap.end - gap.start:+.3g} against learning rate 0"
-    if passed:
-        return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose") + against, last, moved)
+    if direction(moved, options.rise) is Direction.UP:
+        return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose"), last, moved)
     moving = policy_moved(trained)
     why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
-    told = _told(reward, moved, "rose" if rises else "")
-    return _Finding(SignalOutcome.FLAT, told + against + why, last, moved)
+    return _Finding(SignalOutcome.FLAT, _told(reward, moved) + why, last, moved)
 
 
-def _told(reward: Curve, moved: Trend, verb: str) -> str:
+def _told(reward: Curve, moved: Trend, verb: str = "") -> str:
     """How the reward went; without a verb it stayed."""
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step"
     way = f"{verb} from {sizes}" if verb else f"stayed at {sizes}"
     return f"{reward.name} {way} over {moved.count} steps ({order})"
-
-
-def _gap(reward: Curve, frozen: Sequence[Run], options: SignalOptions) -> Trend | None:
-    """The trend of the reward less that of runs which cannot learn; None without such a run."""
-    reference = band(frozen, REWARD)
-    if reference is None:
-        return None
-    return trend(difference(reward, reference).values, autocorrelation=options.rise.autocorrelation)
-
-
-def _frozen_too_short(reward: Curve, frozen: Sequence[Run]) -> str:
-    """Why runs which cannot learn say nothing about the end of this one: a reward may rise after theirs ended."""
-    if not frozen:
-        return ""
-    reference = band(frozen, REWARD)
-    missing = set(reward.finite().steps) - set(reference.steps if reference else ())
-    if not missing:
-        return ""
-    lacking = f"{len(missing)} of the {len(reward.values)} steps, the first is {min(missing)}"
-    return f"the runs with learning rate 0 lack {lacking}"
 
 
 def _too_short(reward: Curve, trained: Sequence[Step], options: SignalOptions) -> str:
