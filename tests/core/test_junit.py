@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.judge.junit import MAX_CASES, MAX_MESSAGE, MAX_NAME, JunitError, covers, read_junit, stating_commit
-from verl_e2e.core.judge.junit_writing import CaseResult, junit_text
+from verl_e2e.core.judge.junit import (
+    MAX_CASES,
+    MAX_MESSAGE,
+    MAX_NAME,
+    CaseResult,
+    JunitError,
+    covers,
+    junit_document,
+    read_junit,
+    stating_commit,
+)
 from verl_e2e.core.model.record import TestCase
 
 REAL = b"""<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="0"
@@ -42,6 +51,8 @@ def suite(inner: str, **counts: int) -> bytes:
         ("<failure message='first'/><error message='second'/>", "failed", "first"),
         ("<failure message='first'/><skipped message='s'/>", "failed", "first"),
         ("<system-out>failure</system-out><properties/>", "passed", ""),
+        ("<other><failure message='deep'/></other>", "failed", "deep"),
+        ("<failure xmlns='https://junit.org' message='named'/>", "failed", "named"),
     ],
 )
 def test_the_worst_outcome_of_a_test_counts(inner: str, outcome: str, message: str) -> None:
@@ -70,6 +81,8 @@ def test_odd_counts_are_no_counts() -> None:
         (REAL[:-20], "unclosed token|no element found"),
         (b"<html/>", "no test suite in it"),
         (b'<!DOCTYPE x [<!ENTITY a "b">]><testsuite>&a;</testsuite>', "document type"),
+        (b"<testsuite>" + b"<a/>" * 200_000 + b"</testsuite>", "more than 200,000 elements"),
+        (b'<?xml version="1.0" encoding="utf-7"?><testsuite/>', "unknown encoding|multi-byte"),
     ],
 )
 def test_what_is_no_junit_is_refused(raw: bytes, said: str) -> None:
@@ -83,6 +96,12 @@ def test_sizes_are_bounded() -> None:
     assert (len(case.name), len(case.message)) == (MAX_NAME, MAX_MESSAGE)
     with pytest.raises(JunitError, match="more than"):
         read_junit(suite('<testcase name="t"/>' * (MAX_CASES + 1)))
+
+
+def test_suites_may_nest_without_end() -> None:
+    depth = 100_000
+    raw = b"<testsuite>" * depth + b'<testcase name="t"/>' + b"</testsuite>" * depth
+    assert [test.name for test in read_junit(raw).tests] == ["t"]
 
 
 @given(st.binary(max_size=200))
@@ -187,7 +206,7 @@ def test_what_is_written_is_read_again(
     node: str, text: str, outcome: Literal["passed", "failed", "skipped", "unfinished"]
 ) -> None:
     results = (CaseResult(f"tests/test_a.py::test_x[{node}]", outcome, text, 1.5),)
-    made = read_junit(junit_text(results, COMMIT).encode("utf-8", "surrogatepass"))
+    made = read_junit(junit_document(results, COMMIT))
     assert (made.commit, [one.outcome for one in made.tests]) == (COMMIT, [outcome])
     assert made.tests[0].name.startswith("tests.test_a.test_x[")
 

@@ -15,8 +15,7 @@ from verl_e2e.app.learning_signal import Source, source_of
 from verl_e2e.config.bands import bands_text, packaged_bands, read_bands
 from verl_e2e.config.problems import ConfigError
 from verl_e2e.core.compare.bands import merged, only_of
-from verl_e2e.core.judge.junit import JunitError, read_junit, stating_commit
-from verl_e2e.core.judge.junit_writing import COMMIT_PROPERTY
+from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
 from verl_e2e.core.log.scan import literal_bytes, scan
 from verl_e2e.core.model.bands import BANDS_FILE, Bands
 from verl_e2e.core.model.facts import LogFacts

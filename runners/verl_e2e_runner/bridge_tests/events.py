@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.judge.bridge_environment import lacking, missing_package, skip_reason
-from verl_e2e.core.judge.junit_writing import CaseResult
+from verl_e2e.core.judge.junit import CaseResult
 from verl_e2e_runner.folder.suspect_files import read_below
 
 _MOST_BYTES = 16 << 20

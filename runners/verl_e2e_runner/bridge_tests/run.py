@@ -15,8 +15,7 @@ from typing import Literal
 
 from verl_e2e.core.judge.bridge_environment import missing_package
 from verl_e2e.core.judge.criteria.bridge_tests import without_result
-from verl_e2e.core.judge.junit import Junit, read_junit
-from verl_e2e.core.judge.junit_writing import CaseResult, junit_text
+from verl_e2e.core.judge.junit import CaseResult, Junit, junit_document, read_junit
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.bridge_tests.events import Session, read_session
@@ -174,9 +173,9 @@ def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: l
     if not any(one.outcome in ("passed", "failed") for one in results):
         skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
         return replace(skipped, absent=tuple(absent))
-    text = junit_text(results, job.bridge.commit)
-    (out / JUNIT_FILE).write_text(text, encoding="utf-8")
-    outcome, said = _told(job, read_junit(text.encode()), tuple(absent), f"in {finished.seconds:.0f} s")
+    raw = junit_document(results, job.bridge.commit)
+    (out / JUNIT_FILE).write_bytes(raw)
+    outcome, said = _told(job, read_junit(raw), tuple(absent), f"in {finished.seconds:.0f} s")
     return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *said), tuple(absent))
 
 

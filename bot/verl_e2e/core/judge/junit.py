@@ -1,22 +1,30 @@
-"""The result of the focused Bridge tests, read from a JUnit file: pytest's own, or one that a runner wrote."""
+"""The results of the focused Bridge tests as a JUnit document: pytest's own, or one that a runner wrote."""
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 from xml.etree import ElementTree
-from xml.parsers import expat
+from xml.etree.ElementTree import Element, SubElement
 
 from verl_e2e.core.judge.bridge_environment import lacking, missing_package, skip_reason
-from verl_e2e.core.judge.junit_writing import COMMIT_PROPERTY, UNFINISHED
 from verl_e2e.core.model.record import TestCase
 
 MAX_CASES = 20_000
 MAX_NAME = 300
 MAX_MESSAGE = 500
+COMMIT_PROPERTY = "bridge_commit"
+UNFINISHED = "unfinished"
+
+# An element of the parsed tree takes some hundred bytes, whatever it took in the file; pytest writes a few a test.
+_MAX_ELEMENTS = 10 * MAX_CASES
 _MAX_TEXT = 20_000
 
 # An error of set-up, collection or tear-down is a failed test: it proved nothing and was meant to pass.
 _OUTCOMES = {"failure": "failed", "error": "failed", "skipped": "skipped"}
 _SUITES = ("testsuite", "testsuites")
 _NOT_COLLECTED = "collection failure"
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class JunitError(ValueError):
@@ -31,25 +39,43 @@ class Junit:
     commit: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One test by its pytest node id. `unfinished` has no result: it could not be collected, or its end never came."""
+
+    node: str
+    outcome: Literal["passed", "failed", "skipped", "unfinished"]
+    text: str = ""
+    seconds: float = 0.0
+    # What its environment lacks, where that kept it from saying anything; empty for every other end.
+    lack: str = ""
+
+
 def read_junit(raw: bytes) -> Junit:
     """Every test of a JUnit document. Raises JunitError for text that is no such document.
 
     A suite that counts failures without naming a failed test adds one, so that the count cannot be lost. Suites of
     different commits, or of which only some state one, cannot be told apart: that is an error too.
     """
-    reader = _Reader()
-    parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = reader.refuse_doctype
-    parser.StartElementHandler = reader.open
-    parser.EndElementHandler = reader.close
-    parser.CharacterDataHandler = reader.text
-    try:
-        parser.Parse(raw, True)  # noqa: FBT003  (expat takes it by position)
-    except expat.ExpatError as error:
-        raise JunitError(str(error)) from None
-    if not reader.suites:
+    root = _parse(raw)
+    suites = [element for element in root.iter() if element.tag in _SUITES]
+    if not suites:
         raise JunitError("no test suite in it")
-    return reader.result()
+    found = list(_cases(root))
+    if len(found) > MAX_CASES:
+        raise JunitError(f"more than {MAX_CASES:,} tests")
+    results = [_result(case) for case, _ in found]
+    tests = [test for test, _ in results]
+    counted = max(_count(suite.get(name)) for suite in suites for name in ("failures", "errors"))
+    excused = sum(count for _, count in results)
+    if counted > excused and not any(test.outcome == "failed" for test in tests):
+        message = f"the suite counts {counted} failed, none is named"
+        tests.append(TestCase(name="testsuite", outcome="failed", message=message))
+    commits = {commit for _, commit in found}
+    if len(commits) > 1:
+        named = " and ".join(sorted(commit[:12] or "none" for commit in commits))
+        raise JunitError(f"its suites state different commits, {named}")
+    return Junit(tuple(tests), next(iter(commits), ""))
 
 
 def stating_commit(raw: bytes, commit: str) -> bytes:
@@ -59,113 +85,129 @@ def stating_commit(raw: bytes, commit: str) -> bytes:
         raise JunitError(f"its tests were run on {stated}")
     if stated:
         return raw
-    root = ElementTree.fromstring(raw)  # noqa: S314  (read_junit has refused document types and with them entities)
+    root = _parse(raw)
     for suite in root.iter("testsuite"):
-        properties = ElementTree.Element("properties")
-        ElementTree.SubElement(properties, "property", {"name": COMMIT_PROPERTY, "value": commit})
+        properties = Element("properties")
+        SubElement(properties, "property", name=COMMIT_PROPERTY, value=commit)
         suite.insert(0, properties)
-    text: str = ElementTree.tostring(root, encoding="unicode")
-    return text.encode()
+    return _document(root)
 
 
-class _Reader:
-    """Collects test cases from the parser's calls."""
+def junit_document(results: Iterable[CaseResult], commit: str) -> bytes:
+    """The whole document, one suite; `commit` is the Bridge commit that the tests were run on."""
+    results = tuple(results)
+    counts = {
+        "errors": 0,
+        "failures": sum(result.outcome == "failed" for result in results),
+        "skipped": sum(result.outcome in ("skipped", UNFINISHED) for result in results),
+        "tests": len(results),
+        "time": f"{sum(result.seconds for result in results):.3f}",
+    }
+    root = Element("testsuites")
+    suite = SubElement(
+        root, "testsuite", {"name": "Bridge tests", **{key: str(value) for key, value in counts.items()}}
+    )
+    SubElement(SubElement(suite, "properties"), "property", name=COMMIT_PROPERTY, value=commit)
+    for result in results:
+        file, *parts = result.node.split("::")
+        classes = [file.removesuffix(".py").replace("/", "."), *parts[:-1]]
+        names = (".".join(classes), parts[-1]) if parts else ("", classes[0])
+        case = SubElement(
+            suite, "testcase", classname=_legal(names[0]), name=_legal(names[1]), time=f"{result.seconds:.3f}"
+        )
+        first = next((line.strip() for line in result.text.splitlines() if line.strip()), "")
+        message = _legal(first[:MAX_MESSAGE])
+        if result.outcome == "failed":
+            SubElement(case, "failure", message=message).text = _legal(result.text)
+        elif result.outcome != "passed":
+            kind = UNFINISHED if result.outcome == UNFINISHED else "pytest.skip"
+            SubElement(case, "skipped", type=kind, message=message)
+    return _document(root)
+
+
+class _TreeBuilder(ElementTree.TreeBuilder):
+    """Refuses what makes a large tree of a small file."""
 
     def __init__(self) -> None:
-        self.suites = 0
-        self._counted = 0
-        self._cases: list[TestCase] = []
-        self._case: dict[str, str] | None = None
-        self._text: str | None = None
-        # For every suite that is open the commit that it states; for every test the commit that held for it.
-        self._open: list[str] = []
-        self._commits: set[str] = set()
-        self._waiting: list[int] = []
-        self._excused = 0
+        super().__init__()
+        self._elements = 0
 
-    def refuse_doctype(self, *_: object) -> None:
+    def doctype(self, *_: object) -> None:
         """Entities can blow a small file up; JUnit needs none."""
         raise JunitError("it declares a document type")
 
-    def open(self, tag: str, attributes: dict[str, str]) -> None:
-        if tag in _SUITES:
-            self.suites += 1
-            self._open.append("")
-            self._waiting.append(0)
-            self._counted = max(self._counted, *(_count(attributes.get(name)) for name in ("failures", "errors")))
-        elif tag == "testcase":
-            parts = (attributes.get("classname"), attributes.get("name"))
-            self._case = {"name": ".".join(part for part in parts if part)[:MAX_NAME], "outcome": "passed"}
-        elif tag == "property" and self._case is None and self._open:
-            if attributes.get("name") == COMMIT_PROPERTY:
-                self._state(attributes.get("value", "").strip().lower())
-        elif self._case is not None and tag in _OUTCOMES and self._case["outcome"] != "failed":
-            outcome = UNFINISHED if attributes.get("type") == UNFINISHED else _OUTCOMES[tag]
-            self._case |= {"outcome": outcome, "message": attributes.get("message", "")[:MAX_MESSAGE]}
-            self._text = ""
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element:
+        self._elements += 1
+        if self._elements > _MAX_ELEMENTS:
+            raise JunitError(f"more than {_MAX_ELEMENTS:,} elements")
+        # Some writers name a namespace; the words are JUnit's all the same.
+        return super().start(tag.rpartition("}")[2], attrs)
 
-    def text(self, data: str) -> None:
-        if self._text is not None:
-            self._text = (self._text + data)[-_MAX_TEXT:]
 
-    def close(self, tag: str) -> None:
-        if tag in _SUITES:
-            self._close_suite()
-        elif tag in _OUTCOMES and self._case is not None and self._text is not None:
-            self._told(self._case, self._text)
-            self._text = None
-        elif tag == "testcase" and self._case is not None:
-            if len(self._cases) >= MAX_CASES:
-                raise JunitError(f"more than {MAX_CASES:,} tests")
-            self._cases.append(TestCase.model_validate(self._case))
-            self._case = None
-            if self._waiting:
-                self._waiting[-1] += 1
+def _parse(raw: bytes) -> Element:
+    parser = ElementTree.XMLParser(target=_TreeBuilder())  # noqa: S314  (it refuses document types, and so entities)
+    try:
+        return ElementTree.XML(raw, parser)
+    except JunitError:
+        raise
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise JunitError(str(error)) from None
 
-    def result(self) -> Junit:
-        """All tests, and what the suites count beyond them."""
-        cases = self._cases
-        if self._counted and not any(case.outcome == "failed" for case in cases):
-            unnamed = f"the suite counts {self._counted} failed, none is named"
-            if self._counted > self._excused:
-                cases = [*cases, TestCase(name="testsuite", outcome="failed", message=unnamed)]
-        if len(self._commits) > 1:
-            told = " and ".join(sorted(commit[:12] or "none" for commit in self._commits))
-            raise JunitError(f"its suites state different commits, {told}")
-        return Junit(tuple(cases), next(iter(self._commits), ""))
 
-    def _state(self, commit: str) -> None:
-        if self._open[-1] not in ("", commit):
-            raise JunitError(f"one suite states two commits, {self._open[-1][:12]} and {commit[:12]}")
-        self._open[-1] = commit
+def _cases(root: Element) -> Iterator[tuple[Element, str]]:
+    """Each test case in order, with the commit that the closest suite around it states. Suites may nest without end."""
+    waiting = [(root, "")]
+    while waiting:
+        element, commit = waiting.pop()
+        if element.tag == "testcase":
+            yield element, commit
+            continue
+        if element.tag in _SUITES:
+            commit = _stated_commit(element) or commit
+        waiting.extend((child, commit) for child in reversed(element))
 
-    def _close_suite(self) -> None:
-        """The suite's own word counts for its tests, else that of the suites around it."""
-        own, tests = self._open.pop(), self._waiting.pop()
-        if not tests:
-            return
-        if own:
-            self._commits.add(own)
-        elif self._waiting:
-            self._waiting[-1] += tests
-        else:
-            self._commits.add("")
 
-    def _told(self, case: dict[str, str], text: str) -> None:
-        module = missing_package(text) if case["message"] == _NOT_COLLECTED else ""
-        if module:
-            reason = f"it cannot be collected there: package {module} is missing"
-            case |= {"outcome": UNFINISHED, "message": reason}
-            self._excused += 1
-        elif case["outcome"] == "failed" and (lack := lacking(case["message"] or text)):
-            case |= {"outcome": "skipped", "message": skip_reason(lack)}
-            self._excused += 1
-        elif not case["message"]:
-            case["message"] = text[:MAX_MESSAGE]
+def _stated_commit(suite: Element) -> str:
+    properties = [*suite.findall("property"), *suite.findall("properties/property")]
+    commits = {one.get("value", "").strip().lower() for one in properties if one.get("name") == COMMIT_PROPERTY}
+    if len(commits) > 1:
+        raise JunitError(f"one suite states two commits, {' and '.join(sorted(commit[:12] for commit in commits))}")
+    return next(iter(commits), "")
+
+
+def _result(case: Element) -> tuple[TestCase, int]:
+    """A test with the worst of its outcomes, and how many of its failures its environment is to blame for."""
+    outcome, message, excused = "passed", "", 0
+    for element in case.iter():
+        if element.tag not in _OUTCOMES or outcome == "failed":
+            continue
+        outcome, message = _OUTCOMES[element.tag], element.get("message", "")
+        text = "".join(element.itertext())[-_MAX_TEXT:]
+        if message == _NOT_COLLECTED and (module := missing_package(text)):
+            outcome, message = UNFINISHED, f"it cannot be collected there: package {module} is missing"
+            excused += 1
+        elif element.get("type") == UNFINISHED:
+            outcome = UNFINISHED
+        elif outcome == "failed" and (lack := lacking(message[:MAX_MESSAGE] or text)):
+            outcome, message = "skipped", skip_reason(lack)
+            excused += 1
+        message = message or text
+    name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)
+    test = {"name": name[:MAX_NAME], "outcome": outcome, "message": message[:MAX_MESSAGE]}
+    return TestCase.model_validate(test), excused
 
 
 def _count(shown: str | None) -> int:
     return int(shown) if shown and shown.isascii() and shown.isdigit() and len(shown) < 10 else 0
+
+
+def _legal(text: str) -> str:
+    return _NOT_IN_XML.sub("?", text)
+
+
+def _document(root: Element) -> bytes:
+    document: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
 
 
 def covers(listed: str, case: TestCase) -> bool:

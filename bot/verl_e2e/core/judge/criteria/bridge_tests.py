@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.junit import covers
-from verl_e2e.core.judge.junit_writing import COMMIT_PROPERTY, UNFINISHED
+from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.jobs import Job, WhyChosen
 from verl_e2e.core.model.record import JUNIT_FILE, Check, EndReason, Record, TestCase
