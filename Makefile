@@ -59,7 +59,7 @@ lock: $(VENV)/.run ## Resolve the dependencies anew
 
 clean: ## Remove what the commands above made
 	rm -rf $(VENV) build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find bot runners tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find bot runners tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/pyvenv.cfg:
 	@scripts/create-venv.sh $(VENV) $(PYTHON)
