@@ -20,7 +20,8 @@ BFLOAT16 = ml_dtypes.bfloat16.__name__
 
 
 def safetensors(tensors: Mapping[str, tuple[float, ...]], kind: str = BFLOAT16) -> bytes:
-    return save({name: np.array(numbers, kind) for name, numbers in tensors.items()}, {"format": "pt"})
+    content: bytes = save({name: np.array(numbers, kind) for name, numbers in tensors.items()}, {"format": "pt"})
+    return content
 
 
 def tensors_of(path: Path) -> dict[str, tuple[float, ...]]:
