@@ -18,6 +18,7 @@ from verl_e2e.app.accept_job import Order
 from verl_e2e.app.action_run import Here, act_on, busy_pulls
 from verl_e2e.app.merge_groups import remembered_group
 from verl_e2e.config import settings_values as read
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.attestation import HOSTED, Attestation
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.pulls.pull import PullRef
@@ -46,10 +47,8 @@ _DEFAULTS = {
 }
 
 
-class ActionError(Exception):
+class ActionError(UserError):
     """The step is set up wrongly; the text says how to mend it."""
-
-    user_mistake = True
 
 
 class _Clock:

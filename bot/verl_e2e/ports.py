@@ -8,6 +8,7 @@ from typing import Protocol
 
 from verl_e2e.core.judge.criteria.run_record import Took
 from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -79,10 +80,8 @@ class SummaryStore(Protocol):
         ...
 
 
-class DispatchError(Exception):
+class DispatchError(UserError):
     """A job could not even begin and left no run folder; the text says why."""
-
-    user_mistake = True
 
 
 class Dispatcher(Protocol):
@@ -108,20 +107,16 @@ class Baselines(Protocol):
         ...
 
 
-class UnknownPullError(Exception):
+class UnknownPullError(UserError):
     """There is no such pull request, or it cannot be seen; the text says which."""
-
-    user_mistake = True
 
 
 class UnreadableLogError(Exception):
     """A run folder's log is damaged; the text names the file and what is wrong with it."""
 
 
-class LimitError(Exception):
+class LimitError(UserError):
     """Work on what a stranger wrote would take more than it may: `what` it takes exceeds `limit`."""
-
-    user_mistake = True
 
     def __init__(self, what: str, limit: str) -> None:
         super().__init__(what, limit)
@@ -456,8 +451,6 @@ class ForgeError(Exception):
     said without the address that was asked, else the whole text. `unreached` says why this machine got no connection,
     empty where it got one.
     """
-
-    user_mistake = True
 
     def __init__(
         self,

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.ports import ForgeError
 
 Ask = Callable[[object], Any]
 
 
-class _MistakeError(Exception):
-    user_mistake = True
+class _MistakeError(UserError):
+    pass
 
 
 class Evil:

@@ -11,6 +11,7 @@ import pytest
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import make_job, make_record
 from verl_e2e.adapters.files import run_folder as disk
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
@@ -150,7 +151,7 @@ def test_a_folder_that_is_not_there_has_everything_missing(tmp_path: Path) -> No
 def mistake(call: Callable[[], object]) -> str:
     with pytest.raises(disk.FolderError) as raised:
         call()
-    assert raised.value.user_mistake
+    assert isinstance(raised.value, UserError)
     return str(raised.value)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import BRIDGE, make_job
 from verl_e2e.core.judge.junit import read_junit
-from verl_e2e.wiring.errors import UsageError
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.folders import read_junit_file
 
 OTHER = "9" * 40
@@ -38,7 +38,7 @@ def test_any_other_file_is_refused_in_one_sentence(
     file = tmp_path / "junit.xml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UserError) as raised:
         read_junit_file(file, make_job(), commit)
     assert str(raised.value).startswith(f"{file}: ")
     assert said in str(raised.value)

@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.ports import LimitError
 
 TIMEOUT_S = 120.0
@@ -95,10 +96,8 @@ class GitError(Exception):
     """Reading a repository failed."""
 
 
-class RepositoryError(GitError):
+class RepositoryError(UserError, GitError):
     """The user's mistake, told in one sentence with its mend."""
-
-    user_mistake = True
 
 
 class NotARepositoryError(RepositoryError):

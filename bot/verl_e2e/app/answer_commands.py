@@ -7,6 +7,7 @@ from verl_e2e.app.keep_message import say, was_said
 from verl_e2e.app.look_up_person import allowed
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Capability
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Asked
@@ -16,7 +17,6 @@ from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.pulls.trust import Granted
 from verl_e2e.core.report.command_text import render_help
 from verl_e2e.core.text.escape import fence_for, fenced_row
-from verl_e2e.ports import ForgeError
 
 # Questions on one pull request that are answered: to somebody without a role, to all of them together, and to
 # somebody who may plan. Nobody's questions use up what is there for those with a role.
@@ -65,9 +65,7 @@ def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
     path, _, symbol = asked.arguments[0].partition(":")
     try:
         found = rooms.analysis.explain(situation.target, situation.policy, path, symbol)
-    except Exception as error:
-        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
-            raise
+    except UserError as error:
         return _fenced((str(error),))
     rows = tuple(row for one in found for row in render_explanation(one).splitlines())
     return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))

@@ -8,16 +8,15 @@ from verl_e2e.core.compare.jobs import differences
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.bands import Bands, Probe
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.report.comparison_text import Report
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 
-class NotComparableError(Exception):
+class NotComparableError(UserError):
     """A folder that cannot be compared, in one sentence. The user's mistake."""
-
-    user_mistake = True
 
 
 def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:

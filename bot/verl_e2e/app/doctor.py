@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.core.model.access import DEFAULT_GATE
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.lint import lint_image
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import (
@@ -117,9 +118,7 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
     """What a look finds; one that is refused is a finding, and the others go on."""
     try:
         yield from look()
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except (UserError, ForgeError) as error:
         yield _not_looked_at(about, error)
 
 
@@ -138,9 +137,7 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
 def _database(rooms: DoctorRooms) -> Iterator[Finding]:
     try:
         rooms.database()
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except UserError as error:
         yield ill("database", str(error), "mend DATABASE_URL or the server that it names")
         return
     yield well("database", "the database can be used")
@@ -179,9 +176,7 @@ def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | 
         if text is None:
             return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
         return load_policy(text, f"{branch}:{POLICY_PATH}"), (well(about, f"{POLICY_PATH} on {branch} is valid"),)
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except (UserError, ForgeError) as error:
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
         return None, (ill(about, f"{first}{also}", "mend it: until then no pull request is planned"),)

@@ -11,6 +11,7 @@ from verl_e2e.app.open_checks import open_checks
 from verl_e2e.app.policy_text import NoPolicyError
 from verl_e2e.app.publish import CHECK, check_digest, check_subject, post_checks
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.checks_wanted import CheckId
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
@@ -81,7 +82,7 @@ _AGAIN = "It is tried again by itself, and at once by `/verl-e2e status`."
 
 def _failed(planning: CheckRun, error: Exception) -> CheckRun:
     # What is ours and unexpected goes to the log, not onto a pull request.
-    told = isinstance(error, BackendError) or getattr(error, "user_mistake", False)
+    told = isinstance(error, BackendError | ForgeError | UserError)
     why = sentence(str(error), 1000) if told else "An internal error of verl-e2e; its log says more"
     return _closed(planning, why, _AGAIN)
 

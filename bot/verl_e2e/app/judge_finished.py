@@ -7,6 +7,7 @@ from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
@@ -63,9 +64,7 @@ def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
     except OSError as error:
         # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
         return cannot_be_judged(error.strerror or type(error).__name__)
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except UserError as error:
         # Where we keep it is nobody's business.
         return cannot_be_judged(str(error).replace(str(folder), "run folder"))
 

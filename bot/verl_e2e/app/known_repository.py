@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.ports import SourceTrees
 
 
-class OtherRepositoryError(Exception):
+class OtherRepositoryError(UserError):
     """None of the commits holds the policy's package, so nothing that a plan says of them would mean anything."""
-
-    user_mistake = True
 
     def __init__(self, reach: ReachPolicy, revisions: tuple[str, ...], source: str) -> None:
         roots = " or ".join(reach.roots)

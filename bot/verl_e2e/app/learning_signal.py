@@ -6,6 +6,7 @@ from pathlib import Path
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.signal import baselines_of, case_options, figure_title
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Record
@@ -16,10 +17,8 @@ from verl_e2e.core.triage.triage import triage_of_run
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 
-class NoSignalError(Exception):
+class NoSignalError(UserError):
     """A folder without a learning signal to look at, in one sentence with the mend. The user's mistake."""
-
-    user_mistake = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.model.change import SubmoduleBump, on_one_line
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.lint import lint_jobs
 from verl_e2e.ports import SourceTrees
 
@@ -29,9 +30,7 @@ def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
         return f"{path} {'appears' if bump.old is None else 'goes'}."
     try:
         names = submodule.change(bump.old, bump.new).names()
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except UserError:
         return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here lacks one of them."
     first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
     shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.config.problems import ConfigError
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.ports import Pulls
 
@@ -37,13 +38,11 @@ class BaseText:
         return "" if self.text.content is None else hashlib.sha256(self.text.content).hexdigest()
 
 
-class NoPolicyError(Exception):
+class NoPolicyError(UserError):
     """There is no policy that could be used: the text is one clause that says why and what to do.
 
     `digest` is that of the file that cannot be used.
     """
-
-    user_mistake = True
 
     def __init__(self, message: str, digest: str) -> None:
         super().__init__(message)

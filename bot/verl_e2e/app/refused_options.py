@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.ports import ForgeError
 
@@ -24,9 +25,7 @@ def refused_option(options: Mapping[str, str], policy: Policy, rooms: AppRooms) 
         return ""
     try:
         rooms.verl(ref).resolve(ref)
-    except Exception as error:
-        if not getattr(error, "user_mistake", False):
-            raise
+    except (UserError, ForgeError) as error:
         # What may pass is asked again when the job is made.
         passing = isinstance(error, ForgeError) and error.passing
         return "" if passing else f"`verl_ref={ref}`: verl's repository has no such commit, branch or tag"

@@ -8,6 +8,7 @@ from verl_e2e.app.check import in_order
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.app.refused_options import refused_image
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
 from verl_e2e.core.model.outcome import Result
@@ -22,13 +23,11 @@ from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, Wish, baseline_wish, wishes
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.ports import ForgeError, LimitError, SourceTrees
+from verl_e2e.ports import LimitError, SourceTrees
 
 
-class UnplannableError(Exception):
+class UnplannableError(UserError):
     """Planning this head takes more than it may."""
-
-    user_mistake = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,7 @@ def prepare(
             (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
             lambda: _planned(target, policy, rooms),
         )
-    except Exception as error:
-        if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
-            raise
+    except UserError as error:
         return Prepared(problem=str(error))
     broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
     # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
@@ -192,11 +189,7 @@ class _Builder:
         )
         try:
             job = self._job(order).model_copy(update={"id": made.id})
-        except BuildError as error:
-            return replace(made, lacking=str(error))
-        except Exception as error:
-            if isinstance(error, ForgeError) or not getattr(error, "user_mistake", False):
-                raise
+        except (BuildError, UserError) as error:
             return replace(made, lacking=str(error))
         minutes, basis = expected_cost(outline, job, self._past)
         return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)

@@ -18,6 +18,7 @@ import click
 
 from verl_e2e import __version__
 from verl_e2e.cli.step_output import neutralise_streams
+from verl_e2e.core.model.errors import UserError
 
 if TYPE_CHECKING:
     from verl_e2e.core.report.run_card import Card
@@ -136,7 +137,10 @@ def report_fault(error: Exception) -> int:
 
     A user's mistake says so in one sentence; anything else is ours, with the traceback on request.
     """
-    if getattr(error, "user_mistake", False):
+    from verl_e2e.ports import ForgeError
+
+    # What GitHub refuses is told as plainly, and has no other code.
+    if isinstance(error, UserError | ForgeError):
         click.echo(f"verl-e2e: {error}", err=True)
         return EXIT_USAGE
     if isinstance(error, OSError) and error.errno in _MENDS:

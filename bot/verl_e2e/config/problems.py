@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.text.suggest import closest as closest
 
 
@@ -30,10 +31,8 @@ class UnfitError(ValueError):
         self.what, self.fix = what, fix
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
-
-    user_mistake = True
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -11,7 +11,7 @@ from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.sealing import public_keys
 from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.archives import unpack
-from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError
+from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.analysis import DirectAnalysis
@@ -117,8 +117,8 @@ class LimitedAnalysis:
             self._processes.run("unpack", (self._place, argument), _UNPACKING, _nothing)
         except LimitError as error:
             raise ForgeError(f"The archive cannot be unpacked: {error}") from None
-        except StepError as error:
-            raise ForgeError(error.text) from error
+        except (StepError, StepRefusedError) as error:
+            raise ForgeError(str(error)) from error
         finally:
             # What a process left that was ended in the middle.
             for part in into.parent.glob(f".{into.name}.*"):

@@ -17,8 +17,8 @@ from verl_e2e.adapters.ledger import (
     open_store,
 )
 from verl_e2e.config.settings import Settings
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.wiring.errors import UsageError
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Callable[[], datetime]], Work]
 
@@ -33,9 +33,9 @@ class Service:
     now: Callable[[], datetime]
 
     def start(self) -> None:
-        """Begin to work; UsageError when another process works on this database."""
+        """Begin to work; UserError when another process works on this database."""
         if not self.store.claim():
-            raise UsageError("DATABASE_URL: another verl-e2e serve works on this database; stop it, or name another")
+            raise UserError("DATABASE_URL: another verl-e2e serve works on this database; stop it, or name another")
         self.worker.start()
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
@@ -70,7 +70,7 @@ def open_service(settings: Settings, now: Callable[[], datetime], make_work: Mak
         settings.data.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"VERL_E2E_DATA {settings.data}: {error.strerror}"
-        raise UsageError(f"{what}; name a folder that is there, or can be made") from None
+        raise UserError(f"{what}; name a folder that is there, or can be made") from None
     store = open_store(settings.database_url)
     ledger, worklist = SqlLedger(store), SqlWorklist(store)
     deliveries = SpooledDeliveries(SqlDeliveries(store), _spool(settings))
@@ -91,4 +91,4 @@ def _spool(settings: Settings) -> Spool:
         return Spool(settings.data / "spool")
     except OSError as error:
         what = f"VERL_E2E_DATA {settings.data}: its folder spool: {error.strerror}"
-        raise UsageError(f"{what}; see that it can be written") from None
+        raise UserError(f"{what}; see that it can be written") from None

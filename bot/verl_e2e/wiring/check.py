@@ -14,13 +14,13 @@ from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.judge.verdict import Verdict
 from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.plan.build import select_patches
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
-from verl_e2e.wiring.errors import UsageError
 from verl_e2e.wiring.folders import run_folders
 from verl_e2e.wiring.planning import PlanOrder, planner_of, policy_of, repository_named_by
 
@@ -51,7 +51,7 @@ def check(
 ) -> Card:
     """Plan, run and judge; writes everything below `order.out`. `reseal` seals a run with those that followed it."""
     if order.out.exists() and any(order.out.iterdir()):
-        raise UsageError(f"{order.out}: not empty; give --out a new folder or remove this one")
+        raise UserError(f"{order.out}: not empty; give --out a new folder or remove this one")
     bridge, verl = GitRepository(order.bridge), GitRepository(order.verl)
     policy = policy_of(bridge, order.base, order.policy)
     verl_commit, remarks = _verl_commit(verl, order.verl_ref, policy)
@@ -89,7 +89,7 @@ def _policy_bands(bridge: GitRepository, order: CheckOrder, policy: Policy) -> B
         return read_bands(order.policy.parent / policy.bands)
     text = bridge.read_blob(bridge.resolve(order.base), policy.bands)
     if text is None:
-        raise UsageError(f"{policy.source}: bands: {policy.bands} is not in the base commit; add it or drop the key")
+        raise UserError(f"{policy.source}: bands: {policy.bands} is not in the base commit; add it or drop the key")
     return load_bands(text, policy.bands)
 
 
@@ -168,7 +168,7 @@ def _megatron_lm(bridge: GitRepository, head: str, path: Path | None) -> Reposit
     GitRepository(path)
     commit = bridge.submodule_commit(head, "3rdparty/Megatron-LM")
     if commit is None:
-        raise UsageError(f"{bridge.path}: {head[:12]} has no submodule 3rdparty/Megatron-LM; leave --megatron-lm out")
+        raise UserError(f"{bridge.path}: {head[:12]} has no submodule 3rdparty/Megatron-LM; leave --megatron-lm out")
     return Repository(path=str(path.resolve()), commit=commit)
 
 
@@ -176,5 +176,5 @@ def _pairs(values: tuple[str, ...]) -> dict[str, str]:
     pairs = dict(value.partition("=")[::2] for value in values)
     wrong = next((value for value in values if "=" not in value), None)
     if wrong is not None:
-        raise UsageError(f"--set {wrong}: no value; write --set NAME=VALUE")
+        raise UserError(f"--set {wrong}: no value; write --set NAME=VALUE")
     return pairs

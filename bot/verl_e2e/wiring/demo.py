@@ -8,7 +8,7 @@ from verl_e2e.adapters.demo_repository import build_demo_repository
 from verl_e2e.adapters.git import GitRepository
 from verl_e2e.app.demo import Demonstration, demonstrate
 from verl_e2e.config.policy import policy_at
-from verl_e2e.wiring.errors import UsageError
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.folders import run_folders
 
 DEMO_JOB = "0-lora-ddp"
@@ -22,7 +22,7 @@ def demonstration(out: Path | None) -> Demonstration:
         with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
             return _demonstrate(Path(folder) / "demo")
     if out.exists():
-        raise UsageError(f"{out}: exists already; give --out a new folder")
+        raise UserError(f"{out}: exists already; give --out a new folder")
     return _demonstrate(out)
 
 

@@ -18,6 +18,7 @@ from verl_e2e.core.compare.bands import merged, only_of
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, JunitError, read_junit, stating_commit
 from verl_e2e.core.log.scan import literal_bytes, scan
 from verl_e2e.core.model.bands import BANDS_FILE, Bands
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -26,7 +27,6 @@ from verl_e2e.core.model.related import RELATED_FILE
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.signal.figure import PLOTS_FOLDER, SignalFigure
 from verl_e2e.ports import UnreadableLogError
-from verl_e2e.wiring.errors import UsageError
 
 _PLOTTING = "matplotlib"
 
@@ -118,9 +118,9 @@ def own_bands(file: Path) -> Bands:
 
 
 def draw_plots(figure: SignalFigure, folder: Path) -> tuple[Path, ...]:
-    """Draw curves into a folder; UsageError where the plotting library is not installed."""
+    """Draw curves into a folder; UserError where the plotting library is not installed."""
     if not find_spec(_PLOTTING):
-        raise UsageError(f"plots need {_PLOTTING}, which is not installed; python -m pip install 'matplotlib>=3.8,<4'")
+        raise UserError(f"plots need {_PLOTTING}, which is not installed; python -m pip install 'matplotlib>=3.8,<4'")
     # Only here: it takes longer to load than everything else together, and is not everywhere.
     from verl_e2e.adapters.plots import draw  # noqa: PLC0415
 
@@ -145,30 +145,30 @@ def _facts_of(log: LogStream) -> LogFacts:
 def log_with_times(name: str) -> tuple[LogFacts, Mapping[Stage, float]]:
     """The facts of a log or of a run folder's log, and when its run entered each stage, where the folder says so.
 
-    Raises UsageError for a folder without a log.
+    Raises UserError for a folder without a log.
     """
     path = Path(name)
     log = disk.find_log(path) if path.is_dir() else path
     if log is None:
-        raise UsageError(f"{name}: no log in this folder; give a log file or a run folder")
+        raise UserError(f"{name}: no log in this folder; give a log file or a run folder")
     return log_facts(name if name == "-" else str(log)), disk.stage_times(log.parent)
 
 
 def read_job(path: Path) -> Job:
-    """A job file, validated; raises UsageError with file, key and value."""
+    """A job file, validated; raises UserError with file, key and value."""
     try:
         return Job.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give a job file as `verl-e2e check` writes it") from None
+        raise UserError(f"{path}: {error.strerror}; give a job file as `verl-e2e check` writes it") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         shown = repr(first["input"])[:80]
-        raise UsageError(f"{path}: {key}: {first['msg']}, got {shown}; mend the file and run again") from None
+        raise UserError(f"{path}: {key}: {first['msg']}, got {shown}; mend the file and run again") from None
 
 
 def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
-    """A JUnit file from another environment, stating the job's Bridge commit; raises UsageError for any other.
+    """A JUnit file from another environment, stating the job's Bridge commit; raises UserError for any other.
 
     `commit` is what the caller says of a file that does not say it itself.
     """
@@ -177,12 +177,12 @@ def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
         raw = path.read_bytes()
         stated = read_junit(raw).commit or (commit or "").lower()
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give a readable JUnit file") from None
+        raise UserError(f"{path}: {error.strerror}; give a readable JUnit file") from None
     except JunitError as error:
-        raise UsageError(f"{path}: not readable as JUnit ({error}); bring the whole file as pytest wrote it") from None
+        raise UserError(f"{path}: not readable as JUnit ({error}); bring the whole file as pytest wrote it") from None
     if not stated:
-        raise UsageError(f"{path}: no property {COMMIT_PROPERTY}; name the commit of the tests with --junit-commit SHA")
+        raise UserError(f"{path}: no property {COMMIT_PROPERTY}; name the commit of the tests with --junit-commit SHA")
     if stated != wanted:
         told = f"{COMMIT_PROPERTY}: {stated}, and the job tests {wanted}"
-        raise UsageError(f"{path}: {told}; run the tests on the job's commit")
+        raise UserError(f"{path}: {told}; run the tests on the job's commit")
     return stating_commit(raw, wanted)

@@ -14,13 +14,13 @@ from verl_e2e.app.plan_details import with_bumps, with_verl_files
 from verl_e2e.config.callers import packaged_uses, uses_json
 from verl_e2e.config.labels import load_labels
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
-from verl_e2e.wiring.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
     try:
         cases = load_labels(labels.read_bytes(), str(labels))
     except OSError as error:
-        raise UsageError(f"{labels}: {error.strerror}; give a readable file of labels") from None
+        raise UserError(f"{labels}: {error.strerror}; give a readable file of labels") from None
     repository = GitRepository(order.repo)
     policy = policy_file(order.policy) if order.policy else packaged_policy()
     planner = planner_of(repository, order, policy)
@@ -139,14 +139,14 @@ def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) 
 
 @contextmanager
 def repository_named_by(order: PlanOrder, policy: Policy) -> Iterator[None]:
-    """Tell of a wrong repository by the options that named it; UsageError."""
+    """Tell of a wrong repository by the options that named it; UserError."""
     try:
         yield
     except OtherRepositoryError as error:
         origin = GitRepository(order.repo).origin()
         remote = f" (its remote is {origin})" if origin else ""
         swapped = ". --repo and --verl seem to be swapped" if _verl_holds_package(order, policy) else ""
-        raise UsageError(f"--repo {order.repo}{remote}: {error}{swapped}") from None
+        raise UserError(f"--repo {order.repo}{remote}: {error}{swapped}") from None
 
 
 def _verl_holds_package(order: PlanOrder, policy: Policy) -> bool:
@@ -194,16 +194,16 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
         if path.is_file() and not path.is_symlink()
     }
     if not sources:
-        raise UsageError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
+        raise UserError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
     return uses_of(sources, reach.package, f"the folder {folder.name}, which is no git checkout")
 
 
 def _used(uses: Uses, named: str, policy: Policy, hint: str = "") -> Uses:
-    """The uses; UsageError where there are none, for then every plan would say that nothing is required."""
+    """The uses; UserError where there are none, for then every plan would say that nothing is required."""
     if not any(entry.module for entry in uses.entries):
         reach = policy.reach
         what = f"nothing below {reach.callers} imports {reach.package}" if reach else "it uses nothing"
-        raise UsageError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint}")
+        raise UserError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint}")
     return uses
 
 
@@ -224,8 +224,8 @@ def policy_of(repository: GitRepository, base: str, file: Path | None) -> Policy
 
 
 def policy_file(file: Path) -> Policy:
-    """The policy in a file; UsageError."""
+    """The policy in a file; UserError."""
     try:
         return load_policy(file.read_bytes(), str(file))
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}; give a readable policy file") from None
+        raise UserError(f"{file}: {error.strerror}; give a readable policy file") from None

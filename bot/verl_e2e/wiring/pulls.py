@@ -14,9 +14,9 @@ from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.app.plan_pull import Readers, plan_pull
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.pull_address import PUBLIC_API, api_of, read_address, web_of
 from verl_e2e.ports import ForgeError, UnknownPullError
-from verl_e2e.wiring.errors import UsageError
 from verl_e2e.wiring.planning import PlanOrder, policy_file, uses_for, with_details
 
 # Somebody waits at a terminal: what takes longer than this is told instead.
@@ -72,9 +72,9 @@ def _plan(order: PullOrder, cache: Path, now: Callable[[], datetime]) -> tuple[P
     try:
         found = plan_pull(address.ref, readers)
     except UnknownPullError as error:
-        raise UsageError(f"{error}{'' if token else '; if it is private, set GITHUB_TOKEN'}") from None
+        raise UserError(f"{error}{'' if token else '; if it is private, set GITHUB_TOKEN'}") from None
     except ForgeError as error:
-        raise UsageError(_told(error, now(), known=bool(token))) from None
+        raise UserError(_told(error, now(), known=bool(token))) from None
     finally:
         github.close()
     return with_details(found, replace(order.plan, repo=cache)), Traffic(github.calls.total, mirrors.fetches)

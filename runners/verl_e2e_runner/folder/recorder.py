@@ -16,6 +16,7 @@ from typing import IO, Self
 from pydantic import BaseModel
 
 from verl_e2e.core.model import record
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.record import Event
 from verl_e2e.core.text.redact import RedactingStream, Redactor
 
@@ -29,10 +30,8 @@ FRAME_BYTES = 8 << 20
 _LEVEL = 3
 
 
-class FolderInUseError(Exception):
+class FolderInUseError(UserError):
     """The folder already holds a run; the message says so to the user, whose mistake it is."""
-
-    user_mistake = True
 
 
 @dataclass(slots=True)

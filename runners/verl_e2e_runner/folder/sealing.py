@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.manifest import (
     MANIFEST_FILE,
     SIGNATURE_FILE,
@@ -24,10 +25,8 @@ KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32
 
 
-class RecorderKeyError(Exception):
+class RecorderKeyError(UserError):
     """The recorder's key cannot be used; the message says what to do. The user's mistake."""
-
-    user_mistake = True
 
 
 def key_file(environ: Mapping[str, str]) -> Path:

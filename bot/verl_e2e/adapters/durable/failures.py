@@ -3,7 +3,8 @@
 import logging
 from datetime import datetime, timedelta
 
-from verl_e2e.ports import BackendError
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.ports import BackendError, ForgeError
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 5.0, 900.0
 
@@ -18,7 +19,7 @@ def retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
 
 def tell(what: str, error: Exception, about: dict[str, str]) -> None:
     """What others answered is one line, a fault of ours comes with where it lies."""
-    expected = getattr(error, "user_mistake", False) or isinstance(error, BackendError)
+    expected = isinstance(error, UserError | ForgeError | BackendError)
     log.warning("%s: %s", what, error, exc_info=None if expected else error, extra=about)
 
 

@@ -6,15 +6,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.folder_digest import FolderFile
 
 _MOST_FILES = 10_000
 
 
-class FolderFilesError(Exception):
+class FolderFilesError(UserError):
     """A run folder that has no digest; the text says why."""
-
-    user_mistake = True
 
 
 def folder_files(folder: Path) -> Iterator[FolderFile]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, Self
 
 from verl_e2e.core.log.content import SNIFFED, foreign
+from verl_e2e.core.model.errors import UserError
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -32,10 +33,8 @@ _SKIPPABLE: Final = frozenset(bytes([0x50 + low]) + b"\x2a\x4d\x18" for low in r
 _PADDING: Final = b"\x00"
 
 
-class LogError(Exception):
+class LogError(UserError):
     """A log that cannot be read: the user's mistake or a broken copy, with the mend in the last sentence."""
-
-    user_mistake = True
 
     def __init__(self, file: str, problem: str, mend: str) -> None:
         super().__init__(f"{file}: {problem}. {mend}")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import (
@@ -47,10 +48,8 @@ LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-class FolderError(Exception):
+class FolderError(UserError):
     """A folder that cannot be read at all; the text says which and what to do. The user's mistake."""
-
-    user_mistake = True
 
 
 def find_jobs(folder: Path) -> tuple[Path, ...]:

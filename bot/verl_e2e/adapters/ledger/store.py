@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, P
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from verl_e2e.adapters.ledger.schema import steps, versions
+from verl_e2e.core.model.errors import UserError
 
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
@@ -26,10 +27,8 @@ _MIGRATING, _WORKING = 0x7665726C, 0x7665726D
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The database cannot be used; one sentence with the mend, and never a password."""
-
-    user_mistake = True
 
 
 class Store:

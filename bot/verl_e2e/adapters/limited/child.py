@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from verl_e2e.adapters.limited.limits import Kind, Limits, loads, message
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.ports import LimitError
 
 _MOST_FILES = 256
@@ -79,7 +80,7 @@ def _failure(error: Exception, ask: _Asked) -> tuple[Kind, object]:
     if error is ask.error:
         return Kind.ASKED, ""
     text = f"{error}"[:_SHOWN]
-    if getattr(error, "user_mistake", False):
+    if isinstance(error, UserError):
         return Kind.REFUSED, text
     return Kind.FAILED, (f"{type(error).__name__}: {text}", traceback.format_exc(limit=-5)[-_SHOWN:])
 

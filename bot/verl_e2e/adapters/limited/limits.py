@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from verl_e2e.core.model.errors import UserError
+
 # A child must not be able to name any other class: a pickle may call whatever it names.
 _VALUES: Final = ("verl_e2e.core.", "verl_e2e.ports", "verl_e2e.app.plan_change", "verl_e2e.app.judge_finished")
 _PLAIN: Final = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("pathlib", "PurePosixPath")})
@@ -31,13 +33,15 @@ class Limits:
 
 
 class StepError(Exception):
-    """The work ended with an error of its own. `text` is what the child said; `user_mistake` is the error's own."""
+    """The work ended with a fault of ours; the text is what the child said, `where` the end of its traceback."""
 
-    def __init__(self, text: str, *, user_mistake: bool, where: str = "") -> None:
+    def __init__(self, text: str, where: str = "") -> None:
         super().__init__(text)
-        self.text = text
-        self.user_mistake = user_mistake
         self.where = where
+
+
+class StepRefusedError(UserError):
+    """The work ended with an error that a person can correct; the text is what the child said."""
 
 
 class Kind(enum.StrEnum):

@@ -14,7 +14,7 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.adapters.limited.limits import Kind, Limits, StepError, dumps, loads
+from verl_e2e.adapters.limited.limits import Kind, Limits, StepError, StepRefusedError, dumps, loads
 from verl_e2e.ports import LimitError
 
 Answer = Callable[[Any], object]
@@ -127,7 +127,7 @@ class _Child:
         except (EOFError, OSError):
             kind = Kind.FAILED
         if kind is not Kind.READY:
-            raise StepError("a child process did not start; see that memory and processes are left", user_mistake=False)
+            raise StepError("a child process did not start; see that memory and processes are left")
 
     def _receive(self, within_s: float, most_bytes: int) -> tuple[Kind, Any]:
         timer = threading.Timer(max(within_s, 0.0), self._expire)
@@ -158,7 +158,7 @@ class _Child:
             return LimitError("the processor time that it takes", f"{limits.cpu_s} s")
         if code < 0:
             return LimitError("what it needs", f"what a process may take (signal {-code})")
-        return StepError(f"a child process ended with {code} and no answer", user_mistake=False)
+        return StepError(f"a child process ended with {code} and no answer")
 
 
 def _reply(answer: Answer, question: object) -> tuple[bytes, Exception | None]:
@@ -179,7 +179,7 @@ def _outcome(kind: Kind, value: Any, failure: Exception | None) -> Any:
         case Kind.ASKED if failure is not None:
             raise failure
         case Kind.REFUSED:
-            raise StepError(str(value), user_mistake=True)
+            raise StepRefusedError(str(value))
         case _:
             text, where = value if isinstance(value, tuple) else (value, "")
-            raise StepError(str(text), user_mistake=False, where=str(where))
+            raise StepError(str(text), str(where))

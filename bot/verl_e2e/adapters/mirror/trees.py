@@ -9,6 +9,7 @@ from verl_e2e.adapters.mirror.clone import Clone, DamagedError, Wanted
 from verl_e2e.adapters.mirror.gate import Bounds
 from verl_e2e.adapters.mirror.refusals import TooMuchError
 from verl_e2e.core.model.change import Change, ChangedPath
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.ports import SourceTrees
 
 T = TypeVar("T")
@@ -106,7 +107,7 @@ class MirrorTrees:
             return read(self._repository())
         except (self._fault, DamagedError) as error:
             same = self._opened is not None and self._opened[0] == self._clone.generation()
-            if same and getattr(error, "user_mistake", False):
+            if same and isinstance(error, UserError):
                 raise
         self._mend()
         return read(self._repository())

@@ -10,6 +10,7 @@ from verl_e2e.core.compare.bands import KEPT
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.compare.workload import training_digest
 from verl_e2e.core.model.bands import Healthy, Pair, PairStep
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
@@ -20,10 +21,8 @@ from verl_e2e.core.triage.hollow import AGREEMENT
 _FIRST_STEP = 1
 
 
-class NotHealthyError(Exception):
+class NotHealthyError(UserError):
     """A run that no band may take, in one sentence. The user's mistake."""
-
-    user_mistake = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Repository
 
 MAX_INPUTS = 25
@@ -37,10 +38,8 @@ VERL_FOLDER = "verl"
 MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
 
 
-class OrderError(ValueError):
+class OrderError(UserError, ValueError):
     """An order that cannot be sent or understood; the text says why and what to do."""
-
-    user_mistake = True
 
 
 def portable(job: Job) -> Job:

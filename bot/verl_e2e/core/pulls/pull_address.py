@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.pull import PullRef
 
 _NAME = r"(?P<repository>[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9._-]+)"
@@ -14,10 +15,8 @@ PUBLIC_API = "https://api.github.com"
 _ENTERPRISE = "/api/v3"
 
 
-class BadAddressError(Exception):
+class BadAddressError(UserError):
     """A text that names no pull request."""
-
-    user_mistake = True
 
 
 @dataclass(frozen=True, slots=True)
