@@ -80,6 +80,22 @@ PLANTED = (
         "import verl_e2e.ports",
         "The runner knows verl_e2e.core and nothing else of verl_e2e",
     ),
+    (
+        "runners/verl_e2e_runner/trees/patches.py",
+        "import verl_e2e_runner.isolation.host",
+        "Imports point down inside the runner",
+    ),
+    (
+        "runners/verl_e2e_runner/watch/gpu.py",
+        "import verl_e2e_runner.isolation.host",
+        "Imports point down inside the runner",
+    ),
+    ("runners/verl_e2e_runner/attic.py", "", "Imports point down inside the runner"),
+    (
+        "runners/verl_e2e_runner/process/processes.py",
+        "import verl_e2e_runner.process.session",
+        "No circles inside the packages of the runner",
+    ),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e_runner", "Only the command line starts the runner"),
 )
 

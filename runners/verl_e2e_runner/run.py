@@ -39,12 +39,7 @@ from verl_e2e_runner.folder.collect import collect, record_end
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
 from verl_e2e_runner.folder.redaction import host_redactor
 from verl_e2e_runner.folder.sealing import seal, usable_key
-from verl_e2e_runner.preflight.container import read_container
-from verl_e2e_runner.preflight.host import Devices, read_devices
-from verl_e2e_runner.preflight.other_runs import sole_run
-from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.deadline import MARGIN_S, deadline
-from verl_e2e_runner.process.isolation import (
+from verl_e2e_runner.isolation.host import (
     Host,
     check_inputs,
     find_isolation,
@@ -53,6 +48,12 @@ from verl_e2e_runner.process.isolation import (
     open_cage,
     state_of,
 )
+from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.preflight.host import Devices, read_devices
+from verl_e2e_runner.preflight.other_runs import sole_run
+from verl_e2e_runner.preflight.preflight import Preflight, preflight
+from verl_e2e_runner.process.deadline import MARGIN_S, deadline
+from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
 from verl_e2e_runner.process.signals import interruptible, received_signals
@@ -61,7 +62,7 @@ from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import Launch
 from verl_e2e_runner.watch.gpu import open_sampler
 from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Ended, Limits
+from verl_e2e_runner.watch.supervision import Limits
 from verl_e2e_runner.watch.watch import watch
 
 

@@ -21,12 +21,13 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import Survivor, WrapperProcess, start
 from verl_e2e_runner.process.signals import received_signals
 from verl_e2e_runner.watch.gpu import GpuReading, GpuSampler, NoReadingError
 from verl_e2e_runner.watch.import_lines import ImportLines
 from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Ended, Limits
+from verl_e2e_runner.watch.supervision import Limits
 from verl_e2e_runner.watch.watch import watch
 
 if sys.version_info >= (3, 14):

@@ -11,7 +11,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.record import CONFIG_FILE, IMPORTS_FILE, METRICS_FILE, ImportLine
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.folder.suspect_files import read_below
-from verl_e2e_runner.watch.supervision import Ended
+from verl_e2e_runner.process.ended import Ended
 
 MAX_IMPORT_LINES = 20_000
 _LINE_CHARS = 4096

@@ -9,7 +9,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good
 from verl_e2e_runner.preflight.compose import Config
-from verl_e2e_runner.preflight.hub import cached_snapshot, hub_cache, is_offline
+from verl_e2e_runner.process.hub import cached_snapshot, hub_cache, is_offline
 
 _PARQUET = b"PAR1"
 _SMALLEST_PARQUET = 12

@@ -14,7 +14,6 @@ from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
 from verl_e2e_runner.preflight.host import Devices, check_disk, check_gpus, check_image, read_devices, visible
-from verl_e2e_runner.preflight.hub import cached_snapshot, hub_cache
 from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
@@ -26,6 +25,7 @@ from verl_e2e_runner.preflight.inputs import (
 from verl_e2e_runner.preflight.packages import Interpreter, ask_interpreter
 from verl_e2e_runner.preflight.prepare import cache_variables, prepare
 from verl_e2e_runner.preflight.wrapper import WrapperCheck, check_wrapper
+from verl_e2e_runner.process.hub import cached_snapshot, hub_cache
 from verl_e2e_runner.process.session import Session
 from verl_e2e_runner.trees.worktrees import Trees
 from verl_e2e_runner.verl_wrapper import Launch, launches

@@ -11,8 +11,8 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good, stops
 from verl_e2e_runner.preflight.host import free_gib
-from verl_e2e_runner.preflight.hub import cached_snapshot, hub_home, is_offline
 from verl_e2e_runner.preflight.inputs import data_files, model_path
+from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.trees.worktrees import Trees
 

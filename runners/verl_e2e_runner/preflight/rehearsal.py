@@ -16,7 +16,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.process.isolation import hand_folder_over
+from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.verl_wrapper import Launch
 

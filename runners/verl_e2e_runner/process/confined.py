@@ -105,6 +105,13 @@ def hand_over(stream: int | IO[bytes], cage: Cage | None) -> None:
         os.fchown(stream if isinstance(stream, int) else stream.fileno(), cage.uid, cage.uid)
 
 
+def hand_folder_over(folder: Path, cage: Cage) -> None:
+    """Give a folder that the recorder just made to the code under test."""
+    if cage.other_user:
+        os.chown(folder, cage.uid, cage.uid)
+    folder.chmod(0o700)
+
+
 def _known(process: subprocess.Popen[bytes], told: IO[bytes]) -> Confined:
     if not select.select([told], [], [], _INFO_S)[0]:
         process.kill()

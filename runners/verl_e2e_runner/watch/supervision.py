@@ -1,4 +1,4 @@
-"""What the watch asks of its surroundings, and what it answers: narrow protocols and two values."""
+"""What the watch asks of its surroundings, and what it answers: narrow protocols, and its limits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Protocol
 
 from verl_e2e.core.model.facts import Excerpt, LoggedError
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.process.processes import Survivor
@@ -117,21 +116,3 @@ class Limits:
     def stall(self, stage: Stage) -> float:
         """How long this stage may show no progress."""
         return self.stall_s.get(stage.value, self.stall_s.get("default", 600.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How the wrapper ended.
-
-    `exit_code` is that of a wrapper that ended by itself (negative: a signal) and None otherwise: the code of
-    a run that we ended says nothing. `note` is one sentence, empty for an ordinary exit. `survivors` are
-    processes that could not be ended. `stages` are the stages as they were entered, with seconds since the
-    folder was opened, `ended_s` the end on the same clock.
-    """
-
-    reason: EndReason
-    exit_code: int | None
-    note: str = ""
-    survivors: tuple[Survivor, ...] = ()
-    stages: tuple[tuple[Stage, float], ...] = ()
-    ended_s: float = 0.0

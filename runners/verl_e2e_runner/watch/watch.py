@@ -16,11 +16,12 @@ from verl_e2e.core.model.record import EndReason
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock
 from verl_e2e_runner.folder.recorder import FLUSH_S, Recorder
+from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import Survivor
 from verl_e2e_runner.process.signals import received_signals
 from verl_e2e_runner.watch.import_lines import ImportLines
 from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Ended, Limits, Sampler, Scanner, Supervised
+from verl_e2e_runner.watch.supervision import Limits, Sampler, Scanner, Supervised
 
 _TICK_S = 0.5
 _LOOK_S = 5.0

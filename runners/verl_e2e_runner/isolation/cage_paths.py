@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
-from verl_e2e_runner.preflight.hub import hub_cache
+from verl_e2e_runner.process.hub import hub_cache
 from verl_e2e_runner.trees.worktrees import Trees
 from verl_e2e_runner.verl_wrapper import PROBE
 

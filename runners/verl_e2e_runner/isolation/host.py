@@ -12,8 +12,9 @@ from verl_e2e.core.model.manifest import Mode
 from verl_e2e.core.model.record import Check, Finding, IsolationState
 from verl_e2e_runner.findings import blocked, good, remark
 from verl_e2e_runner.folder.sealing import key_file
+from verl_e2e_runner.isolation.cage_paths import hidden_paths, read_paths
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools
-from verl_e2e_runner.process.cage_paths import hidden_paths, read_paths
+from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.process.program import run
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -134,13 +135,6 @@ def isolation_finding(job: Job, host: Host) -> Finding:
 def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:
     """Whether a path that the job names leads to what is the recorder's alone."""
     return any(path.is_relative_to(folder) or path.resolve().is_relative_to(folder.resolve()) for folder in kept)
-
-
-def hand_folder_over(folder: Path, cage: Cage) -> None:
-    """Give a folder that the recorder just made to the code under test."""
-    if cage.other_user:
-        os.chown(folder, cage.uid, cage.uid)
-    folder.chmod(0o700)
 
 
 def _readable(root: Path) -> None:
