@@ -4,7 +4,7 @@ import pytest
 
 from verl_e2e.config.policy import load_policy
 from verl_e2e.config.problems import ConfigError
-from verl_e2e.core.model.access import DEFAULT_ACCESS, DEFAULT_GATE, Capability, Grant, Start
+from verl_e2e.core.model.access import DEFAULT_GATE, Access, Capability, Grant, Start
 
 POLICY = """
 schema: 1
@@ -17,14 +17,14 @@ rules: []
 
 def test_a_policy_that_says_nothing_has_the_defaults() -> None:
     policy = load_policy(POLICY, "f.yml")
-    assert (policy.gate, dict(policy.access.grants)) == (DEFAULT_GATE, dict(DEFAULT_ACCESS.grants))
+    assert (policy.gate, policy.capabilities) == (DEFAULT_GATE, Access())
 
 
 def test_a_grant_that_is_given_replaces_its_default_and_no_other() -> None:
     text = "capabilities: {run: {roles: [Maintain], teams: [o/t], logins: [x]}}\ngate: {start: asked, name: e2e}\n"
     policy = load_policy(POLICY + text, "f.yml")
-    assert policy.access.of(Capability.RUN) == Grant(roles=("maintain",), teams=("o/t",), logins=("x",))
-    assert policy.access.of(Capability.CANCEL) == DEFAULT_ACCESS.of(Capability.CANCEL)
+    assert policy.capabilities.of(Capability.RUN) == Grant(roles=("maintain",), teams=("o/t",), logins=("x",))
+    assert policy.capabilities.of(Capability.CANCEL) == Access().of(Capability.CANCEL)
     assert (policy.gate.start, policy.gate.name) == (Start.ASKED, "e2e")
 
 

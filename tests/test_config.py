@@ -1,8 +1,10 @@
 """Policy files and site profiles as people write them, and the sentences that their mistakes get."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from verl_e2e.config import (
     POLICY_PATH,
@@ -14,10 +16,10 @@ from verl_e2e.config import (
     packaged_profiles,
     policy_at,
 )
-from verl_e2e.config.policy import PolicyFile
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.policy import PolicyFile
 
 GOOD = """\
 schema: 1
@@ -43,7 +45,7 @@ def test_a_good_policy_has_its_defaults() -> None:
     policy = load_policy(GOOD, "p.yml")
     assert policy.source == "p.yml"
     assert policy.rules[0].levels == (Level.SMOKE, Level.SAVE_RESUME)
-    assert policy.unknown_level is Level.SMOKE
+    assert policy.unknown.level is Level.SMOKE
     assert policy.require_bridge_checks
     assert str(policy.image) == "verlai/verl:latest"
 
@@ -134,7 +136,7 @@ def test_the_policy_is_read_from_the_base_and_the_packaged_one_serves_where_ther
 
 def test_the_packaged_policy_pins_verl_and_its_patch_does_what_it_declares() -> None:
     policy = packaged_policy()
-    assert policy.verl_commit == "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a"
+    assert policy.verl.commit == "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a"
     (patch,) = policy.patches
     assert patch.file == "verl/utils/megatron_utils.py"
     assert [one.new.replace("ParallelV1", "Parallel") for one in patch.substitutions] == [
@@ -187,13 +189,45 @@ def documented(page: str, first_key: str) -> dict[str, object]:
     return value
 
 
-def test_every_key_of_both_files_is_documented() -> None:
-    policy = documented("policy.md", "schema")
-    assert set(policy) == {field.alias or name for name, field in PolicyFile.model_fields.items()}
+def keys_shown(schema: dict[str, Any], value: object, kinds: dict[str, Any]) -> set[str]:
+    """The keys that a documented value shows, at any depth, each below the title of what it is a key of."""
+    found: set[str] = set()
+    for choice in (schema, *schema.get("anyOf", ())):
+        kind = kinds[choice["$ref"].rpartition("/")[2]] if "$ref" in choice else choice
+        if "items" in kind and isinstance(value, list):
+            found.update(*(keys_shown(kind["items"], item, kinds) for item in value))
+        if "properties" in kind and isinstance(value, dict):
+            inner = [(key, about) for key, about in kind["properties"].items() if key in value]
+            found.update(f"{kind['title']}.{key}" for key, _ in inner)
+            found.update(*(keys_shown(about, value[key], kinds) for key, about in inner))
+    return found
+
+
+@pytest.mark.parametrize("model", (PolicyFile, SiteProfile))
+def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(model: type[BaseModel]) -> None:
+    schema = model.model_json_schema()
+    kinds = {schema["title"]: schema, **schema["$defs"]}
+    keys = {(f"{name}.{key}", about.get("description")) for name, kind in kinds.items() for key, about in _keys(kind)}
+    assert [key for key, description in keys if not description] == []
+    pages = (("policy.md", "schema"), ("policy.md", "patches"), ("site-profiles.md", "name"))
+    shown = set().union(*(keys_shown(schema, documented(*page), kinds) for page in pages))
+    # One capability serves as the example; the site's documents are described as documents of the job too.
+    free = ("Access.", "Checkpoint.", "Data.", "DeselectedTest.")
+    assert {key for key, _ in keys if not key.startswith(free)} - shown == set()
+
+
+def _keys(kind: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return list(kind.get("properties", {}).items())
+
+
+def test_the_documented_site_shows_the_defaults() -> None:
     site = documented("site-profiles.md", "name")
-    assert set(site) == set(SiteProfile.model_fields)
-    defaults = SiteProfile(name="mine").model_dump(mode="json")
-    assert site | {"name": "mine"} == defaults
+    assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json")
+
+
+def test_no_documented_key_is_unknown() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "policy.md").read_text().split("```yaml\n")[1].split("```")[0]
+    assert [line for line in problems(text) if "unknown key" in line] == []
 
 
 def test_a_doubled_dollar_stays_one(tmp_path: Path) -> None:

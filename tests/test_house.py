@@ -142,8 +142,8 @@ def test_a_planted_arrow_is_refused(rooms: Path, file: str, line: str, contract:
     assert re.search(rf"^{re.escape(contract)}.* BROKEN", answer.stdout, re.M), answer.stdout
 
 
-def test_core_needs_pydantic_and_nothing_else() -> None:
-    assert third_party("bot/verl_e2e/core") <= {"pydantic"}
+def test_core_needs_pydantic_and_path_patterns_and_nothing_else() -> None:
+    assert third_party("bot/verl_e2e/core") <= {"pathspec", "pydantic"}
 
 
 def test_every_dependency_is_used_and_every_import_declared() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.core.judge.phases import planned_phases
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
@@ -26,8 +26,6 @@ _OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 _ALL_LINES = {"RAY_DEDUP_LOGS": "0"}
 
 _RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
-_NO_REWARD_MODEL = "reward.reward_model.enable"
-_RAY_CPUS = "ray_kwargs.ray_init.num_cpus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +86,15 @@ def python_path(job: Job, trees: Trees) -> str:
 def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
-    keys = {item.lstrip("+~").partition("=")[0] for item in given}
-    if not job.reward_model and _NO_REWARD_MODEL not in keys:
-        given.append(f"{_NO_REWARD_MODEL}=False")
-    if job.site.ray_address is None and _RAY_CPUS not in keys:
-        given.append(f"{_RAY_CPUS}={job.site.ray_cpus}")
+    keys = {_key(item) for item in given}
+    given += [item for item in common_overrides(job.site, reward_model=job.reward_model) if _key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
     given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]
     return tuple(given)
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def command(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ def test_a_job_runs_the_listed_tests_first_and_those_that_its_gpus_are_enough_fo
     job = built(variant, python)
     assert job.chosen_tests == chosen
     assert job.bridge_tests == (*POLICY.bridge_tests, *(one.test for one in chosen))
-    assert job.bridge_tests_limit_s == POLICY.test_choice.limit_s
+    assert job.bridge_tests_limit_s == POLICY.test_choice.seconds
     assert CHOICE.left_out[0] in job.site.limitations
     assert any(GPUS.test in sentence for sentence in job.site.limitations) is (GPUS not in chosen)
     assert Job.model_validate_json(job.model_dump_json()) == job

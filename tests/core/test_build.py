@@ -126,7 +126,7 @@ def test_two_phases_leave_what_differs_between_them_to_the_steps() -> None:
 def test_every_variant_makes_a_job_that_survives_its_own_json(variant: Variant) -> None:
     job = build(variant)
     assert Job.model_validate_json(job.model_dump_json()) == job
-    assert job.time_limit_s == POLICY.time_limits.of(variant.level)
+    assert job.time_limit_s == POLICY.time_limit_s.of(variant.level)
     assert len(set(job.overrides)) == len(job.overrides)
 
 
@@ -217,7 +217,14 @@ def test_features_set_their_variables_and_must_show_in_the_configuration() -> No
 
 
 def test_another_script_gets_only_what_its_feature_names() -> None:
-    other = Feature("x", "", "examples/x.sh", {"ACTOR_TP": "2"}, ("model.x=True",), active_when={"model.y": 3})
+    other = Feature(
+        feature="x",
+        because="an example",
+        script="examples/x.sh",
+        wrapper={"ACTOR_TP": "2"},
+        overrides=("model.x=True",),
+        active_when={"model.y": 3},
+    )
     job = feature_job(other)
     assert (job.script, job.wrapper, job.site.wrapper) == ("examples/x.sh", {"ACTOR_TP": "2"}, {})
     assert (job.expected["model.x"], job.expected["model.y"]) == (True, 3)
@@ -269,4 +276,4 @@ def test_a_patch_is_kept_only_for_the_file_it_was_written_for(digest: str | None
 
 def test_the_packaged_patch_is_for_verl_and_limits_differ_by_level() -> None:
     assert [one.repository for one in POLICY.patches] == ["verl"]
-    assert POLICY.time_limits.of(Level.SMOKE) < POLICY.time_limits.of(Level.LEARNING_SIGNAL)
+    assert POLICY.time_limit_s.of(Level.SMOKE) < POLICY.time_limit_s.of(Level.LEARNING_SIGNAL)

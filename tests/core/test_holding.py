@@ -59,7 +59,7 @@ def test_why_nothing_starts(changes: dict[str, object], told: str, action: str) 
 @pytest.mark.parametrize(("entries", "held"), (((), True), ((asked("run"),), False)))
 def test_where_the_policy_wants_it_somebody_has_to_ask(entries: tuple[Asked, ...], held: bool) -> None:
     policy = packaged_policy()
-    asks = replace(policy, gate=replace(policy.gate, start=Start.ASKED))
+    asks = policy.model_copy(update={"gate": policy.gate.model_copy(update={"start": Start.ASKED})})
     assert hold(situation(policy=asks, entries=entries)) is None
     found = hold_of_plan(situation(policy=asks, entries=entries))
     assert (found is not None) is held

@@ -7,7 +7,7 @@ from verl_e2e.core.plan.images import site_in_image, with_image
 from verl_e2e.core.plan.policy import Image
 
 PIN = f"sha256:{'a' * 64}"
-TAG, PINNED = Image("verlai/verl", "t"), Image("verlai/verl", "t", PIN)
+TAG, PINNED = Image(name="verlai/verl", tag="t"), Image(name="verlai/verl", tag="t", digest=PIN)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 import pytest
 
 from verl_e2e.config import load_policy
-from verl_e2e.core.plan.policy import Policy, classify
+from verl_e2e.core.plan.classify import classify
+from verl_e2e.core.plan.policy import Policy
 
 POLICY = """
 schema: 1

@@ -1,7 +1,6 @@
 """GPUs by the size of a model, and what runs cost: declared sizes, one table of measured costs."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import VARIANTS, Variant, variant_named
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Lack
-from verl_e2e.core.plan.policy import ModelFacts, Policy
+from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
 from verl_e2e.core.plan.sizing import MOST_GPUS, fit
 
 MEASUREMENTS = Path(__file__).parents[2] / "docs" / "measurements.md"
@@ -21,7 +20,7 @@ GRPO = {"ADV_ESTIMATOR": "grpo"}
 
 
 def facts(weights_gib: float | None = None, gpus: int | None = None, *features: str) -> ModelFacts:
-    return ModelFacts(features, weights_gib, gpus)
+    return ModelFacts.model_validate({"features": features, "weights_gib": weights_gib, "gpus": gpus})
 
 
 @pytest.mark.parametrize(
@@ -92,13 +91,14 @@ def test_a_model_that_no_host_holds_blocks_its_job_when_it_is_planned() -> None:
     variant = variant_named("0-lora-ddp")
     assert variant is not None
     huge = Checkpoint(model_id="huge/model")
-    job = with_obstacles(JobOutline(variant, (), huge), _declaring(huge, ModelFacts((), 400)))
+    job = with_obstacles(JobOutline(variant, (), huge), _declaring(huge))
     assert [one.lack for one in job.obstacles] == [Lack.GPUS]
     assert (job.gpu_minutes, "400 GiB of weights" in job.blocked) == (0, True)
 
 
-def _declaring(checkpoint: Checkpoint, declared: ModelFacts) -> Policy:
-    return replace(POLICY, models={checkpoint: declared})
+def _declaring(checkpoint: Checkpoint) -> Policy:
+    model = Model(model_id=checkpoint.model_id, features=(), weights_gib=400)
+    return POLICY.model_copy(update={"model": model})
 
 
 def test_every_checkpoint_of_the_packaged_policy_declares_size_and_features() -> None:

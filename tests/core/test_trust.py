@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.access import DEFAULT_ACCESS, ROLES, Access, Capability, Grant
+from verl_e2e.core.model.access import ROLES, Access, Capability, Grant
 from verl_e2e.core.pulls.ledger import Approval
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
@@ -29,20 +29,20 @@ NEEDS = {
 
 @pytest.mark.parametrize("capability", Capability)
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("access", [DEFAULT_ACCESS, packaged_policy().access], ids=["default", "packaged"])
+@pytest.mark.parametrize("access", [Access(), packaged_policy().capabilities], ids=["default", "packaged"])
 def test_a_role_may_what_its_rank_allows(capability: Capability, role: str, access: Access) -> None:
     found = may(Actor("somebody", role), capability, access)
     assert isinstance(found, Granted) == (ROLES.index(role) >= ROLES.index(NEEDS[capability])), found
 
 
 def test_a_custom_role_stands_for_itself() -> None:
-    access = Access({Capability.RUN: Grant(roles=("gpu-runner",))})
+    access = Access(run=Grant(roles=("gpu-runner",)))
     assert isinstance(may(Actor("x", "gpu-runner"), Capability.RUN, access), Granted)
     assert isinstance(may(Actor("x", "admin"), Capability.RUN, access), Denied)
 
 
 def test_a_team_a_login_and_an_author_are_ways_in() -> None:
-    access = Access({Capability.RUN: Grant(teams=("octo/gpu",), logins=("Helper[bot]",), author=True)})
+    access = Access(run=Grant(teams=("octo/gpu",), logins=("Helper[bot]",), author=True))
     ways = (Actor("x", teams=frozenset({"octo/gpu"})), Actor("helper[bot]"), Actor("x", is_author=True))
     assert all(isinstance(may(one, Capability.RUN, access), Granted) for one in ways)
     denied = may(Actor("x", "admin", frozenset({"octo/other"})), Capability.RUN, access)
@@ -82,7 +82,7 @@ CASES = (
 def test_whose_head_may_run(
     name: str, pull: Pull, approvals: tuple[Approval, ...], author: Actor, trusted: bool
 ) -> None:
-    found = may_run(pull, approvals, author, DEFAULT_ACCESS)
+    found = may_run(pull, approvals, author, Access())
     assert isinstance(found, Trusted if trusted else NeedsApproval), (name, found)
 
 

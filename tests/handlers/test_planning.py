@@ -357,4 +357,4 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
         made.lint("other", POLICY)
     made.plan("other", "with", POLICY)
     made.plan("with", "other", POLICY)
-    made.plan("other", "later", replace(POLICY, reach=None))
+    made.plan("other", "later", POLICY.model_copy(update={"reach": None}))

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutation.files import file_mutants
@@ -19,7 +19,7 @@ from tests.mutation.harmless import harmless_edits
 from tests.mutation.mutants import Source
 from tests.mutation.overlay import Edit, Overlay
 from verl_e2e.app.plan_change import Planner
-from verl_e2e.core.plan.policy import ChoiceOfTests, Policy
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.program import Node
 
 
@@ -56,8 +56,8 @@ class Campaign:
             node
             for node in reached
             if any(
-                not one.unless_reached and one.patterns.match(tree.program.paths[node.module])
-                for one in self.policy.exemptions
+                not one.unless_reached and one.paths.match(tree.program.paths[node.module])
+                for one in self.policy.exempt
             )
         }
         reached = [node for node in reached if node not in aside]
@@ -137,7 +137,7 @@ def main() -> int:
     overlay = Overlay(GitRepository(given.repo), given.base)
     uses = uses_for(PlanOrder(given.repo, given.verl, given.verl_ref), policy)
     # Choosing Bridge tests changes no level, and takes most of a plan's time.
-    policy = replace(policy, test_choice=ChoiceOfTests())
+    policy = policy.model_copy(update={"bridge_test_choice": None})
     campaign = Campaign(overlay, Planner(overlay, uses, SummaryCache(None)), policy)
     found, quiet = run(campaign, count=given.count, seconds=given.seconds, seed=given.seed, harmless=given.harmless)
     sys.stdout.write(f"{_tell(found, quiet)}\n")

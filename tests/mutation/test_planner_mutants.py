@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from tests.mutation.overlay import Overlay
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.plan.policy import ChoiceOfTests
 from verl_e2e.core.reach.entries import Uses
 
 RELEASE = "megatron-bridge==0.3.1"
@@ -26,7 +24,7 @@ WHEEL = "sha256:4d9a9ad679bd927a84f923e5239512d72af7fa47331b749a8f275592c2920616
 
 
 def campaign(files: Files, uses: Uses) -> Campaign:
-    policy = replace(packaged_policy(), test_choice=ChoiceOfTests())
+    policy = packaged_policy().model_copy(update={"bridge_test_choice": None})
     overlay = Overlay(FakeTrees({"base": files}), "base")
     return Campaign(overlay, Planner(overlay, uses, FakeSummaries()), policy)
 

@@ -55,7 +55,7 @@ def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Poli
     left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
     if left > 0:
         return left
-    if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.access, rooms), Granted):
+    if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.capabilities, rooms), Granted):
         return MAX_WITH_ROLE - own
     told = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
     return -1 if told else 0

@@ -4,8 +4,6 @@ GitHub leaves a pull request's `base.sha` where the base was at the last push of
 do what is read there.
 """
 
-from dataclasses import replace
-
 from verl_e2e.app.policy_text import BaseText, NoPolicyError, PolicyText, base_text, read_policy, text_at
 from verl_e2e.app.services import AppRooms
 from verl_e2e.config.policy import packaged_policy
@@ -63,7 +61,8 @@ def without_policy(target: Target, error: NoPolicyError, rooms: AppRooms) -> Pol
     packaged = packaged_policy()
     noted = _noted(target.ref, target.head_sha, rooms) if isinstance(target, Pull) else None
     name = (noted or "").partition(":")[2] or packaged.gate.name
-    return replace(packaged, gate=replace(packaged.gate, name=name), text_digest=error.digest)
+    gate = packaged.gate.model_copy(update={"name": name})
+    return packaged.model_copy(update={"gate": gate, "text_digest": error.digest})
 
 
 def _noted(ref: PullRef, head_sha: str, rooms: AppRooms) -> str | None:

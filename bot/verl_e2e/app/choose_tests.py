@@ -29,9 +29,9 @@ class TestChooser:
 
     def choose(self, change: Change, policy: Policy, effects: Effects | None, program: Program | None) -> Choice:
         """The tests of a change; `program` is the one at its head, None where it was not read."""
-        paths = policy.test_choice.paths
-        if paths is None:
-            return Choice(limit_s=policy.test_choice.limit_s)
+        if policy.bridge_test_choice is None:
+            return Choice(limit_s=policy.test_choice.seconds)
+        paths = policy.bridge_test_choice.paths
         changed = changed_tests(change, policy.test_choice)
         modules = changed_modules(change, policy, effects)
         files = {

@@ -36,7 +36,7 @@ def _why_not(entry: Entry, pull: Pull, policy: Policy, rooms: AppRooms) -> str:
     if entry.head_sha != pull.head_sha or (isinstance(entry, Asked) and entry.verb == "cancel"):
         return ""
     needs = _needs(entry)
-    leave = may(known_actor(entry.actor, needs, pull, policy, rooms), needs, policy.access)
+    leave = may(known_actor(entry.actor, needs, pull, policy, rooms), needs, policy.capabilities)
     if isinstance(leave, Denied):
         return leave.reason
     return OWN_HEAD if isinstance(entry, Override) and is_own_head(entry.actor, pull, rooms) else ""

@@ -190,7 +190,7 @@ def _image(policy: Policy | None) -> Iterator[Finding]:
 def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
     if policy is None:
         return
-    commit, address = policy.verl_commit, policy.verl_repository
+    commit, address = policy.verl.commit, policy.verl.repository
     if rooms.own_verl:
         yield from _guarded("verl", lambda: _own_verl(commit, rooms))
     if rooms.has_verl(address, commit):

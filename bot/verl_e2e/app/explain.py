@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.plan_change import REQUIREMENTS, Planner
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.explain import Explanation, explanations
 from verl_e2e.core.plan.plan import plan
-from verl_e2e.core.plan.policy import Policy, classify
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.changes import symbols_of
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.ports import SourceTrees

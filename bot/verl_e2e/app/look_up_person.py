@@ -36,10 +36,10 @@ def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: 
     if isinstance(target, MergeGroup):
         return Trusted("the merge queue made this commit from approved pull requests")
     approvals = tuple(one for one in entries if isinstance(one, Approval))
-    unknown = may_run(target, approvals, Actor(target.author), policy.access)
+    unknown = may_run(target, approvals, Actor(target.author), policy.capabilities)
     if isinstance(unknown, Trusted) or target.from_fork:
         return unknown
-    return may_run(target, approvals, _author(target, policy, rooms), policy.access)
+    return may_run(target, approvals, _author(target, policy, rooms), policy.capabilities)
 
 
 def _author(pull: Pull, policy: Policy, rooms: AppRooms) -> Actor:
@@ -53,6 +53,6 @@ def known_actor(
     now, key = rooms.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
     found = rooms.authors.find(key)
     if found is None or now - found[0] >= kept:
-        grant = policy.access.of(capability)
+        grant = policy.capabilities.of(capability)
         found = rooms.authors.put(key, (now, actor_for(login, grant, pull, rooms)))
     return found[1]

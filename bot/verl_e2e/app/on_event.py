@@ -188,7 +188,7 @@ def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
     policy = _policy(pull, rooms)
     if policy is None and verb.needs is not Capability.ASK:
         return BROKEN_POLICY
-    leave = allowed(said.actor, verb.needs, pull, policy.access if policy else Access(), rooms)
+    leave = allowed(said.actor, verb.needs, pull, policy.capabilities if policy else Access(), rooms)
     if isinstance(leave, Denied):
         return leave.reason
     named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())

@@ -267,7 +267,7 @@ def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
 
 
 def _set_aside(path: str, policy: Policy) -> bool:
-    return any(not one.unless_reached and one.patterns.match(path) for one in policy.exemptions)
+    return any(not one.unless_reached and one.paths.match(path) for one in policy.exempt)
 
 
 def _compared(one: ChangedPath, reach: ReachPolicy) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
 from verl_e2e.config.problems import ConfigError
@@ -72,8 +72,7 @@ def read_policy(base: BaseText) -> Policy:
     if base.text.content is None:
         return packaged_policy()
     try:
-        policy = load_policy(base.text.content, f"{base.name}:{POLICY_PATH}")
+        return load_policy(base.text.content, f"{base.name}:{POLICY_PATH}", base.digest)
     except ConfigError as error:
         what = f"the policy of the base branch cannot be used: {error.problems[0]}"
         raise NoPolicyError(what, base.digest) from None
-    return replace(policy, text_digest=base.digest)

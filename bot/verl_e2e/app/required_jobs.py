@@ -67,7 +67,7 @@ def prepare(
     broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
     # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
     stranger = isinstance(target, Pull) and target.from_fork
-    strict = replace(policy, isolation=Isolation.REQUIRED) if stranger else policy
+    strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
     repository = repository_of(target)
     past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
     builder = _Builder(strict, trees, rooms, past)
@@ -97,7 +97,7 @@ def unplannable(error: LimitError) -> str:
 
 def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
     for outline in in_order(found.plan):
-        yield builder.wanted(_Order(outline, found.plan.head, policy.verl_commit))
+        yield builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
 
 
 def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
@@ -113,7 +113,7 @@ def _wished(
 ) -> Iterator[WantedJob]:
     if not wish.options:
         for outline in outlines:
-            yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+            yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=wish.source)
         return
     mark = hashlib.sha256(repr(sorted(wish.options.items())).encode()).hexdigest()[:6]
     narrowed = [one for one in outlines if one.variant.level in wish.levels]
@@ -123,10 +123,10 @@ def _wished(
     renamed = {one.id: f"{(one if one in chosen else by_level[one.variant.level]).id}-x{mark}" for one in narrowed}
     plain = (one for one in outlines if one.variant.level not in wish.levels)
     for outline in plain:
-        yield builder.wanted(_Order(outline, head, policy.verl_commit), required=False, asked_by=wish.source)
+        yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=wish.source)
     for outline in chosen:
         changed = _with_options(outline, wish, policy)
-        ref, image = wish.options.get("verl_ref", policy.verl_commit), wish.options.get("image", "")
+        ref, image = wish.options.get("verl_ref", policy.verl.commit), wish.options.get("image", "")
         made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
         options = " ".join(f"{name}={value}" for name, value in sorted(wish.options.items()))
         yield replace(made, options=options, requires=tuple(renamed.get(one, one) for one in made.requires))
@@ -162,7 +162,7 @@ def _baselines(
         ended = [one for one in runs if (one.job_id, one.head_sha) == (outline.id, found.plan.head) and one.state.final]
         begun = any((one.job_id, one.head_sha) == (f"{outline.id}-base", found.plan.head) for one in runs)
         if begun or (ended and not any(_passed(one) for one in ended)):
-            order = _Order(outline, base, policy.verl_commit, mark="-base")
+            order = _Order(outline, base, policy.verl.commit, mark="-base")
             yield replace(builder.wanted(order, required=False, asked_by=source), requires=())
 
 
@@ -206,7 +206,7 @@ class _Builder:
         )
 
     def _verl_commit(self, ref: str) -> str:
-        return ref if ref == self._policy.verl_commit else self._rooms.verl(ref).resolve(ref)
+        return ref if ref == self._policy.verl.commit else self._rooms.verl(ref).resolve(ref)
 
     def _site(self, image: str) -> SiteProfile:
         refused = refused_image(image, self._policy) if image else ""

@@ -23,14 +23,6 @@ class Problem:
         return f"{subject}: {self.what}; {self.mend}" if self.mend else f"{subject}: {self.what}"
 
 
-class UnfitError(ValueError):
-    """A value that a validator refuses: what is wrong with it, and what to write instead."""
-
-    def __init__(self, what: str, fix: str = "") -> None:
-        super().__init__(f"{what}; {fix}" if fix else what)
-        self.what, self.fix = what, fix
-
-
 class ConfigError(UserError):
     """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from verl_e2e.config.problems import ConfigError, Problem, UnfitError, closest
+from verl_e2e.config.problems import ConfigError, Problem, closest
 from verl_e2e.config.yaml_text import YamlDocument, dotted
+from verl_e2e.core.model.validated import UnfitError
 
 Model = TypeVar("Model", bound=BaseModel)
 

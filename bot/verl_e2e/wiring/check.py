@@ -156,10 +156,10 @@ def _verl_commit(verl: GitRepository, asked: str | None, policy: Policy) -> tupl
     if asked:
         return verl.resolve(asked), ()
     try:
-        return verl.resolve(policy.verl_commit), ()
+        return verl.resolve(policy.verl.commit), ()
     except UnknownRevisionError:
         head = verl.resolve("HEAD")
-        return head, (f"verl {head[:12]} was used: the policy's pin {policy.verl_commit[:12]} is not in {verl.path}.",)
+        return head, (f"verl {head[:12]} was used: the policy's pin {policy.verl.commit[:12]} is not in {verl.path}.",)
 
 
 def _megatron_lm(bridge: GitRepository, head: str, path: Path | None) -> Repository | None:

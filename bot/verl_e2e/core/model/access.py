@@ -1,14 +1,19 @@
-"""What a person may ask the bot to do, and to whom a policy grants it."""
+"""What a person may ask the bot to do, and the policy's keys about it: who may, what is overridden, how it reports."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Annotated
 
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from verl_e2e.core.model.jobs import DescribedDocument
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.validated import LevelNumber, UnfitError
 
 # GitHub's own roles, each with all that the one before may; a custom role stands by itself.
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
+_WIDE_ROLES = {"none", "read"}
 
 
 class Capability(StrEnum):
@@ -23,20 +28,36 @@ class Capability(StrEnum):
     BASELINE = "baseline"
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Who has a capability: anybody of whom one line holds.
+# What reaches a GPU or sets evidence aside is never for everybody; and nobody vouches for a head by having written it.
+_NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE, Capability.BASELINE})
+_NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
 
-    `roles` are roles in the repository, one of GitHub's own meaning at least that role; `teams` are
-    `organisation/team`, `logins` single accounts (an App's ends in `[bot]`). `author` includes whoever opened the
-    pull request, `anyone` everybody.
-    """
 
-    roles: tuple[str, ...] = ()
-    teams: tuple[str, ...] = ()
-    logins: tuple[str, ...] = ()
+def _team(text: str) -> str:
+    if text.count("/") != 1 or text.startswith("/") or text.endswith("/"):
+        raise UnfitError(f"{text!r} is no team", "write organisation/team")
+    return text
+
+
+_Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
+_Role = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=100)]
+_Team = Annotated[_Word, AfterValidator(_team)]
+_Wait = Annotated[int, Field(strict=True, ge=60, le=604_800)]
+
+
+class Grant(DescribedDocument):
+    """Who has a capability: anyone for whom one line holds."""
+
+    roles: tuple[_Role, ...] = ()
+    """Roles in the repository; one of GitHub's own means at least that role."""
+    teams: tuple[_Team, ...] = ()
+    """Members of these teams, each `organisation/team`."""
+    logins: tuple[_Word, ...] = ()
+    """Single accounts; that of an App ends in `[bot]`."""
     author: bool = False
+    """Whether the person who opened the pull request has it."""
     anyone: bool = False
+    """Whether everybody has it."""
 
 
 # Asking costs nothing but an answer; whatever can reach a GPU needs write access, setting a level aside more.
@@ -51,6 +72,41 @@ DEFAULT_GRANTS: Mapping[Capability, Grant] = MappingProxyType(
         Capability.BASELINE: Grant(roles=("write",)),
     }
 )
+
+
+class Access(DescribedDocument):
+    """Every capability with its grant; a grant that is given replaces the default one."""
+
+    ask: Grant | None = None
+    """Asking a question that costs nothing but an answer."""
+    plan: Grant | None = None
+    """Asking for a plan."""
+    run: Grant | None = None
+    """Running levels on GPUs."""
+    cancel: Grant | None = None
+    """Ending runs."""
+    approve: Grant | None = None
+    """Approving a head for the GPUs by its full SHA."""
+    override: Grant | None = None
+    """Setting a required level aside for one head."""
+    baseline: Grant | None = None
+    """Running the base for comparison."""
+
+    @model_validator(mode="after")
+    def _narrow(self) -> "Access":
+        for capability in Capability:
+            grant = self.of(capability)
+            if capability in _NOT_FOR_ANYONE and (grant.anyone or _WIDE_ROLES & {*grant.roles}):
+                raise UnfitError(f"{capability} is granted to everybody", "name roles from triage up, teams or logins")
+            if capability in _NOT_FOR_AUTHORS and grant.author:
+                fix = "leave `author` out, a role still counts for them"
+                raise UnfitError(f"{capability} is granted to authors", fix)
+        return self
+
+    def of(self, capability: Capability) -> Grant:
+        """Who has the capability."""
+        given: Grant | None = getattr(self, capability.value)
+        return DEFAULT_GRANTS[capability] if given is None else given
 
 
 class Start(StrEnum):
@@ -69,48 +125,34 @@ class Absence(StrEnum):
     APPROVE = "approve"
 
 
-@dataclass(frozen=True, slots=True)
-class GateSettings:
-    """How the bot reports: the check's name, when runs begin, and its waits in seconds.
+class GateSettings(DescribedDocument):
+    """How the bot reports, and how long it waits."""
 
-    `queue_deadline_s` is how long a run may wait for a machine, `merge_queue_deadline_s` how long a merge group may
-    wait for its verdict, `card_interval_s` the least time between two edits of the card.
-    """
-
-    name: str = "verl-e2e"
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,49}$")] = "verl-e2e"
+    """The name of the check to require, and the start of the name of every job's check."""
     start: Start = Start.AUTOMATIC
-    queue_deadline_s: int = 21_600
-    merge_queue_deadline_s: int = 3_300
-    card_interval_s: int = 15
-    # What a plan that requires nothing needs for a fork's head or a first change.
+    """When the levels of the plan begin: by themselves, or after `/verl-e2e run`."""
+    queue_deadline_s: _Wait = 21_600
+    """Seconds that a run may wait for a machine before it is Blocked."""
+    merge_queue_deadline_s: _Wait = 3_300
+    """Seconds that a merge group may wait for its verdict before it is answered with action_required."""
+    card_interval_s: Annotated[int, Field(strict=True, ge=15, le=3_600)] = 15
+    """The least number of seconds between two edits of the card."""
     none: Absence = Absence.OPEN
+    """What a plan that requires nothing needs for the head of a fork or of a first contribution."""
 
 
-@dataclass(frozen=True, slots=True)
-class OverrideRules:
-    """What a policy allows to be overridden."""
+class OverrideRules(DescribedDocument):
+    """What may be overridden, by how many people and for how long."""
 
-    # The levels that may be overridden at all.
-    levels: tuple[Level, ...] = tuple(Level)
-    # The levels that two people must override.
-    two_persons: tuple[Level, ...] = ()
-    # So many levels of one head may be overridden at once.
-    most: int = len(Level)
-    # How long an override counts, in hours.
-    expires_h: int = 168
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Every capability with its grant; one that a policy does not name keeps the default."""
-
-    grants: Mapping[Capability, Grant] = field(default_factory=lambda: DEFAULT_GRANTS)
-
-    def of(self, capability: Capability) -> Grant:
-        """Who has the capability."""
-        return self.grants.get(capability, DEFAULT_GRANTS[capability])
+    levels: tuple[LevelNumber, ...] = tuple(Level)
+    """The levels that may be overridden at all."""
+    two_persons: tuple[LevelNumber, ...] = ()
+    """The levels that two people must override."""
+    most: Annotated[int, Field(strict=True, ge=0, le=len(Level))] = len(Level)
+    """So many levels of one head may be overridden at once."""
+    expires_h: Annotated[int, Field(strict=True, ge=1, le=8_760)] = 168
+    """Hours after which an override counts no more."""
 
 
-DEFAULT_ACCESS = Access()
 DEFAULT_GATE = GateSettings()
-DEFAULT_OVERRIDE_RULES = OverrideRules()

@@ -28,6 +28,12 @@ class Document(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class DescribedDocument(Document):
+    """A document that people write; the text below a key describes it, in the code and in the JSON schema."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Repository(Document):
     """A git repository on this machine and the commit under test.
 
@@ -41,59 +47,72 @@ class Repository(Document):
     in_place: bool = False
 
 
-class Substitution(Document):
-    """One exact text replacement; `old` must occur exactly `count` times."""
+class Substitution(DescribedDocument):
+    """One exact text replacement."""
 
     old: str
+    """The text that is replaced."""
     new: str
+    """The text in its place."""
     count: Annotated[int, Field(ge=1)] = 1
+    """How often `old` must occur, exactly."""
 
 
-class Patch(Document):
+class Patch(DescribedDocument):
     """A declared change to a private worktree of verl or Bridge, shown on the card.
 
-    `before` and `after` are the SHA-256 digests of the whole file. A file that matches neither is an error,
-    one that already matches `after` needs nothing.
+    A file that matches neither digest is an error, one that already matches `after` needs nothing.
     """
 
     name: str
+    """Shown on the card."""
     repository: Literal["verl", "bridge"]
+    """Where the file lies."""
     file: str
+    """The file, relative to the repository's top folder."""
     substitutions: tuple[Substitution, ...]
+    """The exact replacements, in order."""
     before: Digest
+    """SHA-256 of the whole file that the patch was written for."""
     after: Digest
+    """SHA-256 of the whole file with the change."""
     reason: str
+    """Why it is needed, shown on the card."""
     upstream: str = ""
+    """The address of the fix upstream."""
 
 
-class Checkpoint(Document):
-    """The model of the run: a hub id, optionally at a local path, or a dummy config with random weights.
-
-    `random_weights` marks a local path whose weights are random: a limitation of every verdict on it.
-    """
+class Checkpoint(DescribedDocument):
+    """The model of the run: a hub id, optionally at a local path, or a dummy config with random weights."""
 
     model_id: str
+    """The id of the model on the hub."""
     model_path: str | None = None
+    """A local folder; null: the snapshot of `model_id`."""
     dummy_config: str | None = None
+    """A config.json, relative to verl or absolute: random weights in that shape."""
     random_weights: bool = False
+    """Whether the weights at `model_path` are random: a limitation of every verdict on it."""
 
 
-class Data(Document):
-    """Parquet files of the task; with `prepare` the runner makes what is missing by verl's own script."""
+class Data(DescribedDocument):
+    """Parquet files of the task."""
 
     train_files: str
+    """The file for training."""
     val_files: str
+    """The file for validation."""
     prepare: Literal["gsm8k", "none"] = "gsm8k"
+    """What the runner makes by verl's own script where a file is missing."""
 
 
-class DeselectedTest(Document):
-    """A focused Bridge test that cannot pass on a site whatever Bridge does, with the reason for the card.
-
-    `test` is a node id as pytest's `--deselect` takes it.
-    """
+class DeselectedTest(DescribedDocument):
+    """A focused Bridge test that cannot pass on a site whatever Bridge does."""
 
     test: str
+    """A node id as pytest's `--deselect` takes it."""
     reason: str
+    """Why it cannot pass, for the card."""
 
 
 class WhyChosen(StrEnum):
@@ -131,60 +150,79 @@ class Isolation(StrEnum):
     PREFERRED = "preferred"
 
 
-class SiteIsolation(Document):
+class SiteIsolation(DescribedDocument):
     """How a site keeps code under test apart from the recorder and from the host."""
 
-    # The network that the code sees.
     network: Network = Network.HOST
-    # The user number of the code where the recorder is root; nothing on the host may belong to it.
+    """The network that the code sees."""
     user: Annotated[int, Field(ge=1, le=2**31 - 1)] = 64990
-    # Size of its /dev/shm, in GiB of memory.
+    """The user number of the code where the recorder is root; nothing on the host may belong to it."""
     shm_gib: Annotated[float, Field(gt=0)] = 16.0
-    # Size of its /tmp, in GiB of memory.
+    """Size of its /dev/shm, in GiB of memory."""
     tmp_gib: Annotated[float, Field(gt=0)] = 16.0
-    # Processes and threads that it may have.
+    """Size of its /tmp, in GiB of memory."""
     processes: Annotated[int, Field(ge=64)] = 32768
-    # More folders and files that it may read, beside the system and what the job names.
+    """Processes and threads that it may have."""
     read: tuple[str, ...] = ()
+    """Folders and files that it may read, in addition to the system and what the job names."""
 
 
-class SiteProfile(Document):
-    """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else.
-
-    `wrapper`, `process` and `overrides` are added to those of the level; `python_path` entries follow the
-    checkouts on PYTHONPATH; `stall_s` is how long a stage may show no progress (by stage name, `default` for
-    the rest); `limitations` are sentences for the card; `required_packages` are import names. `checkpoints` maps
-    model ids that a plan may ask for to what this host has in their place; `data` is the host's own task data;
-    `deselected_tests` are left out of the focused Bridge tests, each a limitation. `bridge_python` is the interpreter
-    of a separate CPU environment for those tests, empty when they run in the run's own; there `bridge_python_path`
-    follows the checkouts on PYTHONPATH.
-    """
+class SiteProfile(DescribedDocument):
+    """What is particular to a GPU host, by name; resolved into the job so that the job needs nothing else."""
 
     name: str
+    """The site's name, shown on the card."""
     description: str = ""
+    """What it is, for people."""
     python: str = "python3"
+    """The interpreter of the run."""
     image: str = ""
+    """The image of its jobs, where the policy pins none by digest; empty: the policy's."""
     wrapper: dict[Variable, str] = Field(default_factory=dict)
+    """Variables that verl's wrapper must read, added to those of the level."""
     process: dict[Variable, str] = Field(default_factory=dict)
+    """Variables of the libraries: recorded, not checked."""
     overrides: tuple[str, ...] = ()
+    """Hydra overrides, in order, before those of the level."""
     python_path: tuple[str, ...] = ()
+    """Folders that follow the checkouts on PYTHONPATH."""
     required_packages: tuple[str, ...] = ("modelopt",)
+    """Import names that must be there before a GPU hour is spent."""
     ray_cpus: Annotated[int, Field(ge=1)] = 16
+    """CPUs of the run's own Ray cluster; too few and the run hangs before the data set, without an error."""
     ray_address: str | None = None
+    """An existing cluster; null: the run's own."""
     stall_s: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=lambda: {"default": 600})
+    """Seconds that a stage may show no progress, by its name; `default` for the others."""
     hang_grace_s: Annotated[float, Field(gt=0)] = 8.0
+    """Seconds between a fatal error and the end of the processes."""
     min_free_gib: Annotated[float, Field(ge=0)] = 20.0
+    """GiB of disk that must be free."""
     scratch: str | None = None
+    """The folder for caches and temporary files."""
     limitations: tuple[str, ...] = ()
+    """Sentences for the card."""
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
+    """By the id of a model that a plan may ask for: what this host has in its place."""
     data: Data | None = None
+    """The host's own task data."""
     deselected_tests: tuple[DeselectedTest, ...] = ()
+    """Focused Bridge tests that are left out, each a limitation."""
     bridge_python: str = ""
+    """The interpreter of a separate CPU environment for those tests; empty: they run in the run's own."""
     bridge_python_path: tuple[str, ...] = ()
-    # Memory of one GPU of the host, in GiB; with the model's size it says how many GPUs a job needs.
+    """Folders that follow the checkouts on PYTHONPATH there."""
     gpu_memory_gib: Annotated[float, Field(gt=0)] = DEFAULT_GPU_MEMORY_GIB
-    # How code under test is kept apart on this host.
+    """GiB of memory of one GPU; with the model's size it says how many GPUs a job needs."""
     isolation: SiteIsolation = Field(default_factory=SiteIsolation)
+    """How code under test is kept apart on this host."""
+
+
+def common_overrides(site: SiteProfile, *, reward_model: bool) -> tuple[str, ...]:
+    """The Hydra overrides of every job: no reward model unless it is asked for, and the CPUs of its own Ray cluster."""
+    without_reward = () if reward_model else ("reward.reward_model.enable=False",)
+    own_cluster = () if site.ray_address is not None else (f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}",)
+    return without_reward + own_cluster
 
 
 class JobFeature(Document):

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from verl_e2e.core.model.change import Change, PathStatus
 from verl_e2e.core.model.jobs import ChosenTest, WhyChosen
-from verl_e2e.core.plan.policy import ChoiceOfTests, PathPatterns, Policy, classify
+from verl_e2e.core.plan.classify import classify
+from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.pytest_marks import Marks
+from verl_e2e.core.plan.test_choice import ChoiceOfTests
 from verl_e2e.core.reach.effects import Effects, Idle
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.users import ChangedModule, Distance, Use
@@ -58,8 +60,6 @@ def is_test_file(path: str) -> bool:
 
 def changed_tests(change: Change, choice: ChoiceOfTests) -> tuple[str, ...]:
     """The test files that the change added or changed, by their names at the head."""
-    if choice.paths is None:
-        return ()
     there = (one for one in change.paths if one.status is not PathStatus.REMOVED and one.submodule is None)
     return tuple(sorted(one.path for one in there if is_test_file(one.path) and choice.paths.match(one.path)))
 
@@ -74,7 +74,7 @@ def changed_modules(change: Change, policy: Policy, effects: Effects | None) -> 
     found = []
     for path in change.names():
         name = module_name(path, policy.reach.roots)
-        if name is None or classify(path, policy, effects).exemption in policy.exemptions:
+        if name is None or classify(path, policy, effects).exemption in policy.exempt:
             continue
         inside = effects.inside(path) if effects is not None else None
         if inside is not None and inside.because is Idle.NO_EFFECT:
@@ -89,7 +89,7 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
 
     `changed` are the changed test files, `modules` the changed modules.
     """
-    limit = policy.test_choice.limit_s
+    limit = policy.test_choice.seconds
     listed = {test.partition("::")[0] for test in policy.bridge_tests}
     found: dict[str, ChosenTest] = {}
     for one in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
@@ -122,12 +122,12 @@ def _changed(changed: Iterable[str], at_head: TestsAtHead) -> list[ChosenTest]:
 
 def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: TestsAtHead) -> list[ChosenTest]:
     """Tests that use changed modules, those of import and export first where the module is about that."""
-    about = {module.name: module for module in modules if _matches(choice.conversion_changes, module.path)}
+    about = {module.name: module for module in modules if choice.is_conversion(module.path)}
     ranked: list[tuple[_Rank, ChosenTest]] = []
     for path, use in at_head.uses.items():
         if path not in at_head.present:
             continue
-        conversion = use.module.name in about and _matches(choice.conversion_tests, path)
+        conversion = use.module.name in about and choice.is_conversion_test(path)
         why = WhyChosen.CONVERSION if conversion else WhyChosen.IMPORTS
         because = f"a conversion test: {use}" if conversion else str(use)
         rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
@@ -145,14 +145,10 @@ def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead
     """For a module of import or export that no conversion test uses by name: those of the folder of its name."""
     folder = _folder(module.path)
     same = (path for path in sorted(at_head.present) if _folder(path) == folder)
-    tests = [path for path in same if _matches(choice.conversion_tests, path)]
+    tests = [path for path in same if choice.is_conversion_test(path)]
     because = f"a conversion test of {folder}, where {module.name} differs"
     for path in tests[:_MOST_SIBLINGS]:
         yield (False, False, Distance.THROUGH, True, path), _chosen(path, WhyChosen.CONVERSION, because, at_head)
-
-
-def _matches(patterns: PathPatterns | None, path: str) -> bool:
-    return patterns is not None and patterns.match(path)
 
 
 def _mirrors(test: str, module: ChangedModule) -> bool:

@@ -14,6 +14,7 @@ from verl_e2e.core.model.jobs import (
     Patch,
     Repository,
     SiteProfile,
+    common_overrides,
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
@@ -21,7 +22,6 @@ from verl_e2e.core.plan.outline import JobOutline, Lack
 from verl_e2e.core.plan.policy import Policy
 
 _OF_CHECKPOINT = frozenset({Lack.CHECKPOINT, Lack.FEATURE, Lack.GPUS})
-_NO_REWARD_MODEL = "reward.reward_model.enable=False"
 
 
 class BuildError(Exception):
@@ -92,7 +92,9 @@ def build_job(
     site = _site(outline, site, beyond)
     wrapper = _wrapper(outline, site)
     of_features = (item for one in outline.features for item in one.overrides)
-    overrides = _overrides(site, (*variant.overrides, *of_features), reward_model=reward_model)
+    # Each once; the variant's come after the site's, so they win.
+    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *variant.overrides, *of_features)
+    overrides = tuple(dict.fromkeys(given))
     return Job(
         id=outline.id,
         level=variant.level,
@@ -112,12 +114,12 @@ def build_job(
         patches=patches,
         bridge_tests=_in_order(policy, chosen),
         chosen_tests=chosen,
-        bridge_tests_limit_s=policy.test_choice.limit_s,
+        bridge_tests_limit_s=policy.test_choice.seconds,
         require_bridge_checks=require_bridge_checks,
         expected=_expected(outline, wrapper, overrides),
         features=tuple(JobFeature(name=one.name, active_when=dict(one.active_when)) for one in outline.features),
         family=outline.family,
-        time_limit_s=policy.time_limits.of(variant.level),
+        time_limit_s=policy.time_limit_s.of(variant.level),
         isolation=policy.isolation,
         site=site,
     )
@@ -153,14 +155,6 @@ def _expected(outline: JobOutline, wrapper: dict[str, str], overrides: tuple[str
     if outline.script == WRAPPER_SCRIPT:
         return {**expected_config(wrapper, overrides, phases=phases), **outline.active_when}
     return {**expected_of_overrides(overrides), **outline.active_when}
-
-
-def _overrides(site: SiteProfile, of_variant: tuple[str, ...], *, reward_model: bool) -> tuple[str, ...]:
-    """The Hydra overrides in order, each once; the variant's come last, so they win over the site's."""
-    given = [] if reward_model else [_NO_REWARD_MODEL]
-    if site.ray_address is None:
-        given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus}")
-    return tuple(dict.fromkeys((*given, *site.overrides, *of_variant)))
 
 
 def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None) -> Checkpoint:

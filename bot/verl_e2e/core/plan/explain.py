@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import on_one_line, readable
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
-from verl_e2e.core.plan.policy import Classified
 
 _BY_NAME = "it is judged by its name, not by its inside"
 _UNREACHED = "verl does not reach it"

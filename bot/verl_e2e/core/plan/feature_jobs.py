@@ -1,8 +1,9 @@
 """The jobs of level 4: which family's checkpoint and which features a change asks for, and what switches them on."""
 
 from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Classified, Family, Feature, Policy, Rule, SymbolRule
+from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
 
 
 def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOutline, ...]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.validated import PathPatterns
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Feature, PathPatterns, Policy, SymbolRule
+from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
 
 Symbols = Mapping[str, Collection[str]]
 
@@ -48,7 +49,8 @@ def _promises(policy: Policy) -> Iterator[str]:
 
 def _undeclared(policy: Policy) -> Iterator[str]:
     """Checkpoints of which nothing says how many GPUs they need, or what a run of them shows."""
-    for checkpoint, facts in policy.models.items():
+    for checkpoint in dict.fromkeys(model.checkpoint for model in policy.models):
+        facts = policy.facts_of(checkpoint)
         where = f"{policy.source}: checkpoint {checkpoint.model_id}"
         if facts.weights_gib is None and facts.gpus is None:
             yield f"{where}: neither `weights_gib:` nor `gpus:` is declared, so its jobs get the GPUs of a small model"
@@ -59,7 +61,7 @@ def _undeclared(policy: Policy) -> Iterator[str]:
 def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
     """Families with a checkpoint whose runs show no class that bears the family's name, so level 4 cannot pass."""
     for family in policy.families:
-        inside = [name for path, names in symbols.items() if family.patterns.match(path) for name in names]
+        inside = [name for path, names in symbols.items() if family.paths.match(path) for name in names]
         classes = [name for name in inside if name.endswith("Bridge") and "." not in name]
         if family.checkpoint and classes and not any(bears_name(name, family.name) for name in classes):
             shown = ", ".join(sorted(classes)[:3])
@@ -118,8 +120,8 @@ def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
 
 
 def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:
-    yield from ((one.name, one.patterns) for one in policy.exemptions)
-    yield from ((one.name, one.patterns) for one in policy.rules)
+    yield from ((one.name, one.paths) for one in policy.exempt)
+    yield from ((one.name, one.paths) for one in policy.rules)
 
 
 def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:
@@ -127,7 +129,7 @@ def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:
         if not _meets_any(patterns, paths):
             yield f"{policy.source}: {name}: its paths meet no file of this commit"
     for family in policy.families:
-        if not _meets_any(family.patterns, paths):
+        if not _meets_any(family.paths, paths):
             yield f"{policy.source}: family {family.name}: its paths meet no file of this commit"
 
 
@@ -157,7 +159,7 @@ def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:
 
 
 def _unjudged(policy: Policy, paths: Collection[str], symbols: Symbols) -> Iterator[str]:
-    level = int(policy.unknown_level)
+    level = int(policy.unknown.level)
     for path in sorted(paths):
         if path not in symbols and not any(patterns.match(path) for _, patterns in _named(policy)):
             yield f"{policy.source}: {path}: nothing judges it, so a change of it asks for level {level}"

@@ -7,10 +7,11 @@ from verl_e2e.core.model.change import Change, readable
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
+from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
-from verl_e2e.core.plan.policy import Classified, Policy, Rule, SymbolRule, classify
+from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
 from verl_e2e.core.reach.changes import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effects, LookedAt
 
@@ -172,8 +173,8 @@ def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for one in path.effects or ():
         symbol = one.effect.symbol or MODULE_LEVEL
         if not one.rules:
-            because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown_because
-            yield Reason(policy.unknown_level, readable(path.path), because, symbol, one.effect.via)
+            because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown.because
+            yield Reason(policy.unknown.level, readable(path.path), because, symbol, one.effect.via)
         for rule in one.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
                 via = (*one.effect.via, f"rule {rule.name}")
@@ -186,9 +187,9 @@ def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
         yield from _reasons_of_effects(path, policy)
         return
     if path.unknown:
-        yield Reason(policy.unknown_level, name, path.unknown, via=("what verl may import and nobody can judge",))
+        yield Reason(policy.unknown.level, name, path.unknown, via=("what verl may import and nobody can judge",))
     elif not path.rules:
-        yield Reason(policy.unknown_level, name, policy.unknown_because, via=("default for unknown paths",))
+        yield Reason(policy.unknown.level, name, policy.unknown.because, via=("default for unknown paths",))
     for rule in path.rules:
         asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}
         for level in asked:

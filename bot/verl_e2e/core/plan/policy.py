@@ -1,113 +1,59 @@
-"""The policy as values, and what its path rules say of one changed path."""
+"""The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
-from verl_e2e.core.model.access import (
-    DEFAULT_ACCESS,
-    DEFAULT_GATE,
-    DEFAULT_OVERRIDE_RULES,
-    Access,
-    GateSettings,
-    OverrideRules,
-)
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, Patch
-from verl_e2e.core.model.levels import Level
-from verl_e2e.core.reach.changes import IMPORT_TIME
-from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+
+from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, DescribedDocument, Isolation, Patch, Sha, Variable
+from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
+from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
+from verl_e2e.core.text.suggest import closest
 
 
-@dataclass(frozen=True, slots=True)
-class PathPatterns:
-    """Compiled patterns in gitignore's language; of those that match, the last decides.
-
-    Each step is an expression and whether it takes the path in (a pattern that begins with `!` takes it out).
-    """
-
-    steps: tuple[tuple[re.Pattern[str], bool], ...]
-
-    def match(self, path: str) -> bool:
-        """Whether the path, relative to the repository's top folder, is taken in."""
-        name = path.replace("\n", " ")
-        return next((takes_in for regex, takes_in in reversed(self.steps) if regex.match(name)), False)
+def _variant(name: str) -> str:
+    known = {variant.job_id for variant in VARIANTS}
+    if name not in known:
+        raise UnfitError(f"{name!r} is no variant", closest(name, known))
+    return name
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Paths that ask for levels. `variants` are job ids asked for beside each level's default variant."""
-
-    name: str
-    patterns: PathPatterns
-    levels: tuple[Level, ...]
-    because: str
-    features: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+_Variants = tuple[Annotated[str, AfterValidator(_variant)], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolRule:
-    """Reached code that asks for levels; every condition that is set must hold, None holds always.
+class Verl(DescribedDocument):
+    """A commit of verl."""
 
-    `symbols` are held against `Class.method`; `through` holds as well where a symbol on the chain from verl matches, or
-    a caller up to three steps back.
-    `words` and `unless` are held against the identifiers of each statement
-    that differs: one statement must have one of `words` and none of `unless`. A rule with `imports` judges the
-    names that a module newly imports, and nothing else.
-    """
-
-    name: str
-    levels: tuple[Level, ...]
-    because: str
-    paths: PathPatterns | None = None
-    symbols: PathPatterns | None = None
-    through: PathPatterns | None = None
-    words: re.Pattern[str] | None = None
-    unless: re.Pattern[str] | None = None
-    imports: re.Pattern[str] | None = None
-    kinds: frozenset[str] = frozenset()
-    features: tuple[str, ...] = ()
-    variants: tuple[str, ...] = ()
+    repository: Text = "https://github.com/verl-project/verl"
+    """Where `commit` is looked for, for people and for `doctor`."""
+    commit: Sha
+    """The full SHA that every pull request is tested with."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReachPolicy:
-    """How reach is found and what reached code asks for.
+class Image(DescribedDocument):
+    """The container image that every run is meant to use."""
 
-    `package` is the import package under test, below the `roots`; `callers` is the folder of the other program
-    whose imports are the entry points. `dependencies` are requirements that a run of it imports.
-    """
+    name: Text
+    """The image's name without tag and digest."""
+    tag: Text
+    """Its tag."""
+    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = ""
+    """`sha256:` and 64 hex digits: wins over site and settings. Empty when only the tag is pinned."""
 
-    package: str
-    roots: tuple[str, ...]
-    callers: str
-    rules: tuple[SymbolRule, ...]
-    dependencies: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Exemption:
-    """Paths that no verl run executes: they ask for nothing, whatever a rule says, and the plan counts them.
-
-    With `unless_reached` this is only what the path suggests: where reach is known, reach decides.
-    """
-
-    name: str
-    patterns: PathPatterns
-    because: str
-    unless_reached: bool = False
+    def __str__(self) -> str:
+        return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(DescribedDocument):
     """What the policy declares of a checkpoint; nothing of it is read from the model itself."""
 
-    # The features of level 4 that a run of it activates; None where nothing is declared.
-    features: tuple[str, ...] | None = None
-    # GiB of its weights at two bytes a parameter; None where nothing is declared.
-    weights_gib: float | None = None
-    # The GPUs that its weights are to be spread over whatever their size; None: as many as the size asks for.
-    gpus: int | None = None
+    features: tuple[Text, ...] | None = None
+    """The features of level 4 that a run of it activates; null when nothing is declared."""
+    weights_gib: Annotated[float, Field(gt=0)] | None = None
+    """GiB of its weights at two bytes a parameter; null when nothing is declared."""
+    gpus: Literal[1, 2, 4, 8] | None = None
+    """The GPUs to spread its weights over, whatever their size; null: as many as the size asks for."""
 
     def shows(self, feature: str) -> bool:
         """Whether a run of the checkpoint may activate a feature: what is not declared may be there."""
@@ -117,216 +63,239 @@ class ModelFacts:
 UNDECLARED = ModelFacts()
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Model(Checkpoint, ModelFacts):
+    """A checkpoint with what the policy declares of it."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint alone, as jobs have it."""
+        return Checkpoint(**{name: getattr(self, name) for name in Checkpoint.model_fields})
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What is declared alone."""
+        return ModelFacts(features=self.features, weights_gib=self.weights_gib, gpus=self.gpus)
+
+
+class Exemption(DescribedDocument):
+    """Paths that no verl run executes: they ask for nothing, whatever a rule says, and the plan counts them."""
+
+    name: Text
+    """Shown with the count of paths."""
+    paths: Patterns
+    """The paths that it sets aside."""
+    because: Text
+    """Why no run executes them."""
+    unless_reached: bool = False
+    """Whether this is only what the path suggests: where reach is known, reach decides."""
+
+
+class Rule(DescribedDocument):
+    """Paths that ask for levels."""
+
+    name: Text
+    """Shown as the way that led to the level."""
+    paths: Patterns
+    """The paths that it is about."""
+    levels: Levels
+    """The levels that they ask for."""
+    because: Text
+    """Why, shown for every path."""
+    features: tuple[Text, ...] = ()
+    """Tags of level 4 that the paths touch."""
+    variants: _Variants = ()
+    """Ids of jobs asked for in addition to each level's default one."""
+
+
+class SymbolRule(DescribedDocument):
+    """Reached code that asks for levels; every condition that is set must hold, null holds always."""
+
+    name: Text
+    """Shown at the end of the chain from verl."""
+    levels: Levels
+    """The levels that the code asks for."""
+    because: Text
+    """Why, shown for every symbol."""
+    paths: Patterns | None = None
+    """The files that it is about."""
+    symbols: Patterns | None = None
+    """Patterns of `Class.method`."""
+    through: Patterns | None = None
+    """Holds as well where a symbol on the chain from verl matches, or a caller up to three steps back."""
+    words: Words | None = None
+    """Shell patterns; a statement that differs must have an identifier that matches one."""
+    unless: Words | None = None
+    """Shell patterns; that statement must have no identifier that matches one."""
+    imports: Words | None = None
+    """Shell patterns of names that a module newly imports; a rule with this key judges nothing else."""
+    kinds: tuple[Literal["added", "removed", "changed", "renamed", "import time"], ...] = ()
+    """What became of the symbol; empty: any but `import time`, which must be named."""
+    features: tuple[Text, ...] = ()
+    """Tags of level 4 that the code touches."""
+    variants: _Variants = ()
+    """Ids of jobs asked for in addition to each level's default one."""
+
+
+class ReachPolicy(DescribedDocument):
+    """How reach is found and what reached code asks for."""
+
+    package: Text
+    """The import package under test, whose use by verl is followed."""
+    roots: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """The folders that its imports start from."""
+    callers: Text = "verl/"
+    """The folder of verl whose imports are the entry points."""
+    dependencies: tuple[Text, ...] = ()
+    """Requirements of pyproject.toml that a run of verl imports."""
+    rules: tuple[SymbolRule, ...]
+    """Reached code that asks for levels."""
+
+
+class Unknown(DescribedDocument):
+    """What a path asks for that neither a rule nor an exemption names; never skipped."""
+
+    level: LevelNumber = Level.SMOKE
+    """The level."""
+    because: Text = "unknown path: neither a rule nor an exemption of the policy names it"
+    """The reason that the plan shows."""
+
+
+class Family(DescribedDocument):
     """A model family: its paths, what it activates, and the smallest checkpoint that exercises it, if known."""
 
-    name: str
-    patterns: PathPatterns
-    features: tuple[str, ...] = ()
-    checkpoint: Checkpoint | None = None
+    name: Text = Field(alias="family")
+    """The family's name."""
+    paths: Patterns
+    """Its files."""
+    features: tuple[Text, ...] = ()
+    """What a run of the family activates."""
+    model: Model | None = Field(default=None, alias="checkpoint")
+    """The smallest checkpoint of it; null when none is known, and level 4 waits for one."""
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint alone, as jobs have it."""
+        return self.model.checkpoint if self.model else None
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
-    """What switches a feature of level 4 on at the pinned verl commit.
+class Feature(DescribedDocument):
+    """What switches a feature of level 4 on at the pinned verl commit."""
 
-    `script` is the script of verl to run, None when no maintained one shows the feature; `because` says why it is
-    this one, or none. `wrapper` are the script's variables and `overrides` Hydra overrides; `checkpoint` is used
-    where no family brings one. `active_when` maps dotted keys of the resolved configuration to the values that prove
-    the feature active; empty when the configuration does not tell. `shown_by` are verl's own files that run it so.
-    `limitation` is what a run leaves open, for the card.
-    """
-
-    name: str
-    because: str
-    script: str | None = WRAPPER_SCRIPT
-    wrapper: Mapping[str, str] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
-    checkpoint: Checkpoint | None = None
-    active_when: Mapping[str, bool | int | float | str | None] = field(default_factory=dict)
-    shown_by: tuple[str, ...] = ()
+    name: Text = Field(alias="feature")
+    """The tag that rules and families name."""
+    because: Text
+    """Why it is this script, or why there is none."""
+    script: InnerPath | None = WRAPPER_SCRIPT
+    """The script of verl to run; null when no maintained one shows the feature."""
+    wrapper: dict[Variable, str] = Field(default_factory=dict)
+    """Variables of the script."""
+    overrides: tuple[Text, ...] = ()
+    """Hydra overrides."""
+    model: Model | None = Field(default=None, alias="checkpoint")
+    """The checkpoint where no family brings one; null: the policy's own."""
+    active_when: dict[Text, bool | int | float | str | None] = Field(default_factory=dict)
+    """Dotted keys of the resolved configuration with the values that prove it active; empty: it does not tell."""
+    shown_by: tuple[InnerPath, ...] = ()
+    """verl's own files that run it so."""
     limitation: str = ""
+    """What a run leaves open, for the card."""
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The checkpoint alone, as jobs have it."""
+        return self.model.checkpoint if self.model else None
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceOfTests:
-    """How Bridge tests are chosen for a change beside those that the policy lists.
+class TimeLimits(DescribedDocument):
+    """Seconds that the wrapper may take."""
 
-    `paths` are where tests may be chosen from (None: nowhere). For a change of import or export, one of
-    `conversion_changes`, those of `conversion_tests` come first. At most `files` are run, the policy's own among them,
-    for at most `limit_s` seconds. `gpu_marks` are the pytest marks that ask for a GPU.
-    """
-
-    paths: PathPatterns | None = None
-    conversion_changes: PathPatterns | None = None
-    conversion_tests: PathPatterns | None = None
-    files: int = 12
-    limit_s: int = 300
-    gpu_marks: tuple[str, ...] = ("gpu",)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """Seconds that the wrapper may take, by level; `default_s` for a level not named."""
-
-    default_s: int
-    by_level: Mapping[Level, int] = field(default_factory=dict)
+    default: Seconds = 1800
+    """For a level that is not named."""
+    levels: dict[Literal["0", "1", "2", "3", "4", "5"], Seconds] = Field(default_factory=dict)
+    """By level."""
 
     def of(self, level: Level) -> int:
         """The limit of one level in seconds."""
-        return self.by_level.get(level, self.default_s)
+        return {int(name): limit for name, limit in self.levels.items()}.get(level, self.default)
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """The container image that every run is meant to use; `digest` is empty when only the tag is pinned."""
+class PolicyFile(DescribedDocument):
+    """The keys of the policy file; `docs/policy.md` shows each in an example."""
 
-    name: str
-    tag: str
-    digest: str = ""
+    schema_: Literal[1] = Field(alias="schema")
+    """The version of this format."""
+    verl: Verl
+    """The verl that a run starts."""
+    image: Image
+    """The container image that jobs are ordered in."""
+    model: Model = Field(alias="checkpoint")
+    """The checkpoint of every job that no single family explains."""
+    exempt: tuple[Exemption, ...] = ()
+    """Paths that no verl run executes."""
+    rules: tuple[Rule, ...]
+    """Paths that ask for levels."""
+    reach: ReachPolicy | None = None
+    """How the inside of a change is judged; null: names alone count."""
+    unknown: Unknown = Unknown()
+    """What a path asks for that nothing names."""
+    families: tuple[Family, ...] = ()
+    """Model families, in the order in which checkpoints are chosen."""
+    features: tuple[Feature, ...] = ()
+    """What switches each feature of level 4 on."""
+    patches: tuple[Patch, ...] = ()
+    """Declared patches of verl or Bridge."""
+    require_bridge_checks: bool = True
+    """Whether a gate needs the focused Bridge tests on this very commit."""
+    isolation: Isolation = Isolation.PREFERRED
+    """Whether a job may run where the code under test cannot be kept apart from the recorder; a fork's never may."""
+    bridge_tests: tuple[Text, ...] = ()
+    """Paths of the focused Bridge tests."""
+    bridge_test_choice: ChoiceOfTests | None = None
+    """Which tests join them for a change; null: none."""
+    time_limit_s: TimeLimits = TimeLimits()
+    """How long the wrapper may take, in seconds."""
+    family_jobs: Annotated[int, Field(ge=1)] = 4
+    """At most so many jobs of level 4: one for each family touched, the first ones of the table."""
+    bands: InnerPath | None = None
+    """The path of a bands file in the repository: what healthy runs measured."""
+    capabilities: Access = Access()
+    """Who may ask for what; a capability left out keeps its default."""
+    gate: GateSettings = GateSettings()
+    """How the bot reports and waits."""
+    overrides: OverrideRules = OverrideRules()
+    """What may be overridden; an overridden level counts as satisfied for one exact head."""
 
-    def __str__(self) -> str:
-        return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"
 
+class Policy(PolicyFile):
+    """What a repository asks of its pull requests, with where it was read."""
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a repository asks of its pull requests, checked and compiled; `source` says where it was read.
-
-    `unknown_level` is the level that a path asks for that neither a rule nor an exemption names.
-    `family_jobs` bounds the jobs of level 4: one for each family touched, the first ones of the table. `bands` is the
-    path of a bands file in the repository, empty for none. `access` says who may ask for what, `gate` how it is
-    reported. `verl_repository` is where `verl_commit` is looked for.
-    """
+    model_config = ConfigDict(populate_by_name=True)
 
     source: str
-    verl_commit: str
-    image: Image
-    checkpoint: Checkpoint
-    rules: tuple[Rule, ...]
-    exemptions: tuple[Exemption, ...]
-    families: tuple[Family, ...] = ()
-    unknown_level: Level = Level.SMOKE
-    unknown_because: str = "unknown path"
-    patches: tuple[Patch, ...] = ()
-    bridge_tests: tuple[str, ...] = ()
-    test_choice: ChoiceOfTests = ChoiceOfTests()
-    require_bridge_checks: bool = True
-    time_limits: TimeLimits = TimeLimits(1800)
-    family_jobs: int = 4
-    reach: ReachPolicy | None = None
-    features: tuple[Feature, ...] = ()
-    bands: str = ""
-    access: Access = DEFAULT_ACCESS
-    gate: GateSettings = DEFAULT_GATE
-    # What may be overridden, by how many people and for how long.
-    overrides: OverrideRules = DEFAULT_OVERRIDE_RULES
-    verl_repository: str = ""
-    # Whether jobs may run where the code under test cannot be kept apart from the recorder.
-    isolation: Isolation = Isolation.PREFERRED
-    # What is declared of checkpoints.
-    models: Mapping[Checkpoint, ModelFacts] = field(default_factory=dict)
-    # SHA-256 of the file's text, empty where it is not known: the same digest, the same policy.
+    """The file's name in messages."""
     text_digest: str = ""
+    """SHA-256 of the file's text, empty where it is not known: the same digest, the same policy."""
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of every job that no single family explains, as jobs have it."""
+        return self.model.checkpoint
+
+    @property
+    def test_choice(self) -> ChoiceOfTests:
+        """How tests are chosen for a change; where the policy does not say, none are."""
+        return self.bridge_test_choice or NO_CHOSEN_TESTS
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """Every checkpoint that the file names."""
+        named = (self.model, *(family.model for family in self.families), *(feature.model for feature in self.features))
+        return tuple(model for model in named if model is not None)
 
     def facts_of(self, checkpoint: Checkpoint | None) -> ModelFacts:
-        """What is declared of a checkpoint."""
-        return self.models.get(checkpoint, UNDECLARED) if checkpoint is not None else UNDECLARED
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedEffect:
-    """One effect of a change and the rules that it meets."""
-
-    effect: Effect
-    rules: tuple[SymbolRule, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Classified:
-    """What the policy says of one path."""
-
-    path: str
-    # What sets the path aside, None when it counts.
-    exemption: Exemption | None
-    # The rules that it meets; none means that nothing names it.
-    rules: tuple[Rule, ...]
-    families: tuple[Family, ...]
-    # What runs of the path, each with the rules that it meets; None where its inside was not judged.
-    effects: tuple[JudgedEffect, ...] | None = None
-    # Why nothing is known of a path that may be imported, empty for any other.
-    unknown: str = ""
-
-
-def classify(path: str, policy: Policy, effects: Effects | None = None) -> Classified:
-    """Hold one path against the whole policy; the first exemption that matches ends it.
-
-    `effects` say what was found inside; a path that they do not speak of is judged by its name alone.
-    """
-    exemption = next((one for one in policy.exemptions if one.patterns.match(path)), None)
-    inside = effects.inside(path) if effects is not None else None
-    unknown = effects.unknown.get(path, "") if effects is not None else ""
-    if unknown:
-        rules = () if exemption is not None else _rules(path, policy)
-        return Classified(path, None, rules, _families(path, policy), unknown=unknown)
-    if exemption is not None and not (exemption.unless_reached and inside is not None):
-        if inside is None or not inside.at_import:
-            return Classified(path, exemption, (), ())
-        return Classified(path, None, (), (), _held(inside.at_import, policy))
-    if inside is not None:
-        return _judged(path, inside, policy)
-    return Classified(path, None, _rules(path, policy), _families(path, policy))
-
-
-def _rules(path: str, policy: Policy) -> tuple[Rule, ...]:
-    return tuple(rule for rule in policy.rules if rule.patterns.match(path))
-
-
-def _families(path: str, policy: Policy) -> tuple[Family, ...]:
-    return tuple(family for family in policy.families if family.patterns.match(path))
-
-
-def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
-    asking = _held((*inside.effects, *inside.at_import), policy)
-    if asking:
-        return Classified(path, None, (), _families(path, policy), asking)
-    name, because = (inside.because, inside.detail) if inside.because else (IMPORT_ONLY, IMPORT_ONLY_BECAUSE)
-    return Classified(path, Exemption(name, PathPatterns(()), because), (), (), ())
-
-
-def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
-    """The effects that ask for something: those that meet a rule, and those that no rule names."""
-    rules = policy.reach.rules if policy.reach else ()
-    judged = tuple(JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in effects)
-    return tuple(one for one in judged if one.rules or one.effect.kind != "imports")
-
-
-def meets(effect: Effect, rule: SymbolRule) -> bool:
-    """Whether an effect fulfils every condition of a rule."""
-    if rule.paths is not None and not rule.paths.match(effect.path):
-        return False
-    if rule.imports is not None or effect.kind == "imports":
-        names = effect.statements[0] if effect.statements else frozenset[str]()
-        return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
-    if (rule.kinds or effect.kind == IMPORT_TIME) and effect.kind not in rule.kinds:
-        return False
-    if not _symbol_meets(effect, rule):
-        return False
-    if rule.words is None and rule.unless is None:
-        return True
-    return any(_statement_meets(words, rule) for words in effect.statements)
-
-
-def _symbol_meets(effect: Effect, rule: SymbolRule) -> bool:
-    if rule.symbols is None and rule.through is None:
-        return True
-    if rule.symbols is not None and rule.symbols.match(effect.symbol):
-        return True
-    return rule.through is not None and any(map(rule.through.match, effect.through))
-
-
-def _statement_meets(words: frozenset[str], rule: SymbolRule) -> bool:
-    if rule.unless is not None and any(map(rule.unless.match, words)):
-        return False
-    return rule.words is None or any(map(rule.words.match, words))
+        """What is declared of a checkpoint; one that the file names twice may be declared once."""
+        if checkpoint is None:
+            return UNDECLARED
+        named = (model for model in self.models if model.model_id == checkpoint.model_id)
+        declared = (model.facts for model in named if model.checkpoint == checkpoint)
+        return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)

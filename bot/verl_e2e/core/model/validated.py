@@ -1,0 +1,88 @@
+"""Values of the policy as validated types: text, levels, paths, patterns. A value that does not fit says what to write.
+
+Each type is written in YAML in one way (`written`) and used in code in another; the JSON schema shows the written way.
+"""
+
+import fnmatch
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pathspec
+from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
+
+from verl_e2e.core.model.levels import Level
+
+
+class UnfitError(ValueError):
+    """A value that a validator refuses: what is wrong with it, and what to write instead."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(f"{what}; {fix}" if fix else what)
+        self.what, self.fix = what, fix
+
+
+@dataclass(frozen=True, slots=True)
+class PathPatterns:
+    """Compiled patterns in gitignore's language; of those that match, the last decides."""
+
+    # Each with whether it takes the path in; a pattern that begins with `!` takes it out.
+    steps: tuple[tuple[re.Pattern[str], bool], ...] = ()
+
+    def match(self, path: str) -> bool:
+        """Whether the path, relative to the repository's top folder, is taken in."""
+        name = path.replace("\n", " ")
+        return next((takes_in for regex, takes_in in reversed(self.steps) if regex.match(name)), False)
+
+
+def _written(form: Any, build: Callable[[Any], Any]) -> GetPydanticSchema:
+    """How a value is written in a file, and what is built of it."""
+    return GetPydanticSchema(lambda _, schema_of: schema_of(Annotated[form, AfterValidator(build)]))
+
+
+def _compiled_pattern(line: str) -> tuple[re.Pattern[str], bool]:
+    try:
+        pattern = next(iter(pathspec.PathSpec.from_lines("gitignore", [line]).patterns), None)
+    except ValueError:
+        pattern = None
+    if not (isinstance(pattern, pathspec.RegexPattern) and pattern.regex and line.strip("/! ")):
+        raise UnfitError(f"{line!r} is no path pattern", "write it as in a .gitignore file")
+    return pattern.regex, bool(pattern.include)
+
+
+def _any_word(words: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(word) for word in words))
+
+
+def _level(number: int) -> Level:
+    if number not in set(Level):
+        raise UnfitError(f"{number} is no level", f"use {int(min(Level))} to {int(max(Level))}")
+    return Level(number)
+
+
+def _inside(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise UnfitError(f"{path!r} leads out of the repository", "write a path relative to its top folder")
+    return path
+
+
+# Text that is not empty.
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+# A path relative to a repository's top folder.
+InnerPath = Annotated[Text, AfterValidator(_inside)]
+# A whole number of seconds.
+Seconds = Annotated[int, Field(strict=True, ge=1)]
+# The number of a level.
+LevelNumber = Annotated[Level, _written(Annotated[int, Field(strict=True)], _level)]
+# Levels, each once, in their order; at least one.
+Levels = Annotated[tuple[LevelNumber, ...], Field(min_length=1), AfterValidator(lambda given: tuple(sorted({*given})))]
+# Patterns of a `.gitignore` file, at least one.
+Patterns = Annotated[
+    PathPatterns,
+    _written(
+        Annotated[tuple[Annotated[str, AfterValidator(_compiled_pattern)], ...], Field(min_length=1)], PathPatterns
+    ),
+]
+# Shell patterns, at least one, as one expression that matches whole identifiers.
+Words = Annotated[re.Pattern[str], _written(Annotated[tuple[Text, ...], Field(min_length=1)], _any_word)]

@@ -1,0 +1,112 @@
+"""What the rules of a policy say of one changed path."""
+
+from dataclasses import dataclass
+
+from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
+from verl_e2e.core.reach.changes import IMPORT_TIME
+from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedEffect:
+    """One effect of a change and the rules that it meets."""
+
+    effect: Effect
+    rules: tuple[SymbolRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A path that asks for nothing because of what differs inside, not because of a policy's exemption."""
+
+    name: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """What the policy says of one path."""
+
+    path: str
+    # What sets the path aside, None when it counts.
+    exemption: Exemption | SetAside | None
+    # The rules that it meets; none means that nothing names it.
+    rules: tuple[Rule, ...]
+    families: tuple[Family, ...]
+    # What runs of the path, each with the rules that it meets; None where its inside was not judged.
+    effects: tuple[JudgedEffect, ...] | None = None
+    # Why nothing is known of a path that may be imported, empty for any other.
+    unknown: str = ""
+
+
+def classify(path: str, policy: Policy, effects: Effects | None = None) -> Classified:
+    """Hold one path against the whole policy; the first exemption that matches ends it.
+
+    `effects` say what was found inside; a path that they do not speak of is judged by its name alone.
+    """
+    exemption = next((one for one in policy.exempt if one.paths.match(path)), None)
+    inside = effects.inside(path) if effects is not None else None
+    unknown = effects.unknown.get(path, "") if effects is not None else ""
+    if unknown:
+        rules = () if exemption is not None else _rules(path, policy)
+        return Classified(path, None, rules, _families(path, policy), unknown=unknown)
+    if exemption is not None and not (exemption.unless_reached and inside is not None):
+        if inside is None or not inside.at_import:
+            return Classified(path, exemption, (), ())
+        return Classified(path, None, (), (), _held(inside.at_import, policy))
+    if inside is not None:
+        return _judged(path, inside, policy)
+    return Classified(path, None, _rules(path, policy), _families(path, policy))
+
+
+def _rules(path: str, policy: Policy) -> tuple[Rule, ...]:
+    return tuple(rule for rule in policy.rules if rule.paths.match(path))
+
+
+def _families(path: str, policy: Policy) -> tuple[Family, ...]:
+    return tuple(family for family in policy.families if family.paths.match(path))
+
+
+def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
+    asking = _held((*inside.effects, *inside.at_import), policy)
+    if asking:
+        return Classified(path, None, (), _families(path, policy), asking)
+    name, because = (inside.because, inside.detail) if inside.because else (IMPORT_ONLY, IMPORT_ONLY_BECAUSE)
+    return Classified(path, SetAside(name, because), (), (), ())
+
+
+def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
+    """The effects that ask for something: those that meet a rule, and those that no rule names."""
+    rules = policy.reach.rules if policy.reach else ()
+    judged = tuple(JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in effects)
+    return tuple(one for one in judged if one.rules or one.effect.kind != "imports")
+
+
+def meets(effect: Effect, rule: SymbolRule) -> bool:
+    """Whether an effect fulfils every condition of a rule."""
+    if rule.paths is not None and not rule.paths.match(effect.path):
+        return False
+    if rule.imports is not None or effect.kind == "imports":
+        names = effect.statements[0] if effect.statements else frozenset[str]()
+        return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
+    if (rule.kinds or effect.kind == IMPORT_TIME) and effect.kind not in rule.kinds:
+        return False
+    if not _symbol_meets(effect, rule):
+        return False
+    if rule.words is None and rule.unless is None:
+        return True
+    return any(_statement_meets(words, rule) for words in effect.statements)
+
+
+def _symbol_meets(effect: Effect, rule: SymbolRule) -> bool:
+    if rule.symbols is None and rule.through is None:
+        return True
+    if rule.symbols is not None and rule.symbols.match(effect.symbol):
+        return True
+    return rule.through is not None and any(map(rule.through.match, effect.through))
+
+
+def _statement_meets(words: frozenset[str], rule: SymbolRule) -> bool:
+    if rule.unless is not None and any(map(rule.unless.match, words)):
+        return False
+    return rule.words is None or any(map(rule.words.match, words))
