@@ -31,7 +31,6 @@ def test_a_grant_that_is_given_replaces_its_default_and_no_other() -> None:
 MISTAKES = (
     ("capabilities: {run: {anyone: true}}", "run is granted to everybody; name roles from triage up"),
     ("capabilities: {run: {roles: [read]}}", "run is granted to everybody"),
-    ("capabilities: {baseline: {roles: [none]}}", "baseline is granted to everybody"),
     ("capabilities: {approve: {author: true}}", "approve is granted to authors; leave `author` out"),
     ("capabilities: {override: {author: true}}", "override is granted to authors"),
     ("capabilities: {aprove: {roles: [write]}}", "capabilities.aprove: unknown key; did you mean 'approve'?"),

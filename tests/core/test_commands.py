@@ -41,7 +41,6 @@ UNDERSTOOD: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
     (f"approve {SHA.upper()}", "approve", (SHA,), {}),
     (f"override 2 {SHA}  no four GPUs = no run ", "override", ("2", SHA, "no four GPUs = no run"), {}),
     (f"override level3 {SHA.upper()} nobody has FSDP here", "override", ("3", SHA, "nobody has FSDP here"), {}),
-    ("baseline", "baseline", (), {}),
     ("help", "help", (), {}),
 )  # fmt: skip
 

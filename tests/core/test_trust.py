@@ -23,7 +23,6 @@ NEEDS = {
     Capability.CANCEL: "write",
     Capability.APPROVE: "write",
     Capability.OVERRIDE: "maintain",
-    Capability.BASELINE: "write",
 }
 
 

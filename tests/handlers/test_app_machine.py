@@ -45,7 +45,6 @@ COMMANDS = (
     "/verl-e2e cancel",
     "/verl-e2e level0 steps=2",
     "/verl-e2e level2",
-    "/verl-e2e baseline",
     "/verl-e2e nonsense",
     "/verl-e2e approve {head}",
     "/verl-e2e approve {old}",

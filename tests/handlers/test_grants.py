@@ -8,6 +8,7 @@ from tests.fakes.trees import sha
 from verl_e2e.app.on_event import hear
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.pulls.ledger import Asked
 from verl_e2e.core.pulls.pull import PullState
 
 LORA = "src/lora/a.py"
@@ -55,6 +56,24 @@ def test_an_approval_counts_while_its_giver_may_approve(app: App) -> None:
     app.hub.roles["rob"] = "write"
     look(app)
     assert len(app.backend.live()) == 1
+
+
+def test_a_command_that_is_gone_counts_for_nothing_where_it_was_kept_before(app: App) -> None:
+    look(app)
+    before = len(app.backend.live())
+    app.ledger.add(
+        Asked(
+            source="comment:1:1",
+            repository=REF.repository,
+            number=REF.number,
+            actor="mona",
+            verb="baseline",
+            head_sha=sha("one"),
+            at=app.clock.now(),
+        )
+    )
+    look(app)
+    assert len(app.backend.live()) == before
 
 
 def test_an_override_counts_while_its_giver_may_override(app: App) -> None:

@@ -516,20 +516,6 @@ def test_an_override_needs_nothing_to_run_and_is_shown(app: App) -> None:
     assert gate(app, "two")[0] == "in_progress"
 
 
-def test_a_baseline_runs_the_merge_base_and_counts_for_nothing(app: App) -> None:
-    app.open(path="src/lora/a.py")
-    to_the_end(app, fails)
-    ask(app, "baseline")
-    look(app)
-    assert live(app) == [f"{SMOKE}-base"]
-    (job,) = (one.job for one in app.backend.live())
-    assert job is not None
-    assert job.bridge.commit == BASE
-    finish(app, f"{SMOKE}-base", passes)
-    look(app)
-    assert gate(app)[1] == "failure"
-
-
 def test_a_policy_that_starts_nothing_by_itself_waits_to_be_asked(app: App) -> None:
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "gate: {start: asked, name: e2e}\n").encode()
     app.open()
@@ -910,21 +896,6 @@ def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> N
     (check,) = (one for one in app.hub.runs if one.name == f"verl-e2e / {AMPLIFIED}")
     assert (check.conclusion, "not asked for any more" in check.summary) == ("cancelled", True)
     assert gate(app)[1] == "success"
-
-
-def test_a_baseline_is_shown_to_its_end_though_the_head_passes_meanwhile(app: App) -> None:
-    app.open(path="src/lora/a.py")
-    to_the_end(app, fails)
-    ask(app, "baseline")
-    look(app)
-    ask(app, "rerun")
-    look(app)
-    finish(app, SMOKE, passes)
-    look(app)
-    assert live(app) == [f"{SMOKE}-base"]
-    finish(app, f"{SMOKE}-base", passes)
-    look(app)
-    assert {one.status for one in app.hub.runs} == {"completed"}
 
 
 def test_a_policy_that_breaks_under_way_changes_no_check_of_a_job(app: App) -> None:

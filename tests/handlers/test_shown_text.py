@@ -143,7 +143,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("how", (*HELD, "cancel", "asked", "policy", "override", "base", "doctor"))
+@pytest.mark.parametrize("how", (*HELD, "cancel", "asked", "policy", "override", "doctor"))
 def test_every_state_of_a_pull_request_shows_commands_as_code(how: str) -> None:
     app = App()
     app.open()
@@ -158,9 +158,7 @@ def test_every_state_of_a_pull_request_shows_commands_as_code(how: str) -> None:
     if how == "doctor":
         app.backend.fail = ["submit?"]
         app.open("two")
-    said = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone", "base": "baseline"}.get(
-        how
-    )
+    said = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone"}.get(how)
     if said:
         hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {said}")), app.rooms)
     for _ in range(4):

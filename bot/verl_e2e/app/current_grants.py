@@ -35,6 +35,8 @@ def _why_not(entry: Entry, pull: Pull, policy: Policy, rooms: AppRooms) -> str:
     # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role.
     if entry.head_sha != pull.head_sha or (isinstance(entry, Asked) and entry.verb == "cancel"):
         return ""
+    if isinstance(entry, Asked) and entry.verb not in VERBS:
+        return "the command is gone"
     needs = _needs(entry)
     leave = may(known_actor(entry.actor, needs, pull, policy, rooms), needs, policy.capabilities)
     if isinstance(leave, Denied):

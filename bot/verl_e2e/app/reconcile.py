@@ -175,7 +175,7 @@ def _situation(target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...]
         # Its commit may be gone from GitHub, and only ends are left to be told.
         return Situation(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
     entries, refused = standing_entries(target, entries, policy, rooms) if isinstance(target, Pull) else (entries, ())
-    made = prepare(target, policy, entries, runs, rooms)
+    made = prepare(target, policy, entries, rooms)
     nothing = made.plan is not None and not made.plan.levels and policy.gate.none is Absence.APPROVE
     at_hand = () if nothing else standings(made.wanted, runs, (), target.head_sha)
     trust = trust_of(target, entries, policy, rooms) if nothing else _trust(target, entries, policy, at_hand, rooms)

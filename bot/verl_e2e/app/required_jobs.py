@@ -11,17 +11,15 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
-from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.build import BuildError, build_job, select_patches
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import site_in_image
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
-from verl_e2e.core.pulls.requests import Entry, Wish, baseline_wish, wishes
+from verl_e2e.core.pulls.requests import Entry, Wish, wishes
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.ports import LimitError, SourceTrees
 
@@ -52,9 +50,7 @@ class _Order:
     mark: str = ""
 
 
-def prepare(
-    target: Target, policy: Policy, entries: tuple[Entry, ...], runs: tuple[Run, ...], rooms: AppRooms
-) -> Prepared:
+def prepare(target: Target, policy: Policy, entries: tuple[Entry, ...], rooms: AppRooms) -> Prepared:
     """The plan of the target and every wanted job, complete or with what it lacks."""
     try:
         trees = rooms.changes(target)
@@ -72,7 +68,6 @@ def prepare(
     past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
     builder = _Builder(strict, trees, rooms, past)
     wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
-    wanted += _baselines(found, policy, entries, runs, builder)
     unique = {one.id: one for one in reversed(wanted)}
     jobs = tuple(one for one in wanted if unique.get(one.id) is one)
     return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
@@ -149,25 +144,6 @@ def _with_options(outline: JobOutline, wish: Wish, policy: Policy) -> JobOutline
     model = wish.options.get("model")
     checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
     return with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
-
-
-def _baselines(
-    found: Planned, policy: Policy, entries: Iterable[Entry], runs: tuple[Run, ...], builder: "_Builder"
-) -> Iterator[WantedJob]:
-    """The required jobs that ended without a pass, on the merge base, when somebody asked for that."""
-    source, base = baseline_wish(entries, found.plan.head), found.change.merge_base
-    if not source or base is None:
-        return
-    for outline in in_order(found.plan):
-        ended = [one for one in runs if (one.job_id, one.head_sha) == (outline.id, found.plan.head) and one.state.final]
-        begun = any((one.job_id, one.head_sha) == (f"{outline.id}-base", found.plan.head) for one in runs)
-        if begun or (ended and not any(_passed(one) for one in ended)):
-            order = _Order(outline, base, policy.verl.commit, mark="-base")
-            yield replace(builder.wanted(order, required=False, asked_by=source), requires=())
-
-
-def _passed(run: Run) -> bool:
-    return run.state is RunState.FINISHED and run.result is Result.PASS
 
 
 class _Builder:

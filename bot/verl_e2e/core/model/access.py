@@ -25,11 +25,10 @@ class Capability(StrEnum):
     CANCEL = "cancel"
     APPROVE = "approve"
     OVERRIDE = "override"
-    BASELINE = "baseline"
 
 
 # What reaches a GPU or sets evidence aside is never for everybody; and nobody vouches for a head by having written it.
-_NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE, Capability.BASELINE})
+_NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE})
 _NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
 
 
@@ -69,7 +68,6 @@ DEFAULT_GRANTS: Mapping[Capability, Grant] = MappingProxyType(
         Capability.CANCEL: Grant(roles=("write",), author=True),
         Capability.APPROVE: Grant(roles=("write",)),
         Capability.OVERRIDE: Grant(roles=("maintain",)),
-        Capability.BASELINE: Grant(roles=("write",)),
     }
 )
 
@@ -90,7 +88,7 @@ class Access(DescribedDocument):
     override: Grant | None = None
     """Setting a required level aside for one head."""
     baseline: Grant | None = None
-    """Running the base for comparison."""
+    """Of a command that is gone: accepted, and without effect."""
 
     @model_validator(mode="after")
     def _narrow(self) -> "Access":

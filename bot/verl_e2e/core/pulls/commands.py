@@ -140,12 +140,6 @@ TABLE = (
         f"{PREFIX} override 2 {'0123456789abcdef' * 2}01234567 the cluster has no four free GPUs this week",
         (Argument("LEVEL", level), Argument("FULL-SHA", full_sha), Argument("REASON", reason, rest=True)),
     ),
-    Verb(
-        "baseline",
-        Capability.BASELINE,
-        "Run on the merge base what did not pass on the head, to tell whose the failure is.",
-        f"{PREFIX} baseline",
-    ),
     Verb("help", Capability.ASK, "Show these commands.", f"{PREFIX} help"),
 )
 VERBS: Mapping[str, Verb] = {one.name: one for one in TABLE}

@@ -56,11 +56,6 @@ def wishes(entries: Iterable[Entry], head_sha: str) -> tuple[Wish, ...]:
     return tuple(found.values())[:MAX_WISHES]
 
 
-def baseline_wish(entries: Iterable[Entry], head_sha: str) -> str:
-    """The source of the first wish for a baseline on this head, empty for none."""
-    return next((one.source for one in asked_for(entries, head_sha) if one.verb == "baseline"), "")
-
-
 def was_begun(entries: Iterable[Entry], head_sha: str) -> bool:
     """Whether somebody asked for the plan's levels on this head."""
     return any(one.verb in {"run", "rerun"} for one in asked_for(entries, head_sha))
