@@ -14,8 +14,9 @@ from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
-from verl_e2e.core.pulls.gate import JobState, Standing, gate, standings
+from verl_e2e.core.pulls.gate import Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import Hold
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.check_text import MAX_TITLE, CheckText, gate_text, job_text
@@ -53,7 +54,7 @@ def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, n
 
 def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     run = _run("level0-lora-exception")
-    found = job_text(Standing(_wanted(), JobState.FAILED, run.sentence, run))
+    found = job_text(Standing(_wanted(), JobStatus.FAILED, run.sentence, run))
     assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
     assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
@@ -67,29 +68,29 @@ def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
 
 def test_a_learning_signal_shows_its_curves() -> None:
     run = _run("level5-rising-cut-at-11")
-    found = job_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobState.BLOCKED, run.sentence, run))
+    found = job_text(Standing(_wanted(Level.LEARNING_SIGNAL), JobStatus.BLOCKED, run.sentence, run))
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", found.summary, re.MULTILINE)
 
 
 def test_a_job_without_a_run_says_that_it_has_not_begun() -> None:
-    found = job_text(Standing(_wanted(), JobState.WAITING, "it is about to start"))
+    found = job_text(Standing(_wanted(), JobStatus.WAITING, "it is about to start"))
     assert found == CheckText("Waiting: the job has not begun", found.summary)
     assert found.summary.startswith("**Waiting: the job has not begun**")
 
 
 def test_an_extra_says_that_it_never_counts() -> None:
     run = _run("level0-image-tree-first")
-    found = job_text(Standing(_wanted(required=False), JobState.PASSED, run.sentence, run))
+    found = job_text(Standing(_wanted(required=False), JobStatus.PASSED, run.sentence, run))
     assert "never satisfies the gate" in found.summary
 
 
 def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     failed = _run("level0-lora-exception")
     rows = (
-        Standing(_wanted(name="0-lora-ddp"), JobState.FAILED, failed.sentence, failed),
-        Standing(_wanted(Level.SAVE_RESUME, "0-lora-ddp"), JobState.SKIPPED, "it needs 0-lora-ddp"),
-        Standing(_wanted(Level.FEATURE), JobState.BLOCKED, "no checkpoint is known"),
-        Standing(_wanted(Level.MEGATRON_FSDP, required=False), JobState.WAITING, "it is about to start"),
+        Standing(_wanted(name="0-lora-ddp"), JobStatus.FAILED, failed.sentence, failed),
+        Standing(_wanted(Level.SAVE_RESUME, "0-lora-ddp"), JobStatus.SKIPPED, "it needs 0-lora-ddp"),
+        Standing(_wanted(Level.FEATURE), JobStatus.BLOCKED, "no checkpoint is known"),
+        Standing(_wanted(Level.MEGATRON_FSDP, required=False), JobStatus.WAITING, "it is about to start"),
     )
     found = gate_text(rows, gate(rows))
     assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
@@ -131,19 +132,19 @@ def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
     override = Override(
         repository="o/r", number=7, head_sha=HEAD, level=Level.SMOKE, reason="r", actor="ann", source="s", at=NOW
     )
-    row = Standing(_wanted(), JobState.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
+    row = Standing(_wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
     for told in (nothing, gate_text((row,), gate((row,)))):
         assert "What makes it green" not in told.summary
 
 
 def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:
-    row = Standing(_wanted(), JobState.PASSED, "passed")
+    row = Standing(_wanted(), JobStatus.PASSED, "passed")
     told = gate((row,), obstacle="the policy cannot be read", broken=("verl uses X, which is gone",))
     assert "verl uses X, which is gone" in gate_text((row,), told).summary
 
 
-@pytest.mark.parametrize("state", list(JobState))
-def test_every_state_has_its_words(state: JobState) -> None:
+@pytest.mark.parametrize("state", list(JobStatus))
+def test_every_state_has_its_words(state: JobStatus) -> None:
     row = Standing(_wanted(), state, "because")
     assert str(state) in gate_text((row,), gate((row,))).summary
     assert job_text(row).title.lower().startswith(str(state))
@@ -156,8 +157,8 @@ HOSTILE = st.text(max_size=200) | st.sampled_from(
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(HOSTILE, min_size=1, max_size=20), st.integers(1, 120), st.sampled_from(JobState))
-def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, state: JobState) -> None:
+@given(st.lists(HOSTILE, min_size=1, max_size=20), st.integers(1, 120), st.sampled_from(JobStatus))
+def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, state: JobStatus) -> None:
     verdict = {
         "result": "Fail",
         "sentence": texts[0],

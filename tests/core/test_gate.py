@@ -11,9 +11,10 @@ from tests.core.builders import make_job
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.gate import Gate, GateState, JobState, gate, standings
+from verl_e2e.core.pulls.gate import Gate, gate, standings
 from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_order import portable
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
@@ -66,63 +67,63 @@ def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: Hold | None = N
 
 
 PASSED = (run(SMOKE), run(RESUME))
-TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], GateState, str], ...] = (
-    ("both passed", PASSED, {}, GateState.SUCCESS, "All 2 required jobs passed"),
-    ("nothing ran yet", (), {}, GateState.IN_PROGRESS, "0 of 2"),
-    ("the first runs", (run(SMOKE, RunState.RUNNING),), {}, GateState.IN_PROGRESS, "running 0-lora-ddp"),
-    ("the second still waits", (run(SMOKE),), {}, GateState.IN_PROGRESS, "1 of 2"),
-    ("the first failed", (run(SMOKE, result=Result.FAIL),), {}, GateState.FAILURE, "0-lora-ddp failed"),
-    ("the first is blocked", (run(SMOKE, result=Result.BLOCKED),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
-    ("the first got lost", (run(SMOKE, RunState.LOST),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
-    ("the first was refused", (run(SMOKE, RunState.REFUSED),), {}, GateState.ACTION_REQUIRED, "0-lora-ddp blocked"),
-    ("one was cancelled", (run(SMOKE), run(RESUME, RunState.CANCELLED)), {}, GateState.ACTION_REQUIRED, "1-resume"),
-    ("one passed, one failed", (run(SMOKE), run(RESUME, result=Result.FAIL)), {}, GateState.FAILURE, "1-resume failed"),
+TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], JobStatus, str], ...] = (
+    ("both passed", PASSED, {}, JobStatus.PASSED, "All 2 required jobs passed"),
+    ("nothing ran yet", (), {}, JobStatus.RUNNING, "0 of 2"),
+    ("the first runs", (run(SMOKE, RunState.RUNNING),), {}, JobStatus.RUNNING, "running 0-lora-ddp"),
+    ("the second still waits", (run(SMOKE),), {}, JobStatus.RUNNING, "1 of 2"),
+    ("the first failed", (run(SMOKE, result=Result.FAIL),), {}, JobStatus.FAILED, "0-lora-ddp failed"),
+    ("the first is blocked", (run(SMOKE, result=Result.BLOCKED),), {}, JobStatus.BLOCKED, "0-lora-ddp blocked"),
+    ("the first got lost", (run(SMOKE, RunState.LOST),), {}, JobStatus.BLOCKED, "0-lora-ddp blocked"),
+    ("the first was refused", (run(SMOKE, RunState.REFUSED),), {}, JobStatus.BLOCKED, "0-lora-ddp blocked"),
+    ("one was cancelled", (run(SMOKE), run(RESUME, RunState.CANCELLED)), {}, JobStatus.BLOCKED, "1-resume"),
+    ("one passed, one failed", (run(SMOKE), run(RESUME, result=Result.FAIL)), {}, JobStatus.FAILED, "1-resume failed"),
     ("a rerun runs", (run(SMOKE, result=Result.FAIL), run(SMOKE, RunState.RUNNING, attempt=2)), {},
-     GateState.IN_PROGRESS, "running 0-lora-ddp"),
+     JobStatus.RUNNING, "running 0-lora-ddp"),
     ("a rerun passed", (run(SMOKE, result=Result.FAIL), run(SMOKE, attempt=2), run(RESUME)), {},
-     GateState.SUCCESS, "All 2"),
-    ("a finished run without a result", (run(SMOKE, result=None),), {}, GateState.ACTION_REQUIRED, "blocked"),
-    ("of another head", (run(SMOKE, head_sha=OTHER), run(RESUME, head_sha=OTHER)), {}, GateState.IN_PROGRESS, "0 of 2"),
-    ("of a changed job", (run(CHANGED), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
-    ("an extra of the same job", (run(SMOKE, required=False), run(RESUME)), {}, GateState.IN_PROGRESS, "1 of 2"),
-    ("awaiting approval", (), {"hold": FORK}, GateState.ACTION_REQUIRED, "Awaiting approval: it is a fork"),
-    ("held after the first passed", (run(SMOKE),), {"hold": CANCELLED}, GateState.ACTION_REQUIRED, "Cancelled by ann"),
+     JobStatus.PASSED, "All 2"),
+    ("a finished run without a result", (run(SMOKE, result=None),), {}, JobStatus.BLOCKED, "blocked"),
+    ("of another head", (run(SMOKE, head_sha=OTHER), run(RESUME, head_sha=OTHER)), {}, JobStatus.RUNNING, "0 of 2"),
+    ("of a changed job", (run(CHANGED), run(RESUME)), {}, JobStatus.RUNNING, "1 of 2"),
+    ("an extra of the same job", (run(SMOKE, required=False), run(RESUME)), {}, JobStatus.RUNNING, "1 of 2"),
+    ("awaiting approval", (), {"hold": FORK}, JobStatus.HELD, "Awaiting approval: it is a fork"),
+    ("held after the first passed", (run(SMOKE),), {"hold": CANCELLED}, JobStatus.CANCELLED, "Cancelled by ann"),
     ("the first overridden", (run(SMOKE, result=Result.FAIL), run(RESUME)), {"overrides": (override(Level.SMOKE),)},
-     GateState.SUCCESS, "1 of 2 required jobs passed, 1 overridden by mona"),
+     JobStatus.PASSED, "1 of 2 required jobs passed, 1 overridden by mona"),
     ("an override of another head", (run(RESUME),), {"overrides": (override(Level.SMOKE, OTHER),)},
-     GateState.IN_PROGRESS, "1 of 2"),
-    ("no plan", (), {"wanted": (), "obstacle": "the policy is broken"}, GateState.ACTION_REQUIRED, "policy is broken"),
-    ("nothing required", (), {"wanted": (), "nothing_because": ("no path is run",)}, GateState.SUCCESS, "No verl"),
-    ("a broken contract", (), {"hold": FORK, "broken": ("create_peft gone",)}, GateState.FAILURE, "breaks what verl"),
-    ("a broken contract though all passed", PASSED, {"broken": ("create_peft is gone",)}, GateState.FAILURE, "breaks"),
+     JobStatus.RUNNING, "1 of 2"),
+    ("no plan", (), {"wanted": (), "obstacle": "the policy is broken"}, JobStatus.BLOCKED, "policy is broken"),
+    ("nothing required", (), {"wanted": (), "nothing_because": ("no path is run",)}, JobStatus.NOT_REQUIRED, "No verl"),
+    ("a broken contract", (), {"hold": FORK, "broken": ("create_peft gone",)}, JobStatus.FAILED, "breaks what verl"),
+    ("a broken contract though all passed", PASSED, {"broken": ("create_peft is gone",)}, JobStatus.FAILED, "breaks"),
     ("a broken contract, overridden", (), {"broken": ("gone",),
-     "overrides": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, GateState.SUCCESS, "2 overridden by mona"),
-    ("an obstacle and all passed", PASSED, {"obstacle": "no plan"}, GateState.ACTION_REQUIRED, "No plan"),
+     "overrides": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, JobStatus.PASSED, "2 overridden by mona"),
+    ("an obstacle and all passed", PASSED, {"obstacle": "no plan"}, JobStatus.BLOCKED, "No plan"),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "runs", "given", "state", "title"), TABLE, ids=[one[0] for one in TABLE])
-def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], state: GateState, title: str) -> None:
+def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], state: JobStatus, title: str) -> None:
     found = told(*runs, **given)  # type: ignore[arg-type]
-    assert (found.state, title in found.title) == (state, True), (name, found)
+    assert (found.status, title in found.title) == (state, True), (name, found)
 
 
 def test_what_needs_a_failed_job_is_skipped_with_the_reason() -> None:
     found = standings(WANTED, (run(SMOKE, result=Result.FAIL),), (), HEAD)
-    assert (found[1].state, found[1].because) == (JobState.SKIPPED, "it needs 0-lora-ddp, which did not pass")
+    assert (found[1].state, found[1].because) == (JobStatus.SKIPPED, "it needs 0-lora-ddp, which did not pass")
 
 
 def test_a_job_that_cannot_be_completed_blocks() -> None:
     found = told(wanted=(WantedJob("4-feature", Level.FEATURE, lacking="no checkpoint is known"),))
-    assert (found.state, "no checkpoint" in found.title) == (GateState.ACTION_REQUIRED, True)
+    assert (found.status, "no checkpoint" in found.title) == (JobStatus.BLOCKED, True)
 
 
 def test_an_extra_neither_opens_nor_closes_the_gate() -> None:
     extra = WantedJob("2-vpp", Level.PARALLELISM, job=make_job(Level.PARALLELISM, "vpp"), required=False)
     failed = run(make_job(Level.PARALLELISM, "vpp"), result=Result.FAIL, required=False)
-    assert told(*PASSED, failed, wanted=(*WANTED, extra)).state is GateState.SUCCESS
-    assert told(run(make_job(Level.PARALLELISM, "vpp"), required=False), wanted=(*WANTED, extra)).state is (
-        GateState.IN_PROGRESS
+    assert told(*PASSED, failed, wanted=(*WANTED, extra)).status is JobStatus.PASSED
+    assert told(run(make_job(Level.PARALLELISM, "vpp"), required=False), wanted=(*WANTED, extra)).status is (
+        JobStatus.RUNNING
     )
 
 
@@ -154,7 +155,7 @@ def test_success_needs_evidence_for_every_required_job_of_this_head(
     runs: list[Run], overrides: list[Override], hold: Hold | None, obstacle: str, broken: tuple[str, ...]
 ) -> None:
     found = told(*runs, overrides=tuple(overrides), hold=hold, obstacle=obstacle, broken=broken)
-    if found.state is not GateState.SUCCESS:
+    if not found.is_open:
         return
     assert not obstacle
     for wanted in WANTED:

@@ -15,18 +15,9 @@ from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
+from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
-from verl_e2e.core.report.pull_card import (
-    MARKER,
-    MAX_CARD,
-    EarlierHead,
-    JobRow,
-    PullCard,
-    Standing,
-    render,
-    row_of,
-    standing_of,
-)
+from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, render, row_of
 
 HEAD = "a" * 40
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -55,7 +46,7 @@ def _finished(**changes: object) -> Run:
 
 def test_the_verdict_stands_first_and_the_evidence_is_folded() -> None:
     row = row_of(_finished(url="https://example.invalid/runs/1"), planned=5)
-    text = render(PullCard(HEAD, Standing.PASS, "level 0 passed", (row,)))
+    text = render(PullCard(HEAD, JobStatus.PASSED, "level 0 passed", (row,)))
     lines = text.splitlines()
     assert lines[0] == MARKER
     assert lines[1] == "### ✅ verl-e2e: Pass - level 0 passed"
@@ -68,35 +59,35 @@ def test_the_verdict_stands_first_and_the_evidence_is_folded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "standing"),
+    ("changes", "status"),
     [
-        ({}, Standing.WAITING),
-        ({"state": RunState.SUBMITTED}, Standing.RUNNING),
-        ({"state": RunState.CANCELLING}, Standing.RUNNING),
-        ({"state": RunState.CANCELLED}, Standing.CANCELLED),
-        ({"state": RunState.LOST}, Standing.BLOCKED),
-        ({"state": RunState.REFUSED}, Standing.BLOCKED),
-        ({"state": RunState.FINISHED, "result": Result.FAIL}, Standing.FAIL),
-        ({"state": RunState.FINISHED, "result": Result.BLOCKED}, Standing.BLOCKED),
-        ({"state": RunState.FINISHED, "result": Result.PASS}, Standing.PASS),
-        ({"state": RunState.FINISHED}, Standing.BLOCKED),
+        ({}, JobStatus.WAITING),
+        ({"state": RunState.SUBMITTED}, JobStatus.RUNNING),
+        ({"state": RunState.CANCELLING}, JobStatus.RUNNING),
+        ({"state": RunState.CANCELLED}, JobStatus.CANCELLED),
+        ({"state": RunState.LOST}, JobStatus.BLOCKED),
+        ({"state": RunState.REFUSED}, JobStatus.BLOCKED),
+        ({"state": RunState.FINISHED, "result": Result.FAIL}, JobStatus.FAILED),
+        ({"state": RunState.FINISHED, "result": Result.BLOCKED}, JobStatus.BLOCKED),
+        ({"state": RunState.FINISHED, "result": Result.PASS}, JobStatus.PASSED),
+        ({"state": RunState.FINISHED}, JobStatus.BLOCKED),
     ],
 )
-def test_a_run_stands_where_its_state_and_result_put_it(changes: dict[str, object], standing: Standing) -> None:
-    assert standing_of(_run(**changes)) is standing
+def test_a_run_stands_where_its_state_and_result_put_it(changes: dict[str, object], status: JobStatus) -> None:
+    assert status_of_run(_run(**changes)) is status
 
 
 def test_a_workflow_run_gives_its_artifacts_too() -> None:
     run = "https://github.com/o/r/actions/runs/12"
     for url in (run, f"{run}/job/7", f"{run}#summary"):
-        text = render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(url=url)),)))
+        text = render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
         assert f"[artifacts]({run}#artifacts)" in text
-    assert "[artifacts]" not in render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(url="https://x/log")),)))
+    assert "[artifacts]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url="https://x/log")),)))
 
 
 def test_minutes_stand_beside_each_job() -> None:
     rows = (row_of(_finished(), planned=5), row_of(_run(job_id="1-x"), planned=8), row_of(_run(job_id="2-x")))
-    text = render(PullCard(HEAD, Standing.RUNNING, "s", rows))
+    text = render(PullCard(HEAD, JobStatus.RUNNING, "s", rows))
     assert "| yes | 6.7 of about 5 |" in text
     assert "| yes | 0 of about 8 |" in text
     assert "| 2-x | ⏳ Waiting | yes |  |" in text
@@ -104,7 +95,7 @@ def test_minutes_stand_beside_each_job() -> None:
 
 def test_the_curves_of_a_learning_signal_are_drawn() -> None:
     row = row_of(_run(verdict=judged_text("level5-rising-cut-at-11")))
-    text = render(PullCard(HEAD, Standing.BLOCKED, "s", (row,)))
+    text = render(PullCard(HEAD, JobStatus.BLOCKED, "s", (row,)))
     assert "<summary>Curves of 0-lora-ddp</summary>" in text
     assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", text, re.MULTILINE)
 
@@ -120,15 +111,15 @@ def _planned(places: int = 2, via: tuple[str, ...] = ("verl/a.py:1 uses .x", "ru
 
 
 def test_reasons_are_folded_by_level_with_their_chains() -> None:
-    text = render(PullCard(HEAD, Standing.PASS, "s", plan=_planned()))
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned()))
     assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths ask for it, 1 job</summary>" in text
     assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
     assert "Level 1, Save/resume: nothing touched" in text
-    assert "and 96 more places" in render(PullCard(HEAD, Standing.PASS, "s", plan=_planned(100)))
+    assert "and 96 more places" in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(100)))
 
 
 def test_a_long_chain_keeps_its_ends() -> None:
-    text = render(PullCard(HEAD, Standing.PASS, "s", plan=_planned(via=LONG)))
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(via=LONG)))
     assert "    verl/a.py:1 uses .x\n" in text
     assert "    ... 15 steps ...\n" in text
     assert "    megatron.bridge.step19 calls\n    rule adapters\n" in text
@@ -137,14 +128,14 @@ def test_a_long_chain_keeps_its_ends() -> None:
 def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everything() -> None:
     limitations = [f"limitation {count} {'x' * 400}" for count in range(60)]
     some = row_of(_finished(verdict=json.dumps({"limitations": limitations})))
-    assert "Cut to fit" not in render(PullCard(HEAD, Standing.PASS, "s", (some,)))
+    assert "Cut to fit" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (some,)))
     verdict = json.loads(RECORDED.read_text()) | {"limitations": limitations * 9}
     many = tuple(
         row_of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
         for count in range(14)
     )
-    history = (EarlierHead("c" * 40, Standing.FAIL, "failed at peft"),)
-    card = PullCard(HEAD, Standing.FAIL, "s", many, _planned(), history=history, reproduce="verl-e2e check")
+    history = (EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),)
+    card = PullCard(HEAD, JobStatus.FAILED, "s", many, _planned(), history=history, reproduce="verl-e2e check")
     text = render(card)
     assert len(text) <= MAX_CARD
     for title in (
@@ -170,11 +161,11 @@ def test_overrides_notices_and_history_are_shown() -> None:
     )  # fmt: skip
     card = PullCard(
         HEAD,
-        Standing.OVERRIDDEN,
+        JobStatus.OVERRIDDEN,
         "level 1 overridden",
         notices=("waits for approval",),
         overrides=(override,),
-        history=(EarlierHead("c" * 40, Standing.FAIL, "failed at peft"),),
+        history=(EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),),
     )
     text = render(card)
     assert "> waits for approval" in text
@@ -187,12 +178,12 @@ def test_overrides_notices_and_history_are_shown() -> None:
     "url", ["javascript:alert(1)", "https://x/)[evil](https://y", "https://x/ y", "https://x/" + "a" * 600]
 )
 def test_a_strange_link_is_left_out(url: str) -> None:
-    assert "[log]" not in render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(url=url)),)))
+    assert "[log]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
 
 
 def test_a_verdict_that_is_no_document_is_no_card_s_end() -> None:
     for text in ("{", "[]", '{"deliverables": 3, "limitations": "x", "key_lines": [1], "repositories": {}}'):
-        render(PullCard(HEAD, Standing.PASS, "s", (row_of(_finished(verdict=text)),)))
+        render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict=text)),)))
 
 
 TAG = re.compile(r"<(/?\w+)")
@@ -207,8 +198,8 @@ def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) 
         "limitations": [f"{text}{count}" for count in range(times) for text in texts],
         "key_lines": [{"file": text, "line": 1, "excerpt": text} for text in texts] * times,
     }
-    rows = tuple(JobRow(text, Standing.FAIL, required=True, detail=text, verdict=verdict) for text in texts[:5])
-    text = render(PullCard(HEAD, Standing.FAIL, "".join(texts), rows, notices=tuple(texts)))
+    rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts[:5])
+    text = render(PullCard(HEAD, JobStatus.FAILED, "".join(texts), rows, notices=tuple(texts)))
     assert len(text) <= MAX_CARD
     assert text.count(MARKER) == 1
     assert text.startswith(MARKER)

@@ -7,7 +7,8 @@ import pytest
 
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
-from verl_e2e.core.report.pull_card import JobRow, PullCard, Standing, render
+from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.report.pull_card import JobRow, PullCard, render
 
 PHONE = 400
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
@@ -44,8 +45,10 @@ def _hostile() -> str:
         "limitations": texts,
         "key_lines": [{"file": text, "line": 1, "excerpt": text} for text in texts],
     }
-    rows = tuple(JobRow(text, Standing.FAIL, required=True, detail=text, verdict=verdict) for text in texts)
-    return render(PullCard(HEAD, Standing.FAIL, texts[0], rows, shown_plan(), notices=tuple(texts), reproduce=texts[0]))
+    rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts)
+    return render(
+        PullCard(HEAD, JobStatus.FAILED, texts[0], rows, shown_plan(), notices=tuple(texts), reproduce=texts[0])
+    )
 
 
 @pytest.mark.chromium

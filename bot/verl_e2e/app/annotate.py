@@ -7,7 +7,8 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.checks_wanted import check_name
-from verl_e2e.core.pulls.gate import JobState, Standing
+from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.report.annotations import paths_to_read
 from verl_e2e.core.report.verdict_parts import VerdictDocument, parsed
@@ -25,7 +26,7 @@ def with_remarks(
     failed = {
         check_name(situation.policy.gate.name, one.wanted.id): parsed(one.run.verdict)
         for one in standings
-        if one.state is JobState.FAILED and one.run is not None
+        if one.state is JobStatus.FAILED and one.run is not None
     }
     return tuple(
         _remarked(check, failed[check.name], situation.plan, situation, rooms)

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.pulls.decide import Steps, conduct
-from verl_e2e.core.pulls.gate import Gate, GateState
+from verl_e2e.core.pulls.gate import Gate
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Posted
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.target_state import Beside, Situation
@@ -62,14 +63,14 @@ def with_others(situation: Situation, steps: Steps, gate_of: Callable[[Pull], Ga
     others = others_with(situation.target.ref, situation.head_sha, rooms)
     if situation.over and others:
         return replace(steps, checks=())
-    if steps.gate.state is not GateState.SUCCESS:
+    if not steps.gate.is_open:
         return steps
-    gates = [(pull.ref.number, gate) for pull in others if (gate := gate_of(pull)).state is not GateState.SUCCESS]
+    gates = [(pull.ref.number, gate) for pull in others if not (gate := gate_of(pull)).is_open]
     if not gates:
         return steps
     # What needs somebody is told before what needs time alone.
-    number, gate = min(gates, key=lambda found: (found[1].state is GateState.IN_PROGRESS, found[0]))
-    return conduct(replace(situation, beside=Beside(number, gate.title, gate.state is GateState.IN_PROGRESS)))
+    number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
+    return conduct(replace(situation, beside=Beside(number, gate.title, gate.status is JobStatus.RUNNING)))
 
 
 def _subject(head_sha: str) -> str:

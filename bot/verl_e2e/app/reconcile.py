@@ -27,7 +27,8 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.decide import Steps, conduct
-from verl_e2e.core.pulls.gate import Gate, GateState, JobState, Standing, standings
+from verl_e2e.core.pulls.gate import Gate, Standing, standings
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.overrides import expires_at
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullState, Target
@@ -113,7 +114,7 @@ def _gate_of(pull: Pull, rooms: AppRooms, troubles: Troubles) -> Gate:
         if error.passing:
             raise
         # What is wrong with another one for good must not end the look at this one.
-        return Gate(GateState.ACTION_REQUIRED, f"It cannot be planned: {error.said}", ())
+        return Gate(JobStatus.BLOCKED, f"It cannot be planned: {error.said}", ())
 
 
 def target_of(reference: Reference, rooms: AppRooms) -> Target | None:
@@ -216,7 +217,7 @@ def _trust(
     target: Target, entries: tuple[Entry, ...], policy: Policy, found: Iterable[Standing], rooms: AppRooms
 ) -> Trusted | NeedsApproval:
     """Whether the head may run; nobody is looked up where nothing is to run any more."""
-    if all(one.state is JobState.PASSED for one in found):
+    if all(one.state is JobStatus.PASSED for one in found):
         return Trusted("nothing is to run")
     return trust_of(target, entries, policy, rooms)
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
-from verl_e2e.core.pulls.gate import ENDED, Gate, GateState, JobState, Standing
+from verl_e2e.core.pulls.gate import Gate, Standing
+from verl_e2e.core.pulls.job_status import ENDED, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.target_state import Situation
@@ -15,16 +15,6 @@ from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
 
 RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
 _CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
-_CONCLUSIONS = {
-    JobState.PASSED: Conclusion.SUCCESS,
-    JobState.OVERRIDDEN: Conclusion.SUCCESS,
-    JobState.FAILED: Conclusion.FAILURE,
-    JobState.BLOCKED: Conclusion.ACTION_REQUIRED,
-    JobState.SKIPPED: Conclusion.ACTION_REQUIRED,
-    JobState.HELD: Conclusion.ACTION_REQUIRED,
-    JobState.CANCELLED: Conclusion.CANCELLED,
-}
-_OPEN = {JobState.RUNNING: CheckStatus.IN_PROGRESS, JobState.WAITING: CheckStatus.QUEUED}
 
 
 def checks_wanted(
@@ -72,13 +62,12 @@ def read_check_id(text: str) -> CheckId | None:
 
 
 def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:
-    busy = told.state is GateState.IN_PROGRESS
     words = gate_text(found, told)
     return CheckRun(
         name=situation.policy.gate.name,
         head_sha=situation.head_sha,
-        status=CheckStatus.IN_PROGRESS if busy else CheckStatus.COMPLETED,
-        conclusion="" if busy else Conclusion(told.state.value),
+        status=told.status.check,
+        conclusion=told.conclusion or "",
         title=words.title,
         summary=words.summary,
         text=words.text,
@@ -91,7 +80,7 @@ def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     actions = []
     if any(one.state in ENDED and one.run is not None for one in found):
         actions.append(("Rerun failed", "Run again what did not pass", RERUN))
-    if any(one.state is JobState.RUNNING for one in found):
+    if any(one.state is JobStatus.RUNNING for one in found):
         actions.append(("Cancel", "End what runs for this head", CANCEL))
     wanted = {one.wanted.level for one in found}
     following = next((level for level in Level if level not in wanted), None)
@@ -114,13 +103,13 @@ def _job_checks(situation: Situation, found: Iterable[Standing]) -> Iterator[Che
             and check_name(situation.policy.gate.name, one.wanted.id) not in opened
         ):
             continue
-        status = CheckStatus.QUEUED if waits(one) else _OPEN.get(one.state, CheckStatus.COMPLETED)
+        status = CheckStatus.QUEUED if waits(one) else one.state.check
         run, words = one.run, job_text(one)
         yield CheckRun(
             name=check_name(situation.policy.gate.name, one.wanted.id),
             head_sha=situation.head_sha,
             status=status,
-            conclusion=_CONCLUSIONS[one.state] if status is CheckStatus.COMPLETED else "",
+            conclusion=one.state.conclusion or "",
             title=words.title,
             summary=words.summary,
             text=words.text,
@@ -176,11 +165,9 @@ def _why_closed(situation: Situation, check: OpenCheck) -> tuple[str, str]:
 
 
 def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:
-    conclusion = Conclusion.CANCELLED
-    if run.state is RunState.FINISHED:
-        conclusion = {Result.PASS: Conclusion.SUCCESS, Result.FAIL: Conclusion.FAILURE}.get(
-            run.result or Result.BLOCKED, Conclusion.ACTION_REQUIRED
-        )
+    # A run without a verdict that no one waits for any more has no fault to show.
+    finished = run.state is RunState.FINISHED
+    conclusion = status_of_run(run).conclusion or "" if finished else Conclusion.CANCELLED
     return CheckRun(
         name=check_name(situation.policy.gate.name, run.job_id),
         head_sha=run.head_sha,

@@ -12,8 +12,9 @@ from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.checks_wanted import checks_wanted
-from verl_e2e.core.pulls.gate import SATISFIED, Gate, JobState, Standing, gate, standings
+from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, hold, hold_of_plan
+from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
@@ -152,9 +153,9 @@ def _to_start(situation: Situation) -> Iterator[Run]:
             continue
         if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
             continue
-        if one.state is JobState.WAITING or (one.run is not None and _ended_by_us(one.run)):
+        if one.state is JobStatus.WAITING or (one.run is not None and _ended_by_us(one.run)):
             yield _run(one.wanted, situation, one.wanted.asked_by)
-        elif one.run is not None and one.state in {JobState.FAILED, JobState.BLOCKED}:
+        elif one.run is not None and one.state in {JobStatus.FAILED, JobStatus.BLOCKED}:
             source = asked_again(one.run, situation.here, situation.entries)
             if source:
                 yield _run(one.wanted, situation, source)
@@ -223,7 +224,7 @@ def _absence(situation: Situation, found: tuple[Standing, ...]) -> tuple[str, st
     plan = situation.plan
     if plan is None or plan.levels or situation.policy.gate.none is Absence.OPEN:
         return "", ""
-    shown = any(one.wanted.level is Level.SMOKE and one.state is JobState.PASSED for one in found)
+    shown = any(one.wanted.level is Level.SMOKE and one.state is JobStatus.PASSED for one in found)
     if shown or not isinstance(situation.trust, NeedsApproval):
         return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"

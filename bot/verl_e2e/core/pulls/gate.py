@@ -6,42 +6,14 @@ level that somebody took upon themselves. Whatever is not known is no success.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.hold_reason import Hold
+from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
-
-class GateState(StrEnum):
-    """What the check says; the words are GitHub's."""
-
-    SUCCESS = "success"
-    IN_PROGRESS = "in_progress"
-    FAILURE = "failure"
-    ACTION_REQUIRED = "action_required"
-
-
-class JobState(StrEnum):
-    """Where a wanted job stands. Only the first two satisfy the gate."""
-
-    PASSED = "passed"
-    OVERRIDDEN = "overridden"
-    FAILED = "failed"
-    BLOCKED = "blocked"
-    RUNNING = "running"
-    WAITING = "waiting"
-    SKIPPED = "skipped"
-    HELD = "held"
-    CANCELLED = "cancelled"
-
-
-# Ended without a pass: what can be run again.
-ENDED = frozenset({JobState.FAILED, JobState.BLOCKED, JobState.CANCELLED})
-SATISFIED = frozenset({JobState.PASSED, JobState.OVERRIDDEN})
-UNDERWAY = frozenset({JobState.RUNNING, JobState.WAITING})
 MAX_TITLE = 200
 
 
@@ -50,7 +22,7 @@ class Standing:
     """Where a wanted job stands and why: its last run, if any, and the override of its level, if any."""
 
     wanted: WantedJob
-    state: JobState
+    state: JobStatus
     because: str
     run: Run | None = None
     override: Override | None = None
@@ -60,20 +32,30 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The state of the gate, its one sentence, and the reasons for it."""
+    """The status of the gate, its one sentence, and the reasons for it."""
 
-    state: GateState
+    # What the required jobs come to; a held or cancelled job lends its own status to a gate that is closed.
+    status: JobStatus
     title: str
     # Reasons that are no single job's: an obstacle, what the change breaks, why nothing is required.
     general: tuple[str, ...] = ()
     # A reason for every required job.
     of_jobs: tuple[str, ...] = ()
-    # The state of the job that decided, None where no job did.
-    decided_by: JobState | None = None
     # The obstacle with the command that removes it, empty where no command does.
     action: str = ""
     # Whether the title is an obstacle, told whole.
     says_obstacle: bool = False
+
+    @property
+    def conclusion(self) -> Conclusion | None:
+        """The conclusion of the gate's check run, None while jobs are under way."""
+        # Work that a person stopped is for a person to start again: GitHub shows that as "action required".
+        return Conclusion.ACTION_REQUIRED if self.status is JobStatus.CANCELLED else self.status.conclusion
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a branch protection may let the change through."""
+        return self.status in SATISFIED
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -111,21 +93,17 @@ def _standing(
 ) -> Standing:
     last = runs[-1] if runs else None
     given = overrides.get(wanted.level, ()) if wanted.required else ()
-    if last is not None and _passed(last):
-        return Standing(wanted, JobState.PASSED, _from(last), last)
+    if last is not None and status_of_run(last) is JobStatus.PASSED:
+        return Standing(wanted, JobStatus.PASSED, _from(last), last)
     if given:
         people = " and ".join(dict.fromkeys(one.actor for one in given))
         because = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
-        return Standing(wanted, JobState.OVERRIDDEN, because, last, given[0])
+        return Standing(wanted, JobStatus.OVERRIDDEN, because, last, given[0])
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
-        return Standing(wanted, _state(last), _said(last), last)
+        return Standing(wanted, _status(last), _said(last), last)
     return _not_begun(wanted, before, hold)
-
-
-def _passed(run: Run) -> bool:
-    return run.state is RunState.FINISHED and run.result is Result.PASS
 
 
 def _from(run: Run) -> str:
@@ -133,11 +111,12 @@ def _from(run: Run) -> str:
     return f"{said}; carried forward from {run.carried_from[:12]}" if run.carried_from else said
 
 
-def _state(run: Run) -> JobState:
+def _status(run: Run) -> JobStatus:
+    """The status of a job whose last run did not pass; a cancelled run keeps the gate closed like a blocked one."""
     if not run.state.final:
-        return JobState.RUNNING
-    failed = run.state is RunState.FINISHED and run.result is Result.FAIL
-    return JobState.FAILED if failed else JobState.BLOCKED
+        return JobStatus.RUNNING
+    status = status_of_run(run)
+    return JobStatus.BLOCKED if status is JobStatus.CANCELLED else status
 
 
 def _said(run: Run) -> str:
@@ -146,19 +125,19 @@ def _said(run: Run) -> str:
 
 def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
     if wanted.job is None:
-        return Standing(wanted, JobState.BLOCKED, wanted.lacking or "it cannot be completed")
+        return Standing(wanted, JobStatus.BLOCKED, wanted.lacking or "it cannot be completed")
     for required in wanted.requires:
         first = before.get(required)
         if first is None or (first.state not in SATISFIED | UNDERWAY and first.hold is None):
-            return Standing(wanted, JobState.SKIPPED, f"it needs {required}, which did not pass")
+            return Standing(wanted, JobStatus.SKIPPED, f"it needs {required}, which did not pass")
     if hold is not None:
         return _held(wanted, hold)
     waits = [one for one in wanted.requires if before[one].state not in SATISFIED]
-    return Standing(wanted, JobState.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
+    return Standing(wanted, JobStatus.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
 
 
 def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:
-    return Standing(wanted, JobState.CANCELLED if hold.cancelled else JobState.HELD, hold.in_short, run, hold=hold)
+    return Standing(wanted, JobStatus.CANCELLED if hold.cancelled else JobStatus.HELD, hold.in_short, run, hold=hold)
 
 
 def gate(
@@ -181,39 +160,40 @@ def gate(
     required = tuple(one for one in found if one.wanted.required)
     of_jobs = tuple(_reason(one) for one in required)
     unsatisfied = [one for one in required if one.state not in SATISFIED]
-    if any(one.state is JobState.FAILED for one in unsatisfied):
-        return Gate(GateState.FAILURE, _first(unsatisfied, JobState.FAILED), broken, of_jobs, JobState.FAILED)
+    if any(one.state is JobStatus.FAILED for one in unsatisfied):
+        return Gate(JobStatus.FAILED, _first(unsatisfied, JobStatus.FAILED), broken, of_jobs)
     if broken and (unsatisfied or not _all_overridden(required)):
-        return Gate(GateState.FAILURE, "The change breaks what verl uses of Bridge", broken, of_jobs)
+        return Gate(JobStatus.FAILED, "The change breaks what verl uses of Bridge", broken, of_jobs)
     if obstacle:
         whole = f"{obstacle}; {command}" if command else obstacle
         title, action = _sentence(obstacle), whole if command else ""
         told = len(obstacle) <= MAX_TITLE
-        return Gate(GateState.ACTION_REQUIRED, title, (whole, *broken), of_jobs, action=action, says_obstacle=told)
+        return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=told)
     if any(one.state in UNDERWAY for one in unsatisfied):
-        return Gate(GateState.IN_PROGRESS, _progress(required), broken, of_jobs)
+        return Gate(JobStatus.RUNNING, _progress(required), broken, of_jobs)
     if unsatisfied:
         first = unsatisfied[0]
-        return Gate(GateState.ACTION_REQUIRED, _unsatisfied_title(first), broken, of_jobs, first.state)
+        status = first.state if first.state in (JobStatus.HELD, JobStatus.CANCELLED) else JobStatus.BLOCKED
+        return Gate(status, _unsatisfied_title(first), broken, of_jobs)
     if waits_for:
         waiting = f"waits for {waits_for}"
-        return Gate(GateState.IN_PROGRESS, _sentence(waiting), (waiting, *broken), of_jobs)
+        return Gate(JobStatus.RUNNING, _sentence(waiting), (waiting, *broken), of_jobs)
     if not required:
-        return Gate(GateState.SUCCESS, "No verl coverage is required by this change", nothing_because)
-    return Gate(GateState.SUCCESS, _passed_title(required), broken, of_jobs)
+        return Gate(JobStatus.NOT_REQUIRED, "No verl coverage is required by this change", nothing_because)
+    return Gate(JobStatus.PASSED, _passed_title(required), broken, of_jobs)
 
 
 def _reason(standing: Standing) -> str:
     # How far a run has come is told by its own check; here it would be a write for each of its steps.
-    because = "" if standing.state is JobState.RUNNING else f", {standing.because}"
+    because = "" if standing.state is JobStatus.RUNNING else f", {standing.because}"
     return f"{standing.wanted.id}: {standing.state}{because}"
 
 
 def _all_overridden(required: tuple[Standing, ...]) -> bool:
-    return bool(required) and all(one.state is JobState.OVERRIDDEN for one in required)
+    return bool(required) and all(one.state is JobStatus.OVERRIDDEN for one in required)
 
 
-def _first(rows: list[Standing], state: JobState) -> str:
+def _first(rows: list[Standing], state: JobStatus) -> str:
     one = next(row for row in rows if row.state is state)
     return _sentence(f"{one.wanted.id} {state}: {one.because}")
 
@@ -232,7 +212,7 @@ def _unsatisfied_title(first: Standing) -> str:
 
 def _progress(required: tuple[Standing, ...]) -> str:
     done = sum(one.state in SATISFIED for one in required)
-    running = ", ".join(one.wanted.id for one in required if one.state is JobState.RUNNING)
+    running = ", ".join(one.wanted.id for one in required if one.state is JobStatus.RUNNING)
     return f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
 
 

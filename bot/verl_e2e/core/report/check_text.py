@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.commands import PREFIX
-from verl_e2e.core.pulls.gate import SATISFIED, Gate, GateState, JobState, Standing
+from verl_e2e.core.pulls.gate import Gate, Standing
+from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.report.verdict_parts import (
     VerdictDocument,
@@ -32,17 +33,6 @@ NOT_BEGUN = "waiting: the job has not begun"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _SHOWN_LINES = 6
 _CUT = "_Cut to fit; the card and the run folder have the rest._"
-_ICONS = {
-    JobState.PASSED: "✅",
-    JobState.OVERRIDDEN: "⚠️",
-    JobState.FAILED: "❌",
-    JobState.BLOCKED: "⛔",
-    JobState.RUNNING: "🔄",
-    JobState.WAITING: "⏳",
-    JobState.SKIPPED: "⏭️",
-    JobState.HELD: "⏸️",
-    JobState.CANCELLED: "⏹️",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +65,8 @@ def job_text(standing: Standing) -> CheckText:
 def waits(standing: Standing) -> bool:
     """Whether nothing of the job has begun: it waits for another job, or for a machine."""
     run = standing.run
-    ordered = standing.state is JobState.RUNNING and run is not None and run.state in _ORDERED
-    return ordered or (standing.state is JobState.WAITING and (run is None or run.state.final))
+    ordered = standing.state is JobStatus.RUNNING and run is not None and run.state in _ORDERED
+    return ordered or (standing.state is JobStatus.WAITING and (run is None or run.state.final))
 
 
 def _said(standing: Standing) -> str:
@@ -174,7 +164,7 @@ def _count_of(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
     if required:
         done = sum(one.state in SATISFIED for one in required)
         yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
-    elif told.state is GateState.SUCCESS:
+    elif told.is_open:
         yield Block("", ("**No job is required.**",), "", 200)
     else:
         yield Block("", (f"**{sentence(told.title, 600)}**",), "", 1_000)
@@ -187,11 +177,11 @@ def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
 
 def _job_row(one: Standing) -> str:
     # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
-    running = one.state is JobState.RUNNING
+    running = one.state is JobStatus.RUNNING
     url = one.run.url if one.run is not None and one.run.state.final else ""
     why = "its own check tells how far it is" if running else verdict_sentence(one.because, 500) + links(url)
     options = f" {code(one.wanted.options, 200)}" if one.wanted.options else ""
-    return f"| {markdown(one.wanted.id, 80)}{options} | {_ICONS[one.state]} {one.state} | {why} |"
+    return f"| {markdown(one.wanted.id, 80)}{options} | {one.state.icon} {one.state} | {why} |"
 
 
 def _because(told: Gate) -> Iterator[Block]:
@@ -202,7 +192,7 @@ def _because(told: Gate) -> Iterator[Block]:
 
 
 def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
-    if told.state is GateState.SUCCESS:
+    if told.is_open:
         return
     unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
     holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
@@ -221,13 +211,13 @@ def _step(one: Standing) -> str:
     head = one.run.head_sha if one.run is not None else "FULL-SHA"
     override = f"`{PREFIX} override {level} {head} REASON`"
     match one.state:
-        case JobState.FAILED:
+        case JobStatus.FAILED:
             return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
-        case JobState.BLOCKED if one.run is None:
+        case JobStatus.BLOCKED if one.run is None:
             return f"{name}: mend what is lacking ({verdict_sentence(one.because, 300)}), or {override}."
-        case JobState.BLOCKED:
+        case JobStatus.BLOCKED:
             return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
-        case JobState.SKIPPED:
+        case JobStatus.SKIPPED:
             return f"{name}: runs by itself once {markdown(', '.join(one.wanted.requires), 200)} passed."
         case _:
             return f"{name}: nothing to do but to wait."

@@ -7,13 +7,12 @@ through `verl_e2e.core.text.escape`.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Any
 
 from verl_e2e.core.judge.left_open import merged
-from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan
-from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
+from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Uncounted
 from verl_e2e.core.report.reasons_text import reason_blocks
 from verl_e2e.core.report.verdict_parts import (
@@ -36,33 +35,6 @@ MARKER = "<!-- verl-e2e:card:v1 -->"
 MAX_CARD = 60_000
 _CUT = "_Cut to fit._"
 _ANY = 10**9
-_ICON = {
-    "Pass": "✅",
-    "Fail": "❌",
-    "Blocked": "⛔",
-    "Running": "🔄",
-    "Waiting": "⏳",
-    "Skipped": "⏭️",
-    "Overridden": "⚠️",
-    "Nothing required": "✅",
-    "Cancelled": "⏹️",
-    "Held": "⏸️",
-}
-
-
-class Standing(StrEnum):
-    """The state of the whole or of one job, as the card and the gate name it."""
-
-    PASS = "Pass"
-    FAIL = "Fail"
-    BLOCKED = "Blocked"
-    RUNNING = "Running"
-    WAITING = "Waiting"
-    SKIPPED = "Skipped"
-    OVERRIDDEN = "Overridden"
-    CANCELLED = "Cancelled"
-    HELD = "Held"
-    NOTHING_REQUIRED = "Nothing required"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +46,7 @@ class JobRow:
     """
 
     job_id: str
-    standing: Standing
+    status: JobStatus
     required: bool
     detail: str
     attempt: int = 1
@@ -93,7 +65,7 @@ class EarlierHead:
     """What became of a head that was pushed over."""
 
     head_sha: str
-    standing: Standing
+    status: JobStatus
     sentence: str
 
 
@@ -106,7 +78,7 @@ class PullCard:
     """
 
     head_sha: str
-    standing: Standing
+    status: JobStatus
     sentence: str
     jobs: tuple[JobRow, ...] = ()
     plan: Plan | None = None
@@ -119,14 +91,14 @@ class PullCard:
     problem: str = ""
 
 
-def row_of(run: Run, standing: Standing | None = None, *, planned: float = 0.0) -> JobRow:
-    """The row of a run; its standing follows from its state and result unless given."""
+def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
+    """The row of a run; its status follows from its state and result unless given."""
     detail = run.sentence or run.reason
     if run.carried_from:
         detail = f"carried forward from {run.carried_from[:12]}: {detail}"
     return JobRow(
         job_id=run.job_id,
-        standing=standing or standing_of(run),
+        status=status or status_of_run(run),
         required=run.required,
         detail=detail,
         attempt=run.attempt,
@@ -135,17 +107,6 @@ def row_of(run: Run, standing: Standing | None = None, *, planned: float = 0.0) 
         url=run.url,
         verdict=parsed(run.verdict),
     )
-
-
-def standing_of(run: Run) -> Standing:
-    """What a run's state and result amount to; a run that got lost or was refused is Blocked."""
-    if run.state is RunState.FINISHED and run.result is not None:
-        return {Result.PASS: Standing.PASS, Result.FAIL: Standing.FAIL, Result.BLOCKED: Standing.BLOCKED}[run.result]
-    if run.state is RunState.CANCELLED:
-        return Standing.CANCELLED
-    if run.state.final:
-        return Standing.BLOCKED
-    return Standing.WAITING if run.state is RunState.QUEUED else Standing.RUNNING
 
 
 def render(card: PullCard) -> str:
@@ -161,8 +122,7 @@ def _unbound(block: Block) -> str:
 
 
 def _head(card: PullCard) -> Block:
-    icon = _ICON[card.standing]
-    heading = f"### {icon} verl-e2e: {card.standing} - {sentence(card.sentence, 600)}\n"
+    heading = f"### {card.status.icon} verl-e2e: {card.status.word} - {sentence(card.sentence, 600)}\n"
     rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(one, 600)}" for one in card.notices)]
     if card.problem:
         rows.append(f"> {sentence(card.problem, 1000)}")
@@ -201,7 +161,7 @@ def _job_row(row: JobRow) -> str:
     required = "yes" if row.required else "extra"
     cells = (
         markdown(row.job_id, 80) + (f" {code(row.options, 200)}" if row.options else "") + again,
-        f"{_ICON[row.standing]} {row.standing}",
+        f"{row.status.icon} {row.status.word}",
         required,
         _minutes(row),
         verdict_sentence(row.detail, 400) + links(row.url),
@@ -258,7 +218,7 @@ def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
 
 def _limitations(card: PullCard) -> tuple[str, ...]:
     """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
-    passed = {row.job_id for row in card.jobs if row.standing is Standing.PASS}
+    passed = {row.job_id for row in card.jobs if row.status is JobStatus.PASSED}
     jobs = [left_open(row.job_id, row.verdict, passed=row.job_id in passed) for row in card.jobs if row.verdict]
     return merged(jobs, named=len(card.jobs) > 1)
 
@@ -271,10 +231,10 @@ def _evidence(card: PullCard) -> Iterable[str]:
     for row in card.jobs:
         if not row.verdict:
             continue
-        yield f"{row.job_id}: {row.standing}"
+        yield f"{row.job_id}: {row.status.word}"
         yield from (f"  {one_line(one, 300)}" for one in texts(row.verdict, "repositories"))
         yield from (f"  {one}" for one in key_lines(row.verdict))
 
 
 def _earlier(one: EarlierHead) -> str:
-    return f"- `{one.head_sha[:12]}` {_ICON[one.standing]} {one.standing}: {sentence(one.sentence, 300)}"
+    return f"- `{one.head_sha[:12]}` {one.status.icon} {one.status.word}: {sentence(one.sentence, 300)}"

@@ -4,40 +4,28 @@ from dataclasses import replace
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.pulls.decide import Steps
-from verl_e2e.core.pulls.gate import Gate, GateState, JobState
-from verl_e2e.core.pulls.gate import Standing as JobStanding
+from verl_e2e.core.pulls.gate import Standing
+from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.target_state import Situation
-from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, Standing, row_of, standing_of
+from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
 
 _SHOWN_HISTORY = 10
-_OF_GATE = {
-    GateState.SUCCESS: Standing.PASS,
-    GateState.FAILURE: Standing.FAIL,
-    GateState.IN_PROGRESS: Standing.RUNNING,
-    GateState.ACTION_REQUIRED: Standing.BLOCKED,
-}
-_OF_JOB = {
-    JobState.PASSED: Standing.PASS,
-    JobState.OVERRIDDEN: Standing.OVERRIDDEN,
-    JobState.FAILED: Standing.FAIL,
-    JobState.BLOCKED: Standing.BLOCKED,
-    JobState.RUNNING: Standing.RUNNING,
-    JobState.WAITING: Standing.WAITING,
-    JobState.SKIPPED: Standing.SKIPPED,
-    JobState.HELD: Standing.HELD,
-    JobState.CANCELLED: Standing.CANCELLED,
-}
-_WORST = (Standing.FAIL, Standing.BLOCKED, Standing.CANCELLED, Standing.RUNNING, Standing.WAITING, Standing.PASS)
+_WORST = (
+    JobStatus.FAILED,
+    JobStatus.BLOCKED,
+    JobStatus.CANCELLED,
+    JobStatus.RUNNING,
+    JobStatus.WAITING,
+    JobStatus.PASSED,
+)
 
 
 def card_of(situation: Situation, steps: Steps) -> PullCard:
     """What the card shows once the steps are taken."""
-    required = any(one.wanted.required for one in steps.standings)
-    nothing = steps.gate.state is GateState.SUCCESS and not required
     return PullCard(
         head_sha=situation.head_sha,
-        standing=Standing.NOTHING_REQUIRED if nothing else _standing_of(steps.gate),
+        status=steps.gate.status,
         sentence=steps.gate.title,
         jobs=tuple(_row(one) for one in steps.standings),
         plan=situation.plan,
@@ -50,22 +38,15 @@ def card_of(situation: Situation, steps: Steps) -> PullCard:
     )
 
 
-def _standing_of(told: Gate) -> Standing:
-    """The word of the heading: that of the job which decided, where that is not for the job to mend."""
-    if told.decided_by in {JobState.HELD, JobState.CANCELLED}:
-        return _OF_JOB[told.decided_by]
-    return _OF_GATE[told.state]
-
-
-def _row(standing: JobStanding) -> JobRow:
-    wanted, shown = standing.wanted, _OF_JOB[standing.state]
+def _row(standing: Standing) -> JobRow:
+    wanted = standing.wanted
     # What cannot be run costs nothing.
     planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
     requested = wording.requested(wanted.job) if wanted.job is not None else ""
     if standing.run is None:
-        made = JobRow(wanted.id, shown, wanted.required, standing.because, planned=planned)
+        made = JobRow(wanted.id, standing.state, wanted.required, standing.because, planned=planned)
         return replace(made, options=wanted.options, requested=requested)
-    made = replace(row_of(standing.run, shown, planned=planned), options=wanted.options, requested=requested)
+    made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
     told = made.detail and standing.override is None and standing.hold is None
     return made if told else replace(made, detail=standing.because)
 
@@ -91,9 +72,9 @@ def _history(situation: Situation) -> tuple[EarlierHead, ...]:
 
 
 def _earlier(head: str, runs: tuple[Run, ...]) -> EarlierHead:
-    standings = {standing_of(one): one for one in runs}
-    worst = next(one for one in _WORST if one in standings)
-    run = standings[worst]
+    last = {status_of_run(run): run for run in runs}
+    worst = next(status for status in _WORST if status in last)
+    run = last[worst]
     return EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}")
 
 

@@ -1,0 +1,58 @@
+"""The status of a job, and everything that a person or GitHub sees of it, in one table."""
+
+from enum import StrEnum
+
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.check_runs import CheckStatus, Conclusion
+from verl_e2e.core.pulls.ledger import Run, RunState
+
+
+class JobStatus(StrEnum):
+    """The status of a job, or of all required jobs together. The value is the word in a sentence."""
+
+    # Before a result on the card.
+    icon: str
+    # The result on the card.
+    word: str
+    # The status of the check run.
+    check: CheckStatus
+    # The conclusion of the check run, None before it is completed.
+    conclusion: Conclusion | None
+
+    def __new__(
+        cls, value: str, icon: str, word: str, check: CheckStatus, conclusion: Conclusion | None = None
+    ) -> "JobStatus":
+        """A member with all that is shown of it."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.icon, member.word, member.check, member.conclusion = icon, word, check, conclusion
+        return member
+
+    PASSED = "passed", "✅", "Pass", CheckStatus.COMPLETED, Conclusion.SUCCESS
+    OVERRIDDEN = "overridden", "⚠️", "Overridden", CheckStatus.COMPLETED, Conclusion.SUCCESS
+    FAILED = "failed", "❌", "Fail", CheckStatus.COMPLETED, Conclusion.FAILURE
+    BLOCKED = "blocked", "⛔", "Blocked", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    RUNNING = "running", "🔄", "Running", CheckStatus.IN_PROGRESS
+    WAITING = "waiting", "⏳", "Waiting", CheckStatus.QUEUED
+    SKIPPED = "skipped", "⏭️", "Skipped", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    HELD = "held", "⏸️", "Held", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    CANCELLED = "cancelled", "⏹️", "Cancelled", CheckStatus.COMPLETED, Conclusion.CANCELLED
+    # Of all jobs together only: the plan requires none.
+    NOT_REQUIRED = "not required", "✅", "Nothing required", CheckStatus.COMPLETED, Conclusion.SUCCESS
+
+
+# Ended without a pass: what can be run again.
+ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.CANCELLED})
+SATISFIED = frozenset({JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.NOT_REQUIRED})
+UNDERWAY = frozenset({JobStatus.RUNNING, JobStatus.WAITING})
+_OF_RESULT = {Result.PASS: JobStatus.PASSED, Result.FAIL: JobStatus.FAILED, Result.BLOCKED: JobStatus.BLOCKED}
+
+
+def status_of_run(run: Run) -> JobStatus:
+    """What the state and the result of a run come to; a run that was lost or refused is blocked."""
+    if run.state is RunState.CANCELLED:
+        return JobStatus.CANCELLED
+    if run.state.final:
+        finished = run.state is RunState.FINISHED and run.result is not None
+        return _OF_RESULT[run.result] if finished and run.result is not None else JobStatus.BLOCKED
+    return JobStatus.WAITING if run.state is RunState.QUEUED else JobStatus.RUNNING
