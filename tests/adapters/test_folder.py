@@ -63,7 +63,7 @@ def spoil(path: Path, text: bytes) -> None:
         ("job.json", b"[]", "job.json: the document: Input should be an object"),
         ("job.json", b'{"id": "0-x", "extra": 1}', "job.json: level: Field required"),
         ("job.json", b"[" * 100_000, "job.json: the document: Invalid JSON"),
-        ("environment.json", b'{"schema": 2}', "environment.json: schema: Input should be 1"),
+        ("environment.json", b'{"schema": 3}', "environment.json: schema: Input should be 1"),
         ("environment.json", b"\xff\xfe", "environment.json: the document: Invalid JSON"),
         ("metrics.jsonl", b'{"step": 1}\n{"st', "metrics.jsonl: line 2 cannot be read"),
         ("metrics.jsonl", b"[" * 100_000, "metrics.jsonl: line 1 cannot be read"),
@@ -240,7 +240,7 @@ BESIDE = RelatedRun(
     result=Result.FAIL,
     stage=Stage.PEFT,
     cause="planted",
-    signature=("no_exception: ValueError",),
+    fingerprint=("no_exception: ValueError",),
     steps=(RelatedStep(step=1, values={"actor/grad_norm": math.inf, "actor/loss": 0.5}),),
 )
 
@@ -261,7 +261,7 @@ def test_a_value_that_is_no_number_is_kept_as_one(run: Path) -> None:
     assert math.isnan(read.steps[0].values["actor/loss"])
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"runs": [{"role": "friend"}]}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 3}', '{"runs": [{"role": "friend"}]}', "[" * 100_000])
 def test_runs_beside_a_run_that_cannot_be_read_are_missing(run: Path, text: str) -> None:
     (run / RELATED_FILE).write_text(text)
     record = disk.read_record(run)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.verdict import Verdict, judge
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.facts import (
     AdapterReport,

@@ -10,7 +10,8 @@ from tests.core.logs import recorded
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
-from verl_e2e.core.judge.verdict import Verdict, judge
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.checkpoint_files import CheckpointFile, CheckpointListing, Checkpoints
 from verl_e2e.core.model.facts import LogFacts

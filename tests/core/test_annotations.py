@@ -1,19 +1,19 @@
 """Remarks on changed lines: only where the traceback of a recorded failure meets the change."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.judged import judged_text
+from tests.core.judged import judged
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS
 from verl_e2e.core.report.annotations import MAX_PATHS, Source, annotate, paths_to_read
 
-FAILED = json.loads(judged_text("level0-lora-exception"))
+FAILED = judged("level0-lora-exception")
 LORA = "src/megatron/bridge/peft/lora.py"
 BASE = b"""import torch
 
@@ -86,8 +86,8 @@ def test_nothing_else_of_a_change_is_accused(reason: Reason) -> None:
 
 def test_only_a_fail_accuses() -> None:
     plan = _plan(_reason(LORA, "LoRA.transform"))
-    for result in ("Blocked", "Pass", None):
-        assert paths_to_read(plan, {**FAILED, "result": result}) == ()
+    for result in (Result.BLOCKED, Result.PASS):
+        assert paths_to_read(plan, replace(FAILED, result=result)) == ()
     assert annotate(plan, FAILED, {}) == ()
 
 
@@ -112,7 +112,7 @@ def test_whatever_a_run_says_the_remarks_are_within_the_limits(
 ) -> None:
     reasons = tuple(_reason(path, symbol, step) for path, symbol, step in places)
     calls += [f"{path}:{symbol}" for path, symbol, _ in places]
-    verdict = {**FAILED, "calls": calls, "cause": "".join(calls)}
+    verdict = replace(FAILED, calls=tuple(calls), cause="".join(calls))
     plan = replace(_plan(*reasons), levels=(Level.SMOKE,))
     assert len(paths_to_read(plan, verdict)) <= MAX_PATHS
     found = annotate(plan, verdict, {path: Source(content) for path, _, _ in places})

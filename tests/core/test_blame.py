@@ -4,8 +4,9 @@ import pytest
 
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts, make_job, make_record
 from verl_e2e.core.judge import blame, wording
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import LoggedError
-from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import Card, render_text
@@ -21,7 +22,7 @@ def head(related: tuple[RelatedRun, ...] = (), found: LoggedError | None = None,
     return judged(facts, **{"events": EXIT_1, "related": related, **given})
 
 
-MARKS = head().signature
+MARKS = head().fingerprint
 
 
 def run(role: Role, result: Result, stage: Stage | None = None, **given: object) -> RelatedRun:
@@ -35,7 +36,7 @@ def run(role: Role, result: Result, stage: Stage | None = None, **given: object)
         "result": result,
         "stage": stage,
         "cause": "" if result is Result.PASS else f"ended at {stage}",
-        "signature": MARKS if result is Result.FAIL else (),
+        "fingerprint": MARKS if result is Result.FAIL else (),
     }
     return RelatedRun.model_validate(fields | given)
 
@@ -60,19 +61,19 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
     ),
     (
         "the base fails at the same stage for another reason",
-        (base(Result.FAIL, Stage.PEFT, signature=OTHER_MARKS),),
+        (base(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
         "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at peft",
     ),
     (
         "the base fails before it gets there",
-        (base(Result.FAIL, Stage.HF_IMPORT, signature=OTHER_MARKS),),
+        (base(Result.FAIL, Stage.HF_IMPORT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
         "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at hf_import",
     ),
     (
         "the base gets beyond and fails there",
-        (base(Result.FAIL, Stage.TRAIN_STEP, signature=OTHER_MARKS), retry(Result.FAIL, Stage.PEFT)),
+        (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), retry(Result.FAIL, Stage.PEFT)),
         Result.FAIL,
         "; regression: the merge base dddddddddddd gets beyond peft (Fail at train_step: ended at train_step), and the "
         "head failed again on a retry",
@@ -109,7 +110,7 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
     ),
     (
         "the base passes and the head fails again in another way",
-        (PASSES, retry(Result.FAIL, Stage.OPTIMIZER, signature=OTHER_MARKS)),
+        (PASSES, retry(Result.FAIL, Stage.OPTIMIZER, fingerprint=OTHER_MARKS)),
         Result.FAIL,
         "failed again on a retry, otherwise (Fail at optimizer: ended at optimizer)",
     ),
@@ -149,7 +150,7 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
 @pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
 def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], result: Result, said: str) -> None:
     verdict = head(related)
-    assert (verdict.result, verdict.stage, verdict.alone) == (result, Stage.PEFT, Result.FAIL)
+    assert (verdict.result, verdict.stage, verdict.own_result) == (result, Stage.PEFT, Result.FAIL)
     assert said in verdict.sentence
     assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
     backend = next(row for row in verdict.deliverables if row.name == wording.BACKEND_RUN)
@@ -193,5 +194,5 @@ def test_a_base_whose_tests_passed_does_not_excuse_failed_tests() -> None:
     verdict = judged(make_facts(), tests=failed, related=(base(Result.FAIL, Stage.PEFT),), job=make_job())
     assert verdict.result is Result.FAIL
     assert "gets beyond bridge_provider" in verdict.sentence
-    same = base(Result.FAIL, Stage.BRIDGE_PROVIDER, signature=verdict.signature)
+    same = base(Result.FAIL, Stage.BRIDGE_PROVIDER, fingerprint=verdict.fingerprint)
     assert judged(make_facts(), tests=failed, related=(same,)).result is Result.BLOCKED

@@ -18,10 +18,11 @@ from tests.core.builders import (
     make_record,
 )
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.outcome import Deliverable, Outcome, Result, Verdict
+from verl_e2e.core.model.outcome import Deliverable, Outcome, Result
 from verl_e2e.core.model.record import Check, EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import (

@@ -1,6 +1,5 @@
 """The words of check runs: what a reader sees first, what would make the gate green, and GitHub's limits."""
 
-import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.core.builders import make_job
-from tests.core.judged import judged, judged_text
+from tests.core.judged import judged, judged_text, verdict_that_says
+from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
@@ -159,17 +159,8 @@ HOSTILE = st.text(max_size=200) | st.sampled_from(
 @settings(max_examples=20, deadline=None)
 @given(st.lists(HOSTILE, min_size=1, max_size=20), st.integers(1, 120), st.sampled_from(JobStatus))
 def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, state: JobStatus) -> None:
-    verdict = {
-        "result": "Fail",
-        "sentence": texts[0],
-        "deliverables": [{"name": text, "outcome": text, "detail": text} for text in texts] * times,
-        "limitations": [f"{text}{count}" for count in range(times) for text in texts],
-        "followups": texts * times,
-        "command": "".join(texts * times),
-        "key_lines": [{"file": text, "line": 1, "excerpt": text, "criterion": "learning_signal"} for text in texts]
-        + [{"file": text, "line": 1, "excerpt": text} for text in texts] * times,
-    }
-    run = _run("level0-lora-exception", verdict=json.dumps(verdict), url=texts[0])
+    verdict = verdict_that_says(*texts, times=times)
+    run = _run("level0-lora-exception", verdict=verdict_json(verdict), url=texts[0])
     rows = tuple(
         Standing(_wanted(name=f"{count}{text}", required=count % 2 == 0), state, text, run)
         for count, text in enumerate(texts * times)

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.logs import recorded
-from verl_e2e.core.compare.steps import Agreement, Comparison, compare_steps
+from verl_e2e.core.compare.steps import Agreement, Comparison, Report, compare_steps
 from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS, Compared, Tolerance, Tolerances
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
-from verl_e2e.core.report.comparison_text import Report, render_report, render_report_markdown, report_json
+from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
 
 ACTOR, CRITIC, KL = "actor/grad_norm", "critic/grad_norm", "actor/kl_loss"
 

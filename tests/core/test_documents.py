@@ -3,9 +3,10 @@
 import json
 
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts
+from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.facts import Excerpt, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.report.documents import card_json, evidence_json, triage_line, verdict_json
+from verl_e2e.core.report.documents import card_json, evidence_json, triage_line
 from verl_e2e.core.report.run_card import Card, NotRun
 from verl_e2e.core.triage.triage import triage, triage_json
 
@@ -15,7 +16,7 @@ NOT_RUN = NotRun("2-dense", "Level 2: Parallelism stress (dense)", "it needs 0-l
 
 def test_a_verdict_is_written_without_its_evidence() -> None:
     document = json.loads(verdict_json(FAILED))
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert (document["result"], document["stage"], document["job_id"]) == ("Fail", "peft", "0-lora-ddp")
     assert "evidence" not in document
     assert [row["outcome"] for row in document["deliverables"]] == ["Pass", "Pass", "Fail", "Not requested", "Pass"]
@@ -49,7 +50,7 @@ def test_a_card_is_one_document_of_everything() -> None:
     assert (document["result"], document["sentence"]) == ("Fail", FAILED.sentence)
     job = document["jobs"][0]
     assert job.pop("evidence") == json.loads(evidence_json(FAILED.evidence))["evidence"]
-    assert {"schema": 1, **job} == json.loads(verdict_json(FAILED))
+    assert {"schema": 2, **job} == json.loads(verdict_json(FAILED))
     assert document["not_run"] == [{"job_id": NOT_RUN.job_id, "coverage": NOT_RUN.coverage, "reason": NOT_RUN.reason}]
     assert document["remarks"] == ["A recording."]
     assert document["limitations"][0] == "A recording."

@@ -23,11 +23,12 @@ from verl_e2e.core.judge.followups import (
     without_saving,
 )
 from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
@@ -47,7 +48,7 @@ def verdict(result: Result, stage: Stage | None = None, **gaps: State) -> Verdic
     """A verdict by itself, with these criteria in these states beside all that is met."""
     evidence = tuple(Evidence(Criterion(name), state, "said") for name, state in gaps.items())
     marks = MARK if result is Result.FAIL else ()
-    return replace(judged(), result=result, alone=result, stage=stage, signature=marks, evidence=evidence)
+    return replace(judged(), result=result, own_result=result, stage=stage, fingerprint=marks, evidence=evidence)
 
 
 def ran(role: Role, result: Result = Result.PASS, stage: Stage | None = None, **given: Any) -> RelatedRun:
@@ -60,18 +61,18 @@ def ran(role: Role, result: Result = Result.PASS, stage: Stage | None = None, **
         folder=f"related/{role}",
         result=result,
         stage=stage,
-        signature=given.get("signature", MARK if result is Result.FAIL else ()),
+        fingerprint=given.get("fingerprint", MARK if result is Result.FAIL else ()),
     )
 
 
 FAIL = verdict(Result.FAIL, Stage.PEFT)
 SAVE_FAIL = verdict(Result.FAIL, Stage.CHECKPOINT_SAVE)
 PASSED_BASE = ran(Role.MERGE_BASE)
-BEYOND = ran(Role.MERGE_BASE, Result.FAIL, Stage.TRAIN_STEP, signature=("no_exception: later",))
+BEYOND = ran(Role.MERGE_BASE, Result.FAIL, Stage.TRAIN_STEP, fingerprint=("no_exception: later",))
 FINE = verdict(Result.PASS, resumed=State.MET, resumed_step=State.WAIVED)
 UNSTEADY = replace(
     verdict(Result.FAIL, Stage.CHECKPOINT_LOAD, resumed=State.MET, resumed_step=State.BROKEN),
-    signature=("resumed_step: the resumed step differs",),
+    fingerprint=("resumed_step: the resumed step differs",),
     decided_by=Criterion.RESUMED_STEP,
 )
 TWIN = ran(Role.UNINTERRUPTED)
@@ -178,7 +179,7 @@ def test_it_comes_to_an_end_and_nothing_runs_twice(job: Job, judgement: Verdict,
     history: tuple[RelatedRun, ...] = ()
     allowed = replace(EVERY, baselines=3)
     while asked := followups(job, judgement, history, allowed):
-        history = (*history, ran(asked[0].role, ended, Stage.SHUTDOWN, signature=("another",)))
+        history = (*history, ran(asked[0].role, ended, Stage.SHUTDOWN, fingerprint=("another",)))
         assert len(history) < 9
     roles = [run.role for run in history]
     assert len([role for role in roles if role is not M]) == len({role for role in roles if role is not M})

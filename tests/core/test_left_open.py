@@ -6,7 +6,7 @@ from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_situation
 from verl_e2e.core.judge.left_open import Aspect, Limitation, OfJob, merged, paired
-from verl_e2e.core.model.outcome import Verdict
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.pulls.decide import conduct
 from verl_e2e.core.report.check_text import job_text
 from verl_e2e.core.report.pull_card import render

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.core.judged import judged_text
+from tests.core.judged import judged_text, verdict_that_says
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import JobOutline
@@ -127,9 +127,10 @@ def test_a_long_chain_keeps_its_ends() -> None:
 
 def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everything() -> None:
     limitations = [f"limitation {count} {'x' * 400}" for count in range(60)]
-    some = row_of(_finished(verdict=json.dumps({"limitations": limitations})))
+    recorded = json.loads(RECORDED.read_text())
+    some = row_of(_finished(verdict=json.dumps(recorded | {"limitations": limitations})))
     assert "Cut to fit" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (some,)))
-    verdict = json.loads(RECORDED.read_text()) | {"limitations": limitations * 9}
+    verdict = recorded | {"limitations": limitations * 9}
     many = tuple(
         row_of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
         for count in range(14)
@@ -193,11 +194,7 @@ HOSTILE = st.text(max_size=300) | st.sampled_from(["@everyone", MARKER, "</detai
 @settings(max_examples=25, deadline=None)
 @given(st.lists(HOSTILE, max_size=40), st.integers(1, 400))
 def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) -> None:
-    verdict = {
-        "deliverables": [{"name": text, "outcome": text, "detail": text} for text in texts] * times,
-        "limitations": [f"{text}{count}" for count in range(times) for text in texts],
-        "key_lines": [{"file": text, "line": 1, "excerpt": text} for text in texts] * times,
-    }
+    verdict = verdict_that_says(*texts, times=times)
     rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts[:5])
     text = render(PullCard(HEAD, JobStatus.FAILED, "".join(texts), rows, notices=tuple(texts)))
     assert len(text) <= MAX_CARD

@@ -12,9 +12,10 @@ from tests.core.level_runs import job_of
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level1-resume"

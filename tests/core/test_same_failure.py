@@ -17,7 +17,7 @@ from tests.core.builders import (
 )
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.decide import decide
-from verl_e2e.core.judge.same_failure import normal, same_failure, signature
+from verl_e2e.core.judge.same_failure import fingerprint_of, normal, same_failure
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Decision, Result
@@ -61,7 +61,7 @@ def _as_base(case: Case, decision: Decision, **given: object) -> RelatedRun:
         "folder": "related/merge_base",
         "result": decision.result,
         "stage": decision.stage,
-        "signature": signature(case, decision),
+        "fingerprint": fingerprint_of(case, decision),
     }
     return RelatedRun.model_validate(fields | given)
 
@@ -86,16 +86,16 @@ def test_the_same_exception_again(changes: dict[str, object], same: bool) -> Non
     case, decision = _failing(planted)
     again = replace(planted, **changes)  # type: ignore[arg-type]
     base = _as_base(*_failing(again))
-    assert same_failure(signature(case, decision), decision.stage, base) is same
+    assert same_failure(fingerprint_of(case, decision), decision.stage, base) is same
 
 
 def test_another_stage_or_a_base_that_is_blocked_is_not_the_same() -> None:
     case, decision = _failing(bridge_error())
-    marks = signature(case, decision)
+    marks = fingerprint_of(case, decision)
     assert same_failure(marks, decision.stage, _as_base(case, decision))
     assert not same_failure(marks, decision.stage, _as_base(case, decision, stage=Stage.OPTIMIZER))
     assert not same_failure(marks, decision.stage, _as_base(case, decision, result=Result.BLOCKED))
-    assert not same_failure((), decision.stage, _as_base(case, decision, signature=()))
+    assert not same_failure((), decision.stage, _as_base(case, decision, fingerprint=()))
 
 
 def _tests(*failed: str) -> tuple[Case, Decision]:
@@ -120,7 +120,7 @@ def test_failed_bridge_tests_are_the_same_when_each_of_ours_fails_there(
     same: bool,
 ) -> None:
     case, decision = _tests(*ours)
-    assert same_failure(signature(case, decision), decision.stage, _as_base(*_tests(*theirs))) is same
+    assert same_failure(fingerprint_of(case, decision), decision.stage, _as_base(*_tests(*theirs))) is same
 
 
 def _lost(*texts: str) -> tuple[Case, Decision]:
@@ -131,7 +131,7 @@ def _lost(*texts: str) -> tuple[Case, Decision]:
 
 def test_lost_weights_are_the_same_by_name() -> None:
     case, decision = _lost("layers.0.gate")
-    marks = signature(case, decision)
+    marks = fingerprint_of(case, decision)
     assert same_failure(marks, decision.stage, _as_base(*_lost("layers.4.up", "layers.3.gate")))
     assert not same_failure(marks, decision.stage, _as_base(*_lost("layers.0.up")))
 
@@ -142,15 +142,15 @@ def test_a_metric_is_the_same_failure_by_its_name_and_kind_of_value() -> None:
         return case, decide(case, judge_criteria(case))
 
     case, decision = frozen(actor_grad_norm=0.0)
-    marks = signature(case, decision)
+    marks = fingerprint_of(case, decision)
     assert same_failure(marks, decision.stage, _as_base(*frozen(actor_grad_norm=0.0)))
     assert not same_failure(marks, decision.stage, _as_base(*frozen(critic_grad_norm=0.0)))
 
 
 def test_only_a_fail_has_marks() -> None:
     case = make_case()
-    assert signature(case, decide(case, judge_criteria(case))) == ()
+    assert fingerprint_of(case, decide(case, judge_criteria(case))) == ()
     outside = error("OSError", "No space left on device", stage=Stage.TRAIN_STEP)
     case = make_case(make_record(events=ended(exit_code=1)), cut_facts(Stage.TRAIN_STEP, errors=(outside,)))
-    assert signature(case, decide(case, judge_criteria(case))) == ()
-    assert signature(make_case(facts=LogFacts(0)), Decision(Result.FAIL, Stage.PEFT, "x")) == ()
+    assert fingerprint_of(case, decide(case, judge_criteria(case))) == ()
+    assert fingerprint_of(make_case(facts=LogFacts(0)), Decision(Result.FAIL, Stage.PEFT, "x")) == ()

@@ -28,10 +28,11 @@ from tests.core.builders import (
 )
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import AdapterReport, Excerpt, LogFacts, ResolvedConfig
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant
-from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import Check, Container, EndReason, Event, Finding, Record, TestCase
 from verl_e2e.core.model.stages import Stage
 

@@ -5,6 +5,7 @@ from struct import unpack
 
 import pytest
 
+from tests.core.judged import verdict_that_says
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -40,11 +41,7 @@ def _parts(*recorded: str) -> dict[str, str]:
 
 def _hostile() -> str:
     texts = ["x" * 3_000, "<script>ran = true</script>", "<img src=x onerror=ran=true>", "</details>", "| a " * 40]
-    verdict = {
-        "deliverables": [{"name": text, "outcome": text, "detail": text} for text in texts],
-        "limitations": texts,
-        "key_lines": [{"file": text, "line": 1, "excerpt": text} for text in texts],
-    }
+    verdict = verdict_that_says(*texts)
     rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts)
     return render(
         PullCard(HEAD, JobStatus.FAILED, texts[0], rows, shown_plan(), notices=tuple(texts), reproduce=texts[0])

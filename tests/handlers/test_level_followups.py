@@ -22,11 +22,12 @@ from tests.fakes.rooms import FakeFolders
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.followups import Allowed, MergeBase
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.stages import Stage
 

@@ -11,8 +11,9 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.compare_runs import add_healthy, add_pair, described
 from verl_e2e.app.judge_folder import judge_folders
 from verl_e2e.core.judge.reference_runs import summary
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
 from verl_e2e.core.model.stages import Stage

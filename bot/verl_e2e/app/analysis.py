@@ -13,6 +13,7 @@ from verl_e2e.app.judge_finished import Judged, judge_ended
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_pull import plan_target
 from verl_e2e.app.reached_files import reach_digest
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
@@ -22,7 +23,6 @@ from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, Target
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.report.annotations import Source, annotate, paths_to_read
-from verl_e2e.core.report.verdict_parts import VerdictDocument
 from verl_e2e.ports import RunFolders, SourceTrees, SummaryStore
 
 
@@ -41,7 +41,7 @@ class Analysis(Protocol):
         """Whether nothing that a job can reach differs between a merge group and another head; false when unknown."""
         ...
 
-    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+    def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The remarks of a failed job on the changed lines."""
         ...
 
@@ -80,7 +80,7 @@ class DirectAnalysis:
         digest = self._reach(here, group.head_sha, policy, job)
         return bool(digest) and digest == self._reach(there, origin_sha, policy, job)
 
-    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+    def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The remarks of a failed job on the changed lines; files are read only where a traceback meets the change."""
         paths = paths_to_read(plan, verdict)
         if not paths:

@@ -4,6 +4,7 @@ import logging
 from dataclasses import replace
 
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.checks_wanted import check_name
@@ -11,7 +12,6 @@ from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.report.annotations import paths_to_read
-from verl_e2e.core.report.verdict_parts import VerdictDocument, parsed
 from verl_e2e.ports import LimitError
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,11 @@ def with_remarks(
     if situation.plan is None:
         return checks
     failed = {
-        check_name(situation.policy.gate.name, one.wanted.id): parsed(one.run.verdict)
+        check_name(situation.policy.gate.name, one.wanted.id): verdict
         for one in standings
-        if one.state is JobStatus.FAILED and one.run is not None
+        if one.state is JobStatus.FAILED
+        and one.run is not None
+        and (verdict := read_verdict(one.run.verdict)) is not None
     }
     return tuple(
         _remarked(check, failed[check.name], situation.plan, situation, rooms)
@@ -36,7 +38,7 @@ def with_remarks(
     )
 
 
-def _remarked(check: CheckRun, verdict: VerdictDocument, plan: Plan, situation: Situation, rooms: AppRooms) -> CheckRun:
+def _remarked(check: CheckRun, verdict: Verdict, plan: Plan, situation: Situation, rooms: AppRooms) -> CheckRun:
     # Asked here too, so that no process is needed where there is nothing to read.
     if not paths_to_read(plan, verdict):
         return check

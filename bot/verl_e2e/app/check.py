@@ -11,7 +11,8 @@ from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.compare.jobs import for_parity
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
-from verl_e2e.core.judge.verdict import Result, Verdict
+from verl_e2e.core.judge.verdict import Result
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes

@@ -5,13 +5,12 @@ from pathlib import Path
 from verl_e2e.core.compare.bands import ENOUGH, band_from, tolerances_of, with_healthy, with_pair
 from verl_e2e.core.compare.healthy_runs import HealthyRun, NotHealthyError, healthy_of, healthy_run, pair_of
 from verl_e2e.core.compare.jobs import differences
-from verl_e2e.core.compare.steps import compare_steps
+from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.bands import Bands, Probe
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.report.comparison_text import Report
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 

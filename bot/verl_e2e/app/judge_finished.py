@@ -1,19 +1,18 @@
 """Judge what an ended run left, by its log and evidence: a run's own word counts for nothing."""
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.core.judge.criteria.run_record import Expected, hold_against_record, run_record
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.report.documents import verdict_json
 from verl_e2e.ports import RunFolders
 
 # A verdict is bounded by its parts; one beyond this is not kept, its result and sentence are.
@@ -49,12 +48,16 @@ def cannot_be_judged(why: object) -> Judged:
 
 def with_doubt(judged: Judged, doubt: str) -> Judged:
     """The judgement with a limitation that the folder itself cannot tell, as who handed it over; empty for none."""
-    if not doubt or not judged.verdict:
+    verdict = read_verdict(judged.verdict)
+    if not doubt or verdict is None:
         return judged
-    document = json.loads(judged.verdict)
-    document["limitations"] = [*document["limitations"], f"{doubt[:1].upper()}{doubt[1:]}."]
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return replace(judged, verdict=text if len(text) <= MAX_VERDICT else "")
+    limitation = f"{doubt[:1].upper()}{doubt[1:]}."
+    return replace(judged, verdict=_kept(replace(verdict, limitations=(*verdict.limitations, limitation))))
+
+
+def _kept(verdict: Verdict) -> str:
+    text = verdict_json(verdict)
+    return text if len(text) <= MAX_VERDICT else ""
 
 
 def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
@@ -81,8 +84,7 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
         verdict = hold_against_record(verdict, fits, run.job)
     write_judgement(folders, folder, (verdict,))
-    text = verdict_json(verdict)
-    return Judged(verdict.result, verdict.sentence, text if len(text) <= MAX_VERDICT else "", _told_s(record))
+    return Judged(verdict.result, verdict.sentence, _kept(verdict), _told_s(record))
 
 
 def _is_of(job: Job | None, run: Run) -> bool:

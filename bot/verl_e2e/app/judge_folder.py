@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from verl_e2e.core.judge.verdict import Verdict, judge
+from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
@@ -12,7 +13,7 @@ from verl_e2e.core.report.comparison_text import (
     render_report_markdown,
     report_json,
 )
-from verl_e2e.core.report.documents import evidence_json, verdict_json
+from verl_e2e.core.report.documents import evidence_json
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.ports import RunFolders, UnreadableLogError
 

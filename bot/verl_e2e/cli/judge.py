@@ -9,7 +9,7 @@ import click
 from verl_e2e.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, exit_code, print_card, report_fault
 
 if TYPE_CHECKING:
-    from verl_e2e.core.judge.verdict import Verdict
+    from verl_e2e.core.judge.verdict_document import Verdict
     from verl_e2e.core.report.run_card import NotRun
 
 

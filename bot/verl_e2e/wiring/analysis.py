@@ -18,6 +18,7 @@ from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
@@ -27,7 +28,6 @@ from verl_e2e.core.pulls.check_runs import Annotation
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
-from verl_e2e.core.report.verdict_parts import VerdictDocument
 from verl_e2e.ports import ForgeError, LimitError
 from verl_e2e.wiring.folders import run_folders
 
@@ -100,7 +100,7 @@ class LimitedAnalysis:
         both = [group, replace(group, head_sha=origin_sha)]
         return bool(self._asked("reaches_the_same", both, (group, origin_sha, policy, job)))
 
-    def annotate(self, target: Target, plan: Plan, verdict: VerdictDocument) -> tuple[Annotation, ...]:
+    def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The remarks of a failed job on the changed lines."""
         found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
         return found

@@ -12,7 +12,7 @@ from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.config.bands import load_bands, read_bands
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
-from verl_e2e.core.judge.verdict import Verdict
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Patch, Repository

@@ -9,11 +9,12 @@ from tests.core.builders import bar, config_with, ended, error, make_case, make_
 from tests.core.signal.series import noisy, run_of, with_value
 from verl_e2e.core.judge.criteria.signal import learning_signal
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level, variants_of
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import Card, render_markdown, render_text

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from verl_e2e.core.compare.bands import KEPT
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.compare.workload import training_digest
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Healthy, Pair, PairStep
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.triage.hollow import AGREEMENT
 

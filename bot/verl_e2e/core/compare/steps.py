@@ -125,6 +125,17 @@ class Comparison:
         return tuple(sorted(found, key=lambda one: -abs(one.excess)))
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A comparison with what it compares."""
+
+    # Names both runs.
+    title: str
+    comparison: Comparison
+    # What else a reader must know.
+    remarks: tuple[str, ...] = ()
+
+
 def compare_steps(
     run: Sequence[Step], reference: Sequence[Step], tolerances: Tolerances = DEFAULTS, *, narrow: bool = False
 ) -> Comparison:

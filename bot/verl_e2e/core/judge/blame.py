@@ -10,7 +10,7 @@ from enum import IntEnum, auto
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.same_failure import same_failure, signature
+from verl_e2e.core.judge.same_failure import fingerprint_of, same_failure
 from verl_e2e.core.model.outcome import Decision, Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
@@ -59,7 +59,7 @@ def weigh(case: Case, alone: Decision) -> Decision:
     """The decision on a run, with the runs that stand beside it; what is no Fail stays as it is."""
     if alone.result is not Result.FAIL:
         return alone
-    found, base = most_telling(signature(case, alone), alone.stage, case.related(Role.MERGE_BASE))
+    found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
     if base is None:
         said = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
         return replace(alone, blame=_and_without_save(case, said))
@@ -81,7 +81,7 @@ def asks_for_base(case: Case, decision: Decision) -> bool:
     """Whether a Fail still waits for a merge base that says something."""
     if decision.result is not Result.FAIL:
         return False
-    found, _ = most_telling(signature(case, decision), decision.stage, case.related(Role.MERGE_BASE))
+    found, _ = most_telling(fingerprint_of(case, decision), decision.stage, case.related(Role.MERGE_BASE))
     return found in (Stand.NOT_RUN, Stand.NOT_CONCLUSIVE)
 
 
@@ -112,7 +112,7 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
 def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
     failed = next((run for run in retries if run.result is Result.FAIL), None)
     if failed is not None:
-        same = same_failure(signature(case, alone), alone.stage, failed)
+        same = same_failure(fingerprint_of(case, alone), alone.stage, failed)
         return "and the head failed again on a retry" + ("" if same else f", otherwise ({ended(failed)})")
     if retries:
         return f"and the retry was not conclusive ({ended(retries[-1])})"

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from verl_e2e.core.compare.jobs import trivial_sizes
 from verl_e2e.core.judge.blame import Stand, most_telling
 from verl_e2e.core.judge.phases import wants_save
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level, variant_named, variants_of
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
@@ -179,13 +180,13 @@ def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed)
 
 def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
     """What is asked for when the run by itself is a Fail."""
-    if verdict.alone is not Result.FAIL:
+    if verdict.own_result is not Result.FAIL:
         return
     made = [run.role for run in history]
     compared = verdict.decided_by in _COMPARED
     then = Allowed(roles=TWINS & allowed.roles) if compared else NOTHING
     bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
-    found, _ = most_telling(verdict.signature, verdict.stage, bases)
+    found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
     if not bases and allowed.has_base(job):
         yield from _followup(Role.MERGE_BASE, job, allowed, then)
     if found in (Stand.PASSES, Stand.BEYOND) and Role.RETRY not in made:
@@ -209,7 +210,7 @@ def _judges(verdict: Verdict, criterion: Criterion) -> bool:
 def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:
     """Whether nothing but that criterion keeps the run from a Pass."""
     gaps = {item.criterion for item in verdict.evidence if item.state in (State.MISSING, State.BROKEN)}
-    return verdict.alone is Result.PASS or gaps == {criterion}
+    return verdict.own_result is Result.PASS or gaps == {criterion}
 
 
 def without_base(allowed: Allowed, reason: str) -> Allowed:

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.outcome import Result
+
 
 class Aspect(StrEnum):
     """Something that one job can leave open and another one show."""
@@ -37,6 +40,12 @@ class OfJob:
     limitations: tuple[Limitation, ...]
     # Empty for a job that did not pass.
     shows: frozenset[str] = frozenset()
+
+
+def of_verdict(verdict: Verdict) -> OfJob:
+    """What the job of a verdict leaves open, and what it shows where it passed."""
+    shows = frozenset(verdict.shows) if verdict.result is Result.PASS else frozenset()
+    return OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), shows)
 
 
 def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limitation, ...]:

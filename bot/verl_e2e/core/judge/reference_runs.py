@@ -1,9 +1,10 @@
 """A judged run as one that stands beside another, and whether a kept one may stand there again."""
 
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Digest, Job
-from verl_e2e.core.model.outcome import Result, Verdict
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Environment, Record
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 
@@ -26,7 +27,7 @@ def summary(
         cause=verdict.cause,
         excerpt=_excerpt(verdict),
         cached=cached,
-        signature=verdict.signature,
+        fingerprint=verdict.fingerprint,
         steps=tuple(RelatedStep(step=step.step, values=dict(step.values)) for step in steps),
     )
 

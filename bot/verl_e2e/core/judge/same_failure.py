@@ -29,7 +29,7 @@ _VARYING = (
 )
 
 
-def signature(case: Case, decision: Decision) -> tuple[str, ...]:
+def fingerprint_of(case: Case, decision: Decision) -> tuple[str, ...]:
     """The marks of a Fail, sorted; empty for any other decision and for a failure that left no evidence."""
     if decision.result is not Result.FAIL or decision.at is None:
         return ()
@@ -39,7 +39,7 @@ def signature(case: Case, decision: Decision) -> tuple[str, ...]:
 
 def same_failure(marks: tuple[str, ...], stage: Stage | None, other: RelatedRun) -> bool:
     """Whether the other run failed at that stage and shows every one of the marks; it may show more."""
-    return bool(marks) and other.result is Result.FAIL and other.stage is stage and set(marks) <= set(other.signature)
+    return bool(marks) and other.result is Result.FAIL and other.stage is stage and set(marks) <= set(other.fingerprint)
 
 
 def normal(text: str) -> str:

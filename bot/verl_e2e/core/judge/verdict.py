@@ -11,11 +11,12 @@ from verl_e2e.core.judge.criteria.signal import case_figure
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.deliverables import deliverables, of_unknown_job
 from verl_e2e.core.judge.limitations import shown_by
-from verl_e2e.core.judge.same_failure import signature
+from verl_e2e.core.judge.same_failure import fingerprint_of
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result, Verdict
+from verl_e2e.core.model.outcome import Decision, Deliverable, Outcome, Result
 from verl_e2e.core.model.record import ENVIRONMENT_FILE, JOB_FILE, Finding, Record, RepositoryState
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
@@ -71,8 +72,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         limitations=tuple(limitation.text for limitation in open_ends),
         followups=_followups(case, evidence, decision),
         related=related_rows(case),
-        alone=alone.result,
-        signature=signature(case, alone),
+        own_result=alone.result,
+        fingerprint=fingerprint_of(case, alone),
         reports=reports(case),
         figure=case_figure(case),
         calls=_calls(case, alone),

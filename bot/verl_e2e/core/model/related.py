@@ -7,7 +7,7 @@ their own run folders, so that the folder alone says whom a failure belongs to.
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, FailFast, Field
+from pydantic import AliasChoices, ConfigDict, FailFast, Field
 
 from verl_e2e.core.model.jobs import Digest, Document, Sha
 from verl_e2e.core.model.outcome import Result
@@ -61,7 +61,7 @@ class RelatedRun(Document):
 
     `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
     baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
-    Pass). `cached` is true when it was not run anew. `signature` are the marks of its failure, by which
+    Pass). `cached` is true when it was not run anew. `fingerprint` identifies its failure, by which
     `verl_e2e.core.judge.same_failure` tells whether another run failed the same way.
     """
 
@@ -75,14 +75,19 @@ class RelatedRun(Document):
     cause: str = ""
     excerpt: str = ""
     cached: bool = False
-    signature: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
+    # Folders of schema 1 call it `signature`.
+    fingerprint: Annotated[
+        tuple[str, ...],
+        FailFast(),
+        Field(max_length=MOST_MARKS, validation_alias=AliasChoices("fingerprint", "signature")),
+    ] = ()
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
 
 
 class Related(Document):
     """`related.json`. `not_run` says of a role that the verdict asks for why nothing was run in it."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    schema_: Annotated[Literal[1, 2], Field(alias="schema")] = 2
     runs: Annotated[tuple[RelatedRun, ...], FailFast(), Field(max_length=MOST_RUNS)] = ()
     not_run: dict[Role, str] = Field(default_factory=dict)
 

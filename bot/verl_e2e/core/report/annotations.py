@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.check_runs import MAX_ANNOTATIONS, Annotation
 from verl_e2e.core.reach.summary import parse
-from verl_e2e.core.report.verdict_parts import VerdictDocument, texts
 from verl_e2e.core.text.escape import one_line
 
 MAX_PATHS = 20
@@ -39,12 +39,12 @@ class _Meeting:
     passed: bool
 
 
-def paths_to_read(plan: Plan, verdict: VerdictDocument) -> tuple[str, ...]:
+def paths_to_read(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
     """The changed paths whose contents `annotate` wants; empty unless the verdict is a Fail with a traceback."""
     return tuple(dict.fromkeys(one.path for one in _meetings(plan, verdict)))[:MAX_PATHS]
 
 
-def annotate(plan: Plan, verdict: VerdictDocument, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
+def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
     """The remarks of one failed job, those that the traceback passes through first; at most 50.
 
     A path that is not in `sources` gets none: without its lines nothing can be pointed at.
@@ -57,26 +57,25 @@ def annotate(plan: Plan, verdict: VerdictDocument, sources: Mapping[str, Source]
     return tuple(found.values())[:MAX_ANNOTATIONS]
 
 
-def _annotation(one: _Meeting, first: int, last: int, verdict: VerdictDocument) -> Annotation:
-    job, stage, cause = (one_line(str(verdict.get(key) or ""), 500) for key in ("job_id", "stage", "cause"))
+def _annotation(one: _Meeting, first: int, last: int, verdict: Verdict) -> Annotation:
     what = one_line(one.symbol, 200) or "this file"
     how = "The traceback passes through" if one.passed else "The function that failed leads to"
-    message = f"{how} {what}, which this change touches ({one_line(one.frame, 200)}). {cause}"
+    message = f"{how} {what}, which this change touches ({one_line(one.frame, 200)}). {one_line(verdict.cause, 500)}"
     return Annotation(
         path=one.path,
         first_line=first,
         last_line=last,
         level="failure" if one.passed else "warning",
-        title=one_line(f"{job} failed at {stage}", 200),
+        title=one_line(f"{verdict.job_id} failed at {verdict.stage}", 200),
         message=message,
     )
 
 
-def _meetings(plan: Plan, verdict: VerdictDocument) -> tuple[_Meeting, ...]:
+def _meetings(plan: Plan, verdict: Verdict) -> tuple[_Meeting, ...]:
     """Where the failure meets the change: passed through first, and the innermost frame before the others."""
-    if verdict.get("result") != Result.FAIL.value:
+    if verdict.result is not Result.FAIL:
         return ()
-    calls = tuple(reversed(texts(verdict, "calls")))
+    calls = tuple(reversed(verdict.calls))
     reasons = tuple(one for one in plan.reasons if one.path)
     found: dict[tuple[str, str], _Meeting] = {}
     for one in (*_passed(calls, reasons), *_led(calls, reasons)):

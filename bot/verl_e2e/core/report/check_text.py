@@ -7,22 +7,19 @@ text below it.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.commands import PREFIX
 from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.report.verdict_parts import (
-    VerdictDocument,
-    asked,
     command_rows,
     curves,
     deliverables,
     key_lines,
     links,
-    parsed,
-    sentence_of,
-    texts,
+    requested,
     verdict_sentence,
 )
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text, open_text
@@ -53,12 +50,12 @@ def title(words: str) -> str:
 def job_text(standing: Standing) -> CheckText:
     """What a job's check says: the verdict, the deliverables and the lines to look at first; the rest as text."""
     run = standing.run
-    verdict = parsed(run.verdict) if run is not None else {}
-    blocks = (_job_head(standing, verdict), *_table(verdict), *_first_lines(verdict))
+    verdict = read_verdict(run.verdict) if run is not None else None
+    blocks = (_job_head(standing, verdict), *(() if verdict is None else (*_table(verdict), *_first_lines(verdict))))
     return CheckText(
         title=title(_with_options(standing, _said(standing))),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
-        text=fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
+        text="" if verdict is None else fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
 
 
@@ -80,7 +77,7 @@ def _with_options(standing: Standing, said: str) -> str:
     return f"with {options}: {said}" if options else said
 
 
-def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
+def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
     wanted, run = standing.wanted, standing.run
     kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
     asked = f" Asked for with {code(wanted.options, 400)}." if wanted.options else ""
@@ -89,7 +86,7 @@ def _job_head(standing: Standing, verdict: VerdictDocument) -> Block:
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
         rows.append(f"⚠️ {sentence(standing.because, 600)}")
-    said = sentence_of(verdict) or _said(standing)
+    said = _said(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
     return Block(f"**{sentence(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
@@ -105,35 +102,33 @@ def _how_it_ran(standing: Standing) -> str:
     return f"{', '.join(parts)}.{links(run.url)}"
 
 
-def _table(verdict: VerdictDocument) -> Iterator[Block]:
-    asked_for, rows = asked(verdict), deliverables(verdict)
+def _table(verdict: Verdict) -> Iterator[Block]:
+    asked_for, rows = requested(verdict), deliverables(verdict)
     if asked_for:
         yield Block("", asked_for, "", 2_000)
     if rows:
         yield Block("", rows, "", 20_000)
 
 
-def _first_lines(verdict: VerdictDocument) -> Iterator[Block]:
+def _first_lines(verdict: Verdict) -> Iterator[Block]:
     """The lines that decided, open: for what did not pass they are where to begin."""
     rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
     if rows:
         yield open_text("First relevant lines", rows, 12_000)
-    mends = texts(verdict, "followups")
-    if mends:
-        yield Block("**What to do**\n", tuple(f"- {verdict_sentence(one, 600)}" for one in mends), "", 8_000)
+    if verdict.followups:
+        rows = tuple(f"- {verdict_sentence(followup, 600)}" for followup in verdict.followups)
+        yield Block("**What to do**\n", rows, "", 8_000)
 
 
-def _job_details(verdict: VerdictDocument) -> Iterator[Block]:
-    limitations = texts(verdict, "limitations")
-    if limitations:
-        rows = tuple(f"- {verdict_sentence(one, 600)}" for one in limitations)
+def _job_details(verdict: Verdict) -> Iterator[Block]:
+    if verdict.limitations:
+        rows = tuple(f"- {verdict_sentence(limitation, 600)}" for limitation in verdict.limitations)
         yield Block("### What this does not show\n", rows, "", 24_000)
-    evidence = (*texts(verdict, "repositories"), *key_lines(verdict))
+    evidence = (*verdict.repositories, *key_lines(verdict))
     if evidence:
         yield folded_text("Evidence", evidence, 16_000)
-    beside = texts(verdict, "related")
-    if beside:
-        yield folded_text("Runs beside this run", beside, 8_000)
+    if verdict.related:
+        yield folded_text("Related runs", verdict.related, 8_000)
     command = command_rows(verdict)
     if command:
         yield folded_text("Command", command, 14_000)

@@ -3,24 +3,14 @@
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from verl_e2e.core.compare.steps import Agreement, Comparison, MetricComparison, Row
+from verl_e2e.core.compare.steps import Agreement, Comparison, MetricComparison, Report, Row
 from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"
 PARITY_JSON_FILE = "parity.json"
 _HEAD = ("metric", "steps", "median ratio", "farthest", "verdict")
 _ROW_HEAD = ("step", "metric", "run", "reference", "difference", "relative", "allowed", "verdict")
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A comparison with what it compares: `title` names both runs, `remarks` what else a reader must know."""
-
-    title: str
-    comparison: Comparison
-    remarks: tuple[str, ...] = ()
 
 
 def verdict_of(found: Comparison) -> str:

@@ -5,26 +5,23 @@ of one that does not, each block keeps to its share and loses rows from its end,
 through `verl_e2e.core.text.escape`.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from verl_e2e.core.judge.left_open import merged
+from verl_e2e.core.judge.left_open import merged, of_verdict
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Uncounted
 from verl_e2e.core.report.reasons_text import reason_blocks
 from verl_e2e.core.report.verdict_parts import (
-    asked,
     command_rows,
     curves,
     deliverables,
     key_lines,
-    left_open,
     links,
-    parsed,
-    texts,
+    requested,
     verdict_sentence,
 )
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
@@ -53,7 +50,7 @@ class JobRow:
     planned: float = 0.0
     used: float = 0.0
     url: str = ""
-    verdict: Mapping[str, Any] = field(default_factory=dict)
+    verdict: Verdict | None = None
     # The options that somebody asked for it with, empty for none.
     options: str = ""
     # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
@@ -105,7 +102,7 @@ def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -
         planned=planned,
         used=run.gpu_minutes,
         url=run.url,
-        verdict=parsed(run.verdict),
+        verdict=read_verdict(run.verdict),
     )
 
 
@@ -179,10 +176,10 @@ def _minutes(row: JobRow) -> str:
 def _folds(card: PullCard) -> Iterable[Block]:
     """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
     yield from _of_jobs(card)
-    requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and not row.verdict)
+    requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)
     yield from _bullets("Limitations", _limitations(card), 6_000)
-    yield from _bullets("Follow-ups", _each_once(card, "followups"), 3_000)
+    yield from _bullets("Follow-ups", _followups(card), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:
         yield folded_text("Evidence", evidence, 6_000)
@@ -195,18 +192,18 @@ def _folds(card: PullCard) -> Iterable[Block]:
 
 
 def _of_jobs(card: PullCard) -> Iterable[Block]:
-    judged = [row for row in card.jobs if row.verdict]
+    judged = [(row.job_id, row.verdict) for row in card.jobs if row.verdict is not None]
     count = max(1, len(judged))
     share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
-    for row in judged:
-        title = summary(row.job_id, 80)
-        table = deliverables(row.verdict)
+    for job_id, verdict in judged:
+        title = summary(job_id, 80)
+        table = deliverables(verdict)
         if table:
-            yield folded(f"Deliverables of {title}", (*asked(row.verdict), "", *table), share)
-        drawn = tuple(curves(row.verdict))
-        if drawn:
-            yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
-        command = command_rows(row.verdict)
+            yield folded(f"Deliverables of {title}", (*requested(verdict), "", *table), share)
+        rows = tuple(curves(verdict))
+        if rows:
+            yield folded_text(f"Curves of {title}", rows, min(share, 2_500))
+        command = command_rows(verdict)
         if command:
             yield folded_text(f"Command of {title}", command, of_command)
 
@@ -218,22 +215,20 @@ def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
 
 def _limitations(card: PullCard) -> tuple[str, ...]:
     """What the jobs leave open, each once and with its jobs, but for what a job that passed shows."""
-    passed = {row.job_id for row in card.jobs if row.status is JobStatus.PASSED}
-    jobs = [left_open(row.job_id, row.verdict, passed=row.job_id in passed) for row in card.jobs if row.verdict]
+    jobs = [replace(of_verdict(row.verdict), job_id=row.job_id) for row in card.jobs if row.verdict is not None]
     return merged(jobs, named=len(card.jobs) > 1)
 
 
-def _each_once(card: PullCard, key: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for row in card.jobs for text in texts(row.verdict, key)))
+def _followups(card: PullCard) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text for row in card.jobs if row.verdict is not None for text in row.verdict.followups))
 
 
 def _evidence(card: PullCard) -> Iterable[str]:
     for row in card.jobs:
-        if not row.verdict:
-            continue
-        yield f"{row.job_id}: {row.status.word}"
-        yield from (f"  {one_line(one, 300)}" for one in texts(row.verdict, "repositories"))
-        yield from (f"  {one}" for one in key_lines(row.verdict))
+        if row.verdict is not None:
+            yield f"{row.job_id}: {row.status.word}"
+            yield from (f"  {one_line(line, 300)}" for line in row.verdict.repositories)
+            yield from (f"  {line}" for line in key_lines(row.verdict))
 
 
 def _earlier(one: EarlierHead) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.deliverables import of_job_not_run, of_nothing_required, with_contract
-from verl_e2e.core.judge.left_open import OfJob, merged, paired
+from verl_e2e.core.judge.left_open import merged, of_verdict
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.outcome import Deliverable, Result, Verdict
+from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
 from verl_e2e.core.text.escape import markdown, one_line, sentence, summary
@@ -128,10 +129,7 @@ def _key_line(item: Evidence) -> str:
 
 def limitations_of(card: Card) -> tuple[str, ...]:
     """Remarks on the whole, then what the jobs leave open: each once, with its jobs where there are several."""
-    jobs = tuple(
-        OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), frozenset(verdict.shows))
-        for verdict in card.verdicts
-    )
+    jobs = tuple(map(of_verdict, card.verdicts))
     named = len(card.verdicts) + len(card.not_run) > 1
     return tuple(dict.fromkeys((*card.remarks, *merged(jobs, named=named))))
 

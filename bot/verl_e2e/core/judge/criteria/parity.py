@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_e2e.core.compare.bands import tolerances_of
-from verl_e2e.core.compare.steps import Comparison, MetricComparison, Step, compare_steps
+from verl_e2e.core.compare.steps import Comparison, MetricComparison, Report, Step, compare_steps
 from verl_e2e.core.compare.tolerances import ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.report.comparison_text import Report
 
 # The stage that a broken comparison belongs to.
 COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}

@@ -13,10 +13,11 @@ from itertools import pairwise
 from pydantic import AwareDatetime
 
 from verl_e2e.core.judge import wording
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Document, Job
-from verl_e2e.core.model.outcome import Outcome, Result, Verdict
+from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.timeline import timeline
@@ -92,7 +93,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         sentence=wording.blocked(job, Stage.ENVIRONMENT, cause, None),
         deliverables=tuple(rows),
         followups=(wording.MEND_RECORD, *verdict.followups),
-        alone=Result.BLOCKED,
+        own_result=Result.BLOCKED,
     )
 
 

@@ -1,0 +1,96 @@
+"""The verdict on one job, and its document `verdict.json`: written and read by the same type."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
+
+from verl_e2e.core.compare.steps import Report
+from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.outcome import Deliverable, Result
+from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.signal.figure import SignalFigure
+
+# Schema 1 had `alone` for `own_result` and `signature` for `fingerprint`; it is still read.
+VERDICT_SCHEMA = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of one job with everything that cards and checks show of it."""
+
+    # The job's id, as in `0-lora-ddp`.
+    job_id: str
+    # The result, the runs beside it weighed.
+    result: Result
+    # Where it went wrong, None for a Pass.
+    stage: Stage | None
+    # What went wrong, empty for a Pass.
+    cause: str
+    # The result in one sentence.
+    sentence: str
+    # The level and the variant that were asked for.
+    coverage: str
+    # The model that was trained.
+    checkpoint: str
+    # The lines under "Deliverables:".
+    deliverables: tuple[Deliverable, ...]
+    # A line for each repository, and one for the host.
+    repositories: tuple[str, ...]
+    # The command as one shell line.
+    command: str
+    # The evidence that decided.
+    key_lines: tuple[Evidence, ...]
+    # What this verdict does not show.
+    limitations: tuple[str, ...]
+    # What to do next.
+    followups: tuple[str, ...]
+    # Every criterion, judged; in `evidence.json`.
+    evidence: Annotated[tuple[Evidence, ...], Field(exclude=True)] = ()
+    # A sentence for each related run.
+    related: tuple[str, ...] = ()
+    # The result before the related runs were weighed.
+    own_result: Annotated[Result | None, Field(validation_alias=AliasChoices("own_result", "alone"))] = None
+    # What identifies the failure, empty for none; see `verl_e2e.core.judge.same_failure`.
+    fingerprint: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("fingerprint", "signature"))] = ()
+    # The comparisons with related runs, step by step; in `parity.json`.
+    reports: Annotated[tuple[Report, ...], Field(exclude=True)] = ()
+    # The curves of a learning signal; in `plots/`.
+    figure: Annotated[SignalFigure | None, Field(exclude=True)] = None
+    # The frames of the error that decided, `path:function`, outermost first.
+    calls: tuple[str, ...] = ()
+    # For each limitation what another job may show of it, see `verl_e2e.core.judge.left_open`.
+    left_open: tuple[tuple[str, ...], ...] = ()
+    # What this job shows of what others may leave open, where it passed.
+    shows: tuple[str, ...] = ()
+    # The criterion whose evidence decided, before the related runs were weighed; None where none did.
+    decided_by: Criterion | None = None
+
+
+_VERDICT = TypeAdapter(Verdict)
+
+
+def verdict_json(verdict: Verdict) -> str:
+    """The text of `verdict.json`: the same bytes for the same values. What has a file of its own is not in it."""
+    return json_text({"schema": VERDICT_SCHEMA, **verdict_fields(verdict)})
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, object]:
+    """The fields of `verdict.json`."""
+    fields: dict[str, object] = _VERDICT.dump_python(verdict)
+    return fields
+
+
+def read_verdict(text: str) -> Verdict | None:
+    """The verdict of a `verdict.json` of this or an earlier version; None for anything else."""
+    try:
+        return _VERDICT.validate_json(text)
+    except ValidationError:
+        return None
+
+
+def json_text(document: object) -> str:
+    """A document as text: deterministic, and without half a surrogate pair, which has no UTF-8."""
+    text = json.dumps(document, sort_keys=True, indent=2, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode() + "\n"
