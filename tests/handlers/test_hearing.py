@@ -18,7 +18,7 @@ from tests.fakes.trees import sha
 from verl_e2e.app.on_event import hear
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.pulls.checks_wanted import CheckId
+from verl_e2e.core.pulls.check_runs import CheckId
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override
 from verl_e2e.core.pulls.pull import MergeGroup
 

@@ -14,6 +14,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.check_runs import Annotation
+from verl_e2e.core.pulls.checks_wanted import checks_wanted
 from verl_e2e.core.pulls.decide import conduct
 from verl_e2e.core.pulls.pull import Target
 
@@ -71,7 +72,8 @@ def test_a_pass_and_a_failure_elsewhere_point_at_nothing_and_read_nothing() -> N
 
 @pytest.mark.parametrize("recorded", [PASSED, FAILED])
 def test_every_check_of_a_recorded_run_is_one_that_github_takes(recorded: tuple[str, ...]) -> None:
-    checks = conduct(shown_situation(*recorded)).checks
+    situation = shown_situation(*recorded)
+    checks = checks_wanted(situation, conduct(situation))
     assert [checked(one).name for one in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
     (buttons, *others) = [one.actions for one in checks]
     assert not any(others)

@@ -12,8 +12,7 @@ from verl_e2e.app.policy_text import NoPolicyError
 from verl_e2e.app.publish import CHECK, check_digest, check_subject, post_checks
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion
-from verl_e2e.core.pulls.checks_wanted import CheckId
+from verl_e2e.core.pulls.check_runs import CheckId, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.text.escape import sentence
 from verl_e2e.ports import BackendError, ForgeError

@@ -62,7 +62,7 @@ def with_others(situation: Situation, steps: Steps, gate_of: Callable[[Pull], Ga
         return steps
     others = others_with(situation.target.ref, situation.head_sha, rooms)
     if situation.over and others:
-        return replace(steps, checks=())
+        return replace(steps, shows_checks=False)
     if not steps.gate.is_open:
         return steps
     gates = [(pull.ref.number, gate) for pull in others if not (gate := gate_of(pull)).is_open]

@@ -21,7 +21,7 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Access, Capability
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.checks_wanted import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
+from verl_e2e.core.pulls.check_runs import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
 from verl_e2e.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override
 from verl_e2e.core.pulls.messages import MEMBERS, reaction_to, reply_to

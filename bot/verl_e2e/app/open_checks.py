@@ -10,8 +10,7 @@ from typing import Any
 
 from verl_e2e.app.known_heads import others_with
 from verl_e2e.app.services import AppRooms
-from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, OpenCheck
-from verl_e2e.core.pulls.checks_wanted import read_check_id
+from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, OpenCheck, read_check_id
 from verl_e2e.core.pulls.ledger import Posted
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 

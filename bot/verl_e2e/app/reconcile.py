@@ -26,6 +26,7 @@ from verl_e2e.app.reuse_verdict import carry_forward
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.checks_wanted import checks_wanted
 from verl_e2e.core.pulls.decide import Steps, conduct
 from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -90,7 +91,7 @@ def _reconcile(target: Target, rooms: AppRooms) -> float | None:
         # Where checks cannot be written no GPU is spent: nobody would see what came of it.
         announced = (*situation.runs, *due.dispatch)
         steps = with_others(situation, conduct(replace(situation, runs=announced)), gate_of, rooms)
-        post_checks(target, steps.checks, rooms)
+        post_checks(target, checks_wanted(situation, steps), rooms)
         situation = replace(situation, runs=_start(due, situation, rooms, troubles))
     # What is shown is what came of the steps, a refusal too; what that makes possible is for the next look.
     steps = with_others(situation, conduct(situation), gate_of, rooms)
@@ -242,7 +243,7 @@ def _start(due: Steps, situation: Situation, rooms: AppRooms, troubles: Troubles
 
 def _show(situation: Situation, steps: Steps, rooms: AppRooms) -> float:
     """Checks first, for they gate; then the card and the answers. Gives when something is to be written again."""
-    checks = with_remarks(situation, steps.standings, steps.checks, rooms)
+    checks = with_remarks(situation, steps.standings, checks_wanted(situation, steps), rooms)
     target = situation.target
     card = render(card_of(situation, steps))
     restore(situation, checks, card, rooms)

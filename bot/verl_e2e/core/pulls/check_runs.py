@@ -1,5 +1,6 @@
 """A check run as plain values, within GitHub's limits."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -8,6 +9,9 @@ MAX_OUTPUT = 65_000
 MAX_LABEL, MAX_DESCRIPTION, MAX_IDENTIFIER = 20, 40, 20
 MAX_ANNOTATIONS = 50
 MAX_ACTIONS = 3
+# What the buttons of the gate's check tell us; the number of a level follows the last.
+RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
+_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
 
 
 class CheckStatus(StrEnum):
@@ -35,7 +39,7 @@ class OpenCheck:
     name: str
     # The commit that it is on, 40 digits.
     head_sha: str
-    # Our own id of it, see `verl_e2e.core.pulls.checks_wanted.CheckId`.
+    # Our own id of it, see `CheckId`.
     external_id: str
 
 
@@ -72,3 +76,29 @@ class CheckRun:
     annotations: tuple[Annotation, ...] = ()
     id: int = 0
     app_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckId:
+    """Our own id of a check run, the same for every attempt."""
+
+    # The number of the pull request, 0 for a merge group.
+    number: int
+    # The commit that it is on, 40 digits.
+    head_sha: str
+    # The job that it shows, empty for the gate.
+    job_id: str = ""
+
+    def __str__(self) -> str:
+        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
+
+
+def read_check_id(text: str) -> CheckId | None:
+    """The id in a check run's `external_id`, None when it is none of ours."""
+    found = _CHECK_ID.fullmatch(text)
+    return CheckId(int(found[1]), found[2], found[3]) if found else None
+
+
+def check_name(gate_name: str, job_id: str) -> str:
+    """The name of a job's check run."""
+    return f"{gate_name} / {job_id}"

@@ -1,11 +1,22 @@
 """The check runs to show: the gate, one for each job, and an end for those of heads that were superseded."""
 
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.check_runs import CheckRun, CheckStatus, Conclusion, OpenCheck
+from verl_e2e.core.pulls.check_runs import (
+    CANCEL,
+    LEVEL_BUTTON,
+    RERUN,
+    CheckId,
+    CheckRun,
+    CheckStatus,
+    Conclusion,
+    OpenCheck,
+    check_name,
+    read_check_id,
+)
+from verl_e2e.core.pulls.decide import Steps
 from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import ENDED, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -13,52 +24,26 @@ from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
 
-RERUN, CANCEL, LEVEL_BUTTON = "rerun", "cancel", "level:"
-_CHECK_ID = re.compile(r"verl-e2e:(\d{1,9}):([0-9a-f]{40}):([0-9a-z-]{0,200})")
 
-
-def checks_wanted(
-    situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]
-) -> tuple[CheckRun, ...]:
-    """Every check run that should stand, the gate first; the same values for the same situation."""
+def checks_wanted(situation: Situation, steps: Steps) -> tuple[CheckRun, ...]:
+    """Every check run to show once the steps are taken, the gate first; the same values for the same situation."""
+    if not steps.shows_checks:
+        return ()
     # Of a group that the queue wants no more, perhaps because it was merged, only what is open is ended.
-    own = () if _is_given_up(situation) else tuple(_own(situation, found, told, runs))
+    own = () if _is_given_up(situation) else tuple(_own(situation, steps))
     known = {(check.name, check.head_sha) for check in own}
     others = (check for check in situation.opened if (check.name, check.head_sha) not in known)
-    return (*own, *(end for check in others if (end := _closing(situation, check, runs)) is not None))
+    return (*own, *(end for check in others if (end := _closing(situation, check, steps.runs)) is not None))
 
 
 def _is_given_up(situation: Situation) -> bool:
     return isinstance(situation.target, MergeGroup) and situation.target.destroyed
 
 
-def _own(situation: Situation, found: tuple[Standing, ...], told: Gate, runs: tuple[Run, ...]) -> Iterator[CheckRun]:
-    yield _gate_check(situation, found, told)
-    yield from _job_checks(situation, found)
-    yield from _left_over(situation, found, runs)
-
-
-def check_name(gate_name: str, job_id: str) -> str:
-    """The name of a job's check run."""
-    return f"{gate_name} / {job_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class CheckId:
-    """Our own id of a check run, the same for every attempt; `job_id` is empty for the gate, `number` 0 for a group."""
-
-    number: int
-    head_sha: str
-    job_id: str = ""
-
-    def __str__(self) -> str:
-        return ":".join(("verl-e2e", str(self.number), self.head_sha, self.job_id))
-
-
-def read_check_id(text: str) -> CheckId | None:
-    """The id in a check run's `external_id`, None when it is none of ours."""
-    found = _CHECK_ID.fullmatch(text)
-    return CheckId(int(found[1]), found[2], found[3]) if found else None
+def _own(situation: Situation, steps: Steps) -> Iterator[CheckRun]:
+    yield _gate_check(situation, steps.standings, steps.gate)
+    yield from _job_checks(situation, steps.standings)
+    yield from _left_over(situation, steps.standings, steps.runs)
 
 
 def _gate_check(situation: Situation, found: tuple[Standing, ...], told: Gate) -> CheckRun:

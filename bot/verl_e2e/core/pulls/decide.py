@@ -1,4 +1,4 @@
-"""What to do next for a target: which runs to start, which to end, and what to show.
+"""What to do next for a target: which runs to start and which to end.
 
 A function of what is known now and of nothing that happened on the way, so a lost, repeated or late delivery changes
 nothing. Level 0 runs first and alone, the rest after it passed; a new head ends the runs of the one before.
@@ -10,8 +10,6 @@ from datetime import timedelta
 
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.pulls.check_runs import CheckRun
-from verl_e2e.core.pulls.checks_wanted import checks_wanted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
@@ -33,16 +31,20 @@ _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """What to do: runs to put down and submit, runs to end (as they shall then be kept), checks to show.
+    """What to do, and what to show once it is done."""
 
-    `standings` and `gate` are what the card tells, as they are once the steps are taken.
-    """
-
+    # Runs to put down and submit.
     dispatch: tuple[Run, ...]
+    # Runs to end, as they shall then be kept.
     cancel: tuple[Run, ...]
-    checks: tuple[CheckRun, ...]
+    # Every run, as it is then.
+    runs: tuple[Run, ...]
+    # Where each job stands then.
     standings: tuple[Standing, ...]
+    # What the required jobs come to then.
     gate: Gate
+    # Whether this target writes the checks of its head; false where another one does.
+    shows_checks: bool = True
 
 
 def conduct(situation: Situation) -> Steps:
@@ -62,7 +64,7 @@ def conduct(situation: Situation) -> Steps:
         broken=situation.broken,
         waits_for=_waits_for(situation),
     )
-    return Steps(starting, ending, checks_wanted(situation, found, told, runs), found, told)
+    return Steps(starting, ending, runs, found, told)
 
 
 def _standings(situation: Situation, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
