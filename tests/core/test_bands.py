@@ -220,7 +220,8 @@ def taken(name: str = "out", *, late: float = 0.0, **given: Any) -> Any:
     moved = tuple(Event(t_s=one.t_s + late, kind=one.kind, data=one.data) for one in record.events)
     record = record.model_copy(update={"events": moved})
     facts = given.get("facts", LOG)
-    return healthy_run(name, record, facts, judge(record, facts))
+    verdict = judge(record, facts)
+    return healthy_run(name, record, facts, verdict.result, verdict.cause)
 
 
 def test_a_healthy_run_enters_with_its_first_correlation() -> None:
@@ -231,8 +232,9 @@ def test_a_healthy_run_enters_with_its_first_correlation() -> None:
 
 def test_only_a_pass_enters() -> None:
     record = make_record(events=ended(exit_code=1))
+    verdict = judge(record, LOG)
     with pytest.raises(NotHealthyError, match=r"out: judged Blocked: .*a band takes only"):
-        healthy_run("out", record, LOG, judge(record, LOG))
+        healthy_run("out", record, LOG, verdict.result, verdict.cause)
 
 
 def test_a_run_without_that_number_is_refused() -> None:

@@ -13,6 +13,7 @@ from verl_e2e.core.plan.bridge_tests import Choice, is_test_file, runnable
 from verl_e2e.core.plan.build import Sources, build_job
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import plan, with_tests
+from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 
 POLICY = packaged_policy()
@@ -78,7 +79,7 @@ def test_the_plan_shows_the_chosen_tests_and_why() -> None:
     assert "Bridge tests chosen for this change, beside the policy's own, for 240 s at most:" in text
     assert f"  {NEAR.test}: the change changes it\n" in text
     assert f"  {GPUS.test}: it is near, needs 2 GPUs\n  3 test files more stand near the change.\n" in text
-    document = json.loads(json.dumps(made.to_json()))["bridge_tests"]
+    document = json.loads(plan_json(made))["bridge_tests"]
     assert document["tests"][0] == {
         "test": NEAR.test,
         "why": "changed",

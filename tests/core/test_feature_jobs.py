@@ -1,5 +1,6 @@
 """The jobs of level 4: the features that they switch on, and those that no script of verl shows."""
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_jobs, lint_policy
 from verl_e2e.core.plan.outline import JobOutline, Lack
 from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 
 PACKAGED = packaged_policy()
@@ -101,20 +103,20 @@ def test_a_feature_without_a_script_blocks_its_job_with_the_reason(path: str, na
 def test_a_family_still_runs_for_what_can_be_shown_and_says_what_cannot() -> None:
     made = plan(Change("a" * 40, "b" * 40, None, (ChangedPath("models/omni.py", PathStatus.MODIFIED),)), loaded())
     assert "tiny/omni, after 0-lora-ddp, shows moe, no script of verl shows sound" in render_plan_text(made)
-    entry = json_jobs(made.to_json())["4-feature-omni"]
+    entry = json_jobs(json.loads(plan_json(made)))["4-feature-omni"]
     assert (entry["features"], entry["not_shown"]) == (["moe"], ["sound"])
-    assert not {"script", "blocked"} & set(entry)
+    assert (entry["script"], entry["blocked"]) == (WRAPPER_SCRIPT, "")
 
 
 def test_text_and_document_tell_another_script_and_a_blocked_job() -> None:
     packed = plan(Change("a" * 40, "b" * 40, None, (ChangedPath("packed/a.py", PathStatus.MODIFIED),)), loaded())
     assert "by tests/packed.sh, shows packed" in render_plan_text(packed)
-    assert json_jobs(packed.to_json())["4-feature-packed"]["script"] == "tests/packed.sh"
+    assert json_jobs(json.loads(plan_json(packed)))["4-feature-packed"]["script"] == "tests/packed.sh"
     quant = plan(Change("a" * 40, "b" * 40, None, (ChangedPath("quant/a.py", PathStatus.MODIFIED),)), loaded())
     text = render_plan_text(quant)
     assert "1 job cannot pass as planned and will not be run" in text
     assert "cannot pass as planned, so it is not run: no script of verl shows quant: kept elsewhere; set" in text
-    entry = json_jobs(quant.to_json())["4-feature-quant"]
+    entry = json_jobs(json.loads(plan_json(quant)))["4-feature-quant"]
     assert ("kept elsewhere" in entry["blocked"], entry["obstacles"][0]["lack"]) == (True, "script")
     assert (entry["gpu_minutes"], quant.gpu_minutes) == (0, 7)
 
@@ -249,7 +251,7 @@ def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:
     found = declared("models/sparse.py")
     assert {name: job.gpu_count for name, job in found.items()} == {"0-lora-ddp": 4, "4-feature-sparse": 2}
     entry = json_jobs(planned_json("models/sparse.py"))["4-feature-sparse"]
-    assert (entry["gpu_count"], "29.8 GiB of weights" in entry["gpu_count_because"]) == (2, True)
+    assert (entry["gpu_count"], "29.8 GiB of weights" in entry["gpu_count_reason"]) == (2, True)
     assert (entry["gpu_minutes"], entry["gpu_minutes_from"]) == (14, "estimate")
     unsized = declared("models/seeing.py")["0-lora-ddp"]
     assert (unsized.gpu_count, unsized.fitted().because) == (1, "the policy declares no size of this model")
@@ -257,7 +259,8 @@ def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:
 
 def planned_json(path: str) -> dict[str, object]:
     change = Change("a" * 40, "b" * 40, None, (ChangedPath(path, PathStatus.MODIFIED),))
-    return plan(change, load_policy(DECLARED, "policy.yml")).to_json()
+    found: dict[str, object] = json.loads(plan_json(plan(change, load_policy(DECLARED, "policy.yml"))))
+    return found
 
 
 def test_the_policy_check_tells_promises_that_no_checkpoint_keeps() -> None:

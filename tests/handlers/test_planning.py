@@ -1,5 +1,6 @@
 """Planning with sources: a small Bridge of our own making, called by a small verl."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from verl_e2e.app.plan_details import with_bumps
 from verl_e2e.config import load_policy
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.reasons_text import reason_blocks
 
@@ -177,7 +179,7 @@ def test_a_plan_of_nothing_names_what_it_looked_at() -> None:
         "Looked at: 1 changed source file compared, 5 modules that verl's imports execute read, none of them unknown."
     )
     assert said in render_plan_text(made)
-    assert made.to_json()["looked_at"] == {"compared": 1, "imported": 5, "unknown": 0}
+    assert json.loads(plan_json(made))["looked_at"] == {"compared": 1, "imported": 5, "unknown": 0}
     assert any(said in str(block) for block in reason_blocks(made, 3000))
 
 

@@ -1,7 +1,6 @@
 """Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patc
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import site_in_image
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
+from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
@@ -82,7 +82,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     planned, contract = _planned(request, rooms)
     planned = with_data_parallel(planned) if Role.TRIVIAL_SIZES in request.beside.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
-    rooms.folders.write(request.out, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    rooms.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
     say(_planned_sentence(planned))
     say(shown)

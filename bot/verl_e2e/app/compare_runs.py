@@ -70,7 +70,8 @@ def _healthy(folders: RunFolders, folder: Path) -> HealthyRun:
         facts = folders.facts(folder)
     except UnreadableLogError as error:
         raise NotHealthyError(f"{folder}: {error}; a band takes only whole runs") from None
-    return healthy_run(str(folder), record, facts, judge(record, facts))
+    verdict = judge(record, facts)
+    return healthy_run(str(folder), record, facts, verdict.result, verdict.cause)
 
 
 def described(bands: Bands) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
 """Show the whole way on embedded defaults: a real plan of a small change, and the judgement of a recorded run."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_folders, make_card, write_judgement
 from verl_e2e.core.model.record import PLAN_FILE, Record
 from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.ports import ChangeSource, RunFolders
@@ -25,7 +25,7 @@ def demonstrate(
 ) -> Demonstration:
     """Plan base..head and judge the recorded run folders that lie below `folder`'s `jobs`."""
     planned = plan(changes.change(base, head), policy)
-    folders.write(folder, {PLAN_FILE: json.dumps(planned.to_json(), indent=2) + "\n"})
+    folders.write(folder, {PLAN_FILE: plan_json(planned)})
     verdicts = judge_folders(folders, folder)
     write_judgement(folders, folder, verdicts)
     remarks = tuple(recording_remark(folders.record(path)) for path in folders.find(folder))

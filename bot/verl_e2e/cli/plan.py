@@ -93,11 +93,12 @@ def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
 
 
 def _show(planned: "Planned", *, as_json: bool) -> int:
+    from verl_e2e.core.plan.plan_document import plan_json
     from verl_e2e.core.report.plan_text import render_contract, render_plan_text
 
     contract = render_contract(planned.contract)
     if as_json:
-        click.echo(json_text(planned.plan.to_json()))
+        click.echo(plan_json(planned.plan), nl=False)
         click.echo("\n".join([*planned.plan.remarks, contract]).rstrip(), err=True)
     else:
         click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)

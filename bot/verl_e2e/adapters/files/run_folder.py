@@ -36,6 +36,7 @@ from verl_e2e.core.model.record import (
 )
 from verl_e2e.core.model.related import RELATED_FILE, Related
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.plan.plan_document import PlanDocument
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
@@ -95,13 +96,10 @@ def planned_jobs(folder: Path) -> dict[str, Level]:
     if not path.exists():
         return {}
     missing: list[str] = []
-    raw = _read(path, missing)
-    try:
-        document = json.loads(raw or b"")
-        return {str(job["id"]): Level(job["level"]) for job in document["jobs"]}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = missing[0] if missing else f"{path}: not a plan ({error})"
-        raise FolderError(f"{problem}; make it again with `verl-e2e check`") from None
+    document = _document(path, PlanDocument, missing)
+    if document is None:
+        raise FolderError(f"{missing[0]}; make it again with `verl-e2e check`")
+    return {job.id: job.level for job in document.jobs}
 
 
 def check_notes(folder: Path) -> CheckNotes:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from verl_e2e.core.compare.bands import KEPT
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.compare.workload import training_digest
-from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Healthy, Pair, PairStep
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
@@ -36,10 +35,10 @@ class HealthyRun:
     run: Digest
 
 
-def healthy_run(name: str, record: Record, facts: LogFacts | None, verdict: Verdict) -> HealthyRun:
-    """The run, when it was judged Pass; NotHealthyError for any other."""
-    if record.job is None or facts is None or verdict.result is not Result.PASS:
-        why = f"{verdict.result}: {verdict.cause}" if verdict.cause else str(verdict.result)
+def healthy_run(name: str, record: Record, facts: LogFacts | None, result: Result, cause: str) -> HealthyRun:
+    """The run, when it was judged Pass; NotHealthyError with the cause for any other."""
+    if record.job is None or facts is None or result is not Result.PASS:
+        why = f"{result}: {cause}" if cause else str(result)
         raise NotHealthyError(f"{name}: judged {why}; a band takes only runs that passed")
     return HealthyRun(name, record.job, facts.steps, _run_digest(record.events))
 

@@ -4,13 +4,7 @@ import re
 
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
-from verl_e2e.core.model.levels import (
-    DETERMINISTIC,
-    DISTINCT_SAMPLES,
-    PARITY_STEPS,
-    TELLING_LEARNING_RATE,
-    Level,
-)
+from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")

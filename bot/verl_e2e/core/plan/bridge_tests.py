@@ -29,10 +29,6 @@ class Choice:
     left_out: tuple[str, ...] = ()
     limit_s: int = 300
 
-    def to_json(self) -> dict[str, object]:
-        """The part of a plan's document that tells of the Bridge tests."""
-        return {"tests": [one.model_dump(mode="json") for one in self.tests], "left_out": list(self.left_out)}
-
 
 NO_CHOICE = Choice()
 

@@ -1,10 +1,10 @@
 """The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import Change, readable
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint
+from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
@@ -91,27 +91,18 @@ class Plan:
         """The jobs that cannot pass as they are planned; their levels cannot turn green without a person."""
         return tuple(job for job in self.jobs if job.obstacles)
 
-    def to_json(self) -> dict[str, object]:
-        """The document of schema 1, ready for `json.dumps`; every text in it can be encoded as UTF-8."""
-        return {
-            "schema": 1,
-            "base": self.base,
-            "head": self.head,
-            "levels": [int(level) for level in self.levels],
-            "jobs": [_job_json(job) for job in self.jobs],
-            "reasons": [_reason_json(reason) for reason in self.reasons],
-            "not_required": [{"level": int(one.level), "because": one.because} for one in self.not_required],
-            "families": list(self.families),
-            "features": list(self.features),
-            "bridge_tests": self.tests.to_json(),
-            "incomplete": list(self.incomplete),
-            "looked_at": None if self.looked_at is None else asdict(self.looked_at),
-        }
-
 
 def with_tests(planned: Plan, tests: Choice) -> Plan:
     """The plan with its Bridge tests, in every job."""
     return replace(planned, jobs=tuple(replace(job, tests=tests) for job in planned.jobs), tests=tests)
+
+
+def with_data_parallel(planned: Plan) -> Plan:
+    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
+    default = next((job for job in planned.jobs if job.variant.level is Level.PARALLELISM), None)
+    if default is None or any(job.variant is DATA_PARALLEL for job in planned.jobs):
+        return planned
+    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
 
 
 def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
@@ -302,41 +293,3 @@ def _nothing_because(exempted: tuple[Exempted, ...]) -> str:
         return "the change has no files"
     parts = "; ".join(f"{one.count} in {one.name}: {one.because}" for one in exempted)
     return f"no changed path is run by verl ({parts})"
-
-
-def _job_json(job: JobOutline) -> dict[str, object]:
-    script = {} if job.script == WRAPPER_SCRIPT else {"script": job.script}
-    return {
-        "id": job.id,
-        "level": int(job.variant.level),
-        "variant": job.variant.name,
-        "gpu_count": job.gpu_count,
-        "gpu_count_because": job.fitted().because,
-        "gpu_minutes": job.gpu_minutes,
-        "gpu_minutes_from": str(job.cost_basis),
-        "requires": list(job.requires),
-        "checkpoint": job.checkpoint.model_dump(exclude_defaults=True) if job.checkpoint else None,
-        "features": [one.name for one in job.features],
-        "not_shown": [one.name for one in job.not_shown],
-        "absent": list(job.absent),
-        **script,
-        **({"blocked": job.blocked, "obstacles": [asdict(one) for one in job.obstacles]} if job.obstacles else {}),
-    }
-
-
-def _reason_json(reason: Reason) -> dict[str, object]:
-    return {
-        "level": int(reason.level),
-        "path": reason.path,
-        "symbol": reason.symbol,
-        "because": reason.because,
-        "via": list(reason.via),
-    }
-
-
-def with_data_parallel(planned: Plan) -> Plan:
-    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
-    default = next((one for one in planned.jobs if one.variant.level is Level.PARALLELISM), None)
-    if default is None or any(one.variant is DATA_PARALLEL for one in planned.jobs):
-        return planned
-    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))

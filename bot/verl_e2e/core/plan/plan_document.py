@@ -1,0 +1,143 @@
+"""The document of a plan: what `plan --json` prints and `plan.json` holds, written and read by the same types."""
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.outline import JobOutline, Obstacle
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.reach.effects import LookedAt
+
+
+class _Part(BaseModel):
+    """A part of the document; a key that this version does not know is left out."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+
+class PlannedJob(_Part):
+    """One job of the plan."""
+
+    # `<level>-<variant>`, and the features or the family where ids would be the same.
+    id: str
+    level: Level
+    # The name of the variant.
+    variant: str = ""
+    gpu_count: int = 0
+    # Where the number of GPUs comes from, empty where it is the variant's own.
+    gpu_count_reason: Annotated[str, Field(validation_alias=AliasChoices("gpu_count_reason", "gpu_count_because"))] = ""
+    # GPUs times minutes of all its runs, 0 for a job that is not run.
+    gpu_minutes: int = 0
+    # What that number was taken from.
+    gpu_minutes_from: CostBasis = CostBasis.ESTIMATE
+    # Ids of jobs that must pass first.
+    requires: tuple[str, ...] = ()
+    # None where none is known.
+    checkpoint: Checkpoint | None = None
+    # Features that the job switches on.
+    features: tuple[str, ...] = ()
+    # Features that verl has no script for.
+    not_shown: tuple[str, ...] = ()
+    # Features that its checkpoint does not have.
+    absent: tuple[str, ...] = ()
+    # The script of verl that is run.
+    script: str = WRAPPER_SCRIPT
+    # Why the job cannot pass as planned and what to do, empty when it may.
+    blocked: str = ""
+    # The same, one by one.
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+class PlanReason(_Part):
+    """Why a level is required."""
+
+    level: Level
+    # None where another level or a person asks for it.
+    path: str | None = None
+    # None for the whole file.
+    symbol: str | None = None
+    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+    # The chain from a line in verl to the symbol, then the rule.
+    via: tuple[str, ...] = ()
+
+
+class LevelNotRequired(_Part):
+    """Why a level is not required."""
+
+    level: Level
+    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+
+
+class ChosenTests(_Part):
+    """The Bridge tests that were chosen for the change."""
+
+    tests: tuple[ChosenTest, ...] = ()
+    # Sentences on what is not run.
+    left_out: tuple[str, ...] = ()
+
+
+class PlanDocument(_Part):
+    """A whole plan. Every level is either in `levels` or in `not_required`."""
+
+    schema_: Annotated[Literal[1, 2], Field(alias="schema")] = 2
+    base: str = ""
+    head: str = ""
+    levels: tuple[Level, ...] = ()
+    jobs: tuple[PlannedJob, ...]
+    reasons: tuple[PlanReason, ...] = ()
+    not_required: tuple[LevelNotRequired, ...] = ()
+    families: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    bridge_tests: ChosenTests = ChosenTests()
+    # Why the plan may not be what the change needs.
+    incomplete: tuple[str, ...] = ()
+    # How much was looked at, None where names alone were.
+    looked_at: LookedAt | None = None
+
+
+def plan_document(plan: Plan) -> PlanDocument:
+    """The document of a plan; every text in it can be encoded as UTF-8."""
+    return PlanDocument(
+        base=plan.base,
+        head=plan.head,
+        levels=plan.levels,
+        jobs=tuple(map(_job, plan.jobs)),
+        reasons=tuple(
+            PlanReason(level=one.level, path=one.path, symbol=one.symbol, reason=one.because, via=one.via)
+            for one in plan.reasons
+        ),
+        not_required=tuple(LevelNotRequired(level=one.level, reason=one.because) for one in plan.not_required),
+        families=plan.families,
+        features=plan.features,
+        bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
+        incomplete=plan.incomplete,
+        looked_at=plan.looked_at,
+    )
+
+
+def _job(job: JobOutline) -> PlannedJob:
+    return PlannedJob(
+        id=job.id,
+        level=job.variant.level,
+        variant=job.variant.name,
+        gpu_count=job.gpu_count,
+        gpu_count_reason=job.fitted().because,
+        gpu_minutes=job.gpu_minutes,
+        gpu_minutes_from=job.cost_basis,
+        requires=job.requires,
+        checkpoint=job.checkpoint,
+        features=tuple(feature.name for feature in job.features),
+        not_shown=tuple(feature.name for feature in job.not_shown),
+        absent=job.absent,
+        script=job.script,
+        blocked=job.blocked,
+        obstacles=job.obstacles,
+    )
+
+
+def plan_json(plan: Plan) -> str:
+    """The text of `plan.json`."""
+    return plan_document(plan).model_dump_json(indent=2) + "\n"
