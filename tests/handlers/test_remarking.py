@@ -14,9 +14,9 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.check_runs import Annotation
-from verl_e2e.core.pulls.checks_wanted import checks_wanted
 from verl_e2e.core.pulls.decide import conduct
 from verl_e2e.core.pulls.pull import Target
+from verl_e2e.core.report.checks import checks_wanted
 
 LORA = "src/megatron/bridge/peft/lora.py"
 BEFORE, AFTER = b"one = 1\ntwo = 2\nthree = 3\n", b"one = 1\ntwo = 20\nthree = 30\n"

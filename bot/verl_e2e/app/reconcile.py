@@ -26,7 +26,6 @@ from verl_e2e.app.reuse_verdict import carry_forward
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.checks_wanted import checks_wanted
 from verl_e2e.core.pulls.decide import Steps, conduct
 from verl_e2e.core.pulls.gate import Gate, Standing, standings
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -37,6 +36,7 @@ from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.pulls.requests import Entry, in_order
 from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
+from verl_e2e.core.report.checks import checks_wanted
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
 from verl_e2e.ports import BackendError, ForgeError, UnknownPullError
