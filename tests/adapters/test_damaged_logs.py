@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from backports import zstd
 
+from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.triage.answer import TriageVerdict
 from verl_e2e.core.triage.triage import TRUNCATED, triage
 from verl_e2e.wiring.folders import log_facts
 
-LOGS = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
+LOGS = FIXTURES / "logs"
 PASSING = "level0-pass"
 NAMES = (PASSING, "level0-dataset-missing", "level0-no-apex-gradient-fusion")
 CUTS = 14

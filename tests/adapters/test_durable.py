@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from tests.adapters.databases import database, fresh_database, server, store
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.fakes.postgres import controlled_server
 from verl_e2e.adapters.durable import Work, Worker, queue_url
 from verl_e2e.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
@@ -26,8 +27,6 @@ from verl_e2e.core.pulls.messages import Message, reply_to
 from verl_e2e.ports import ForgeError, UnreadableDeliveryError
 
 __all__ = ["database", "server", "store"]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def now() -> datetime:

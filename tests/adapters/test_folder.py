@@ -10,6 +10,7 @@ import pytest
 
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import make_job, make_record
+from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files import run_folder as disk
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level
@@ -279,7 +280,7 @@ def test_related_folders_are_part_of_their_run_and_no_jobs(tmp_path: Path) -> No
 
 
 def test_the_times_of_stages_are_those_of_the_last_phase() -> None:
-    times = disk.stage_times(Path(__file__).resolve().parents[1] / "fixtures" / "runs" / "level1-resume")
+    times = disk.stage_times(FIXTURES / "runs" / "level1-resume")
     assert times[Stage.CHECKPOINT_LOAD] == 603.314
     assert times[Stage.TRAIN_STEP] == 609.647, "294.6 is the save phase's"
     assert Stage.RAY not in times, "the resume phase was seen again from its provider on"

@@ -13,6 +13,7 @@ import yaml
 
 from tests.adapters.clocks import BEGAN, Hand
 from tests.core.builders import make_job
+from tests.fakes.places import ROOT
 from tests.fakes.workflow_runs import FakeWorkflows
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
@@ -21,7 +22,6 @@ from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_bas
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40)
 
 

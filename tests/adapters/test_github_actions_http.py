@@ -10,6 +10,7 @@ import pytest
 from tests.adapters.clocks import Hand
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
+from tests.fakes.places import ROOT
 from tests.fakes.sigstore_instance import SigstoreInstance
 from verl_e2e.adapters.attestation import verifier
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
@@ -21,7 +22,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
-SOURCE = (Path(__file__).resolve().parents[2] / WORKFLOW).read_bytes()
+SOURCE = (ROOT / WORKFLOW).read_bytes()
 SETTINGS = ActionsSettings("main", "octo/verl-e2e", "c" * 40)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from tests.adapters.clocks import BEGAN, Hand
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.dispatch.copying import Caps
 from verl_e2e.adapters.dispatch.local_backend import ORDER_VARIABLE, LocalBackend
@@ -31,7 +32,6 @@ from verl_e2e.ports import BackendError
 
 pytestmark = pytest.mark.host
 
-ROOT = Path(__file__).resolve().parents[2]
 SOON_S = HANG_S
 
 

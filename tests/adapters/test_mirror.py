@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.fakes.smart_http import GitServer, serving
 from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.mirror import Bounds, Mirrors
@@ -298,10 +299,7 @@ print(len(trees.change(base, head).paths), None in found.values())
 def test_two_processes_at_once_share_a_clone(forge: Forge, change: Pull, tmp_path: Path) -> None:
     forge.server.pause_s = 0.1
     command = [sys.executable, "-c", PLANNING, str(tmp_path), forge.server.url, change.base_sha, change.head_sha]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=Path(__file__).parents[2])
-        for _ in range(3)
-    ]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) for _ in range(3)]
     for process in started:
         out, err = process.communicate(timeout=HANG_S)
         assert (out, err) == (b"3 False\n", b"")

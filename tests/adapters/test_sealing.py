@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.places import ROOT
 from verl_e2e.adapters.files.sealing import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
@@ -13,7 +14,7 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.wiring.folders import run_folders
 from verl_e2e_runner.folder.sealing import key_file, public_half, recorder_key, seal, seal_again, usable_key
 
-RECORDING = Path(__file__).resolve().parents[2] / "bot/verl_e2e/demo/recording"
+RECORDING = ROOT / "bot/verl_e2e/demo/recording"
 
 
 @pytest.fixture

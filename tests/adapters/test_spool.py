@@ -13,12 +13,12 @@ import pytest
 import sqlalchemy as sa
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from verl_e2e.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
 from verl_e2e.adapters.ledger import spool as spooling
 from verl_e2e.core.pulls.deliveries import Received
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def received(key: str, body: bytes = b"{}") -> Received:

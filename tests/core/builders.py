@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -39,7 +39,7 @@ from verl_e2e.core.model.record import (
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.triage import triage
 
-RESOLVED = Path(__file__).parent.parent / "fixtures" / "build" / "level0-config.json"
+RESOLVED = FIXTURES / "build" / "level0-config.json"
 BRIDGE, VERL, CORE = "a" * 40, "b" * 40, "c" * 40
 TRAINER, SECOND, DRIVER, PREFLIGHT = 7470, 7471, 6726, 4100
 FILES = {

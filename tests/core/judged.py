@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
+from tests.fakes.places import FIXTURES
 from verl_e2e.app.judge_folder import judge_run
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Deliverable, Outcome
 from verl_e2e.wiring.folders import run_folders
 
-RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
+RUNS = FIXTURES / "runs"
 
 
 @cache

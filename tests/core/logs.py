@@ -2,9 +2,10 @@
 
 import lzma
 from functools import cache
-from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "logs"
+from tests.fakes.places import FIXTURES
+
+FOLDER = FIXTURES / "logs"
 NAMES = tuple(sorted(path.name.removesuffix(".log.xz") for path in FOLDER.glob("*.log.xz")))
 
 

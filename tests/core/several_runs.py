@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from pathlib import Path
 
 from tests.core.logs import NAMES, recorded
+from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files.logs import open_log
 
-RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
+RUNS = FIXTURES / "runs"
 
 
 @dataclass(frozen=True)

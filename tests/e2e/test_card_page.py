@@ -1,18 +1,18 @@
 """Card and checks in a real browser: folds open on a click, nothing overflows on a phone, nothing foreign runs."""
 
-from pathlib import Path
 from struct import unpack
 
 import pytest
 
 from tests.core.judged import verdict_that_says
 from tests.fakes.github_page import LIGHT, THEMES, measure, page
+from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import FAILED, HEAD, PASSED, shown_card, shown_checks, shown_plan
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.report.pull_card import JobRow, PullCard, render
 
 PHONE = 400
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
+IMAGES = ROOT / "docs" / "images"
 
 FOLDS = """
   const folds = [...page.querySelectorAll("details")]

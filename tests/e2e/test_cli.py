@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
 from verl_e2e.adapters.demo_repository import build_demo_repository
 
@@ -22,7 +23,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORDING = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 RUNS = ROOT / "tests" / "fixtures" / "runs"
 

@@ -14,9 +14,9 @@ import pytest
 from tests.fakes.github_standin.faults import server_error
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from verl_e2e.config.workflow_file import workflow_text
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "octo/bridge"
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 PACKAGED = (ROOT / "bot" / "verl_e2e" / "policy" / "megatron-bridge.yml").read_text()

@@ -22,6 +22,7 @@ import pytest
 from backports import zstd
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
 from verl_e2e.adapters.git import UnknownRevisionError
@@ -32,7 +33,6 @@ from verl_e2e_runner.preflight.other_runs import LOCK
 
 pytestmark = pytest.mark.host
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests" / "fixtures" / "build" / "level0-config.json"
 
 TRAINER = """

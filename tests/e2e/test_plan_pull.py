@@ -14,8 +14,8 @@ from tests.fakes.github_standin.faults import server_error, used_up
 from tests.fakes.github_standin.repository import Edit, Moved
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 MAPPING = "src/megatron/bridge/models/conversion/auto_bridge.py"
 BRIDGE: dict[str, Edit] = {
     "src/megatron/bridge/__init__.py": "from megatron.bridge.models.conversion.auto_bridge import AutoBridge\n",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_planning import BRIDGE, GIT, MAPPING, VERL, repository, verl_e2e
+from tests.fakes.places import ROOT
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_a_policy_file_is_checked_by_its_name_alone(both: tuple[Path, Path], tmp
     bridge, _ = both
     policy = bridge / ".github" / "verl-e2e.yml"
     policy.parent.mkdir()
-    policy.write_bytes((Path(__file__).parents[2] / "bot/verl_e2e/policy/megatron-bridge.yml").read_bytes())
+    policy.write_bytes((ROOT / "bot/verl_e2e/policy/megatron-bridge.yml").read_bytes())
     inside = verl_e2e("policy", "check", policy)
     assert (inside.returncode, f"Held against {bridge}" in inside.stderr) == (0, True)
     assert "multi-LoRA: its paths meet no file" in inside.stdout

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "tests" / "fixtures" / "logs" / "level5-flat-cut-at-14-of-20.log.xz"
 FOLDER = ROOT / "tests" / "fixtures" / "runs" / "level0-lora-exception"
 # A module that is None cannot be found: a machine without the library.

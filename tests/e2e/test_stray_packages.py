@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from verl_e2e.adapters.dispatch import COMMAND
 
-ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(sys.executable).with_name("verl-e2e")
 JOB = ROOT / "bot" / "verl_e2e" / "demo" / "recording" / "job.json"
 

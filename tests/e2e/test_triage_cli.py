@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.fakes.places import ROOT
+
 LOG = ROOT / "tests" / "fixtures" / "logs" / "level0-dataset-missing.log.xz"
 FOLDER = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 

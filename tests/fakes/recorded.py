@@ -8,10 +8,11 @@ from pathlib import Path
 
 from backports import zstd
 
+from tests.fakes.places import FIXTURES
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import LOG_FILE
 
-RUNS = Path(__file__).resolve().parents[1] / "fixtures" / "runs"
+RUNS = FIXTURES / "runs"
 
 Change = Callable[[bytes], bytes]
 

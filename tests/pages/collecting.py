@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from tests.fakes.places import ROOT
 from verl_e2e.cli import cli
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 # Files whose comments speak to people who set the product up.
 COMMENTED = (

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from tests.runners.world import commit, git, make_world
 from verl_e2e.config.workflow_file import workflow_text
 
@@ -27,7 +28,6 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = ROOT / "tests" / "fixtures" / "runs"
 RECORDING = ROOT / "bot" / "verl_e2e" / "demo" / "recording"
 NAME = "octo/bridge"

@@ -15,7 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.pages.collecting import ROOT, Shown, pull_request_commands, shell_commands
+from tests.fakes.places import ROOT
+from tests.pages.collecting import Shown, pull_request_commands, shell_commands
 from tests.pages.place import Place, place
 from verl_e2e.cli import cli
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event, ImportLine
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.recorder import FRAME_BYTES, FolderInUseError, Recorder, open_recorder
@@ -167,7 +168,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_kill_at_any_moment_leaves_a_readable_prefix(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = ROOT
     killed = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path / "run")], cwd=root, timeout=HANG_S, check=False
     )

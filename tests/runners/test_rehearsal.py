@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.places import ROOT
 from tests.runners.world import SCRIPT, WRAPPER, World
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
@@ -151,7 +152,7 @@ def test_a_python_without_hydra_blocks(
     bare = tmp_path / "hydra"
     bare.mkdir()
     (bare / "__init__.py").write_text("raise ImportError('No module named hydra')\n")
-    path = f"{Path(__file__).parents[2]}/runners/verl_e2e_runner/instrumentation:{tmp_path}"
+    path = f"{ROOT}/runners/verl_e2e_runner/instrumentation:{tmp_path}"
     result = composed(world, shared_trees, session, base, tmp_path, process={"PYTHONPATH": path})
     (finding,) = result.findings
     assert "Hydra cannot be imported" in finding.summary

@@ -21,6 +21,7 @@ import pytest
 
 from tests.core.level_runs import resuming, saving, trained
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import FIXTURES
 from tests.runners.world import World, commit
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.files.run_folder import read_record
@@ -41,7 +42,7 @@ from verl_e2e_runner.run import run_job
 
 pytestmark = pytest.mark.host
 
-RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "logs" / "level0-pass.log.xz"
+RECORDED = FIXTURES / "logs" / "level0-pass.log.xz"
 ONE_GPU = Devices((Device(Gpu(index=0, name="stand-in", memory_total_mib=1000, memory_used_mib=0), "GPU-0"),))
 
 TRAINER = """

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.fakes.places import ROOT
 from verl_e2e.core.log.scan import Scanner as LogScanner
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import Excerpt, LoggedError
@@ -507,7 +508,7 @@ def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_command_leaves_its_folder_and_nothing_running(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
+    root = ROOT
     clock = SystemClock()
     program = INTERRUPTED.format(folder=str(tmp_path))
     environment = dict(os.environ) | {"PYTHONPATH": f"{root}/bot:{root}/runners"}

@@ -12,7 +12,8 @@ from tests.fakes.github_standin.repository import Edit
 from tests.fakes.github_standin.state import Comment, WorkflowRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.npm import install
-from tests.stories.recordings import ROOT, job_of, left_by
+from tests.fakes.places import ROOT
+from tests.stories.recordings import job_of, left_by
 from tests.stories.service import Service, running
 
 POLICY_FILE = ".github/verl-e2e.yml"

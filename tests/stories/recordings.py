@@ -12,10 +12,10 @@ from typing import Any
 from backports import zstd
 
 from tests.fakes.github_standin.state import WorkflowRun
+from tests.fakes.places import ROOT
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
-ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "bot/verl_e2e/demo/recording"
 RESUME = ROOT / "tests/fixtures/runs/level1-resume"
 BROKEN = ROOT / "tests/fixtures/runs/level0-lora-exception"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.stories.recordings import ROOT
+from tests.fakes.places import ROOT
 
 NAMED = re.compile(r"`(test_\w+\.py)(?:::(test_\w+))?`")
 

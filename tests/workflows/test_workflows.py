@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 OWN = sorted((ROOT / ".github/workflows").glob("*.yml"))
 READY = sorted((ROOT / "docs/workflows").glob("*.yml"))
 ACTION = ROOT / "action.yml"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fakes.places import ROOT
 from verl_e2e.core.reach.changes import compare
 from verl_e2e.core.reach.normal import bound_names
 
-ROOT = Path(__file__).resolve().parents[3]
 SOURCES = tuple(sorted((ROOT / "bot" / "verl_e2e" / "core").rglob("*.py")))
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 

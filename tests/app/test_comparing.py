@@ -1,0 +1,208 @@
+"""Comparing folders and keeping bands, on real folders through the real adapters."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.compare.test_bands import healthy
+from tests.fakes.places import ROOT
+from tests.runners.world import commit, git
+from verl_e2e.adapters.demo_repository import build_demo_repository
+from verl_e2e.app.compare_runs import NotComparableError, add_healthy, add_pair, compare_folders, described
+from verl_e2e.app.judge_folder import judge_folders, write_judgement
+from verl_e2e.config.bands import bands_text, load_bands, packaged_bands, read_bands
+from verl_e2e.config.policy import load_policy
+from verl_e2e.config.problems import ConfigError
+from verl_e2e.core.compare.bands import ENOUGH, band_of, only_of, with_healthy
+from verl_e2e.core.compare.healthy_runs import NotHealthyError
+from verl_e2e.core.compare.workload import probe_digest
+from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import METRICS_FILE
+from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
+from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
+from verl_e2e.wiring import check as checking
+from verl_e2e.wiring import folders
+
+FIRST, SECOND = ROOT / "bot/verl_e2e/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
+FAILED = ROOT / "tests/fixtures/runs/level0-lora-exception"
+FOLDERS = folders.run_folders()
+
+
+def test_two_real_runs_of_one_job_stand_side_by_side() -> None:
+    report = compare_folders(FOLDERS, FIRST, SECOND)
+    assert report.title == "0-lora-ddp (recording) beside 0-lora-ddp (level0-image-tree-first)"
+    text = render_report(report)
+    assert ": within tolerance\nSteps compared: 1; of these with the same samples: none." in text
+    assert "actor/grad_norm" in text
+    assert render_report_markdown((report,)).count("\n|---|") == 2
+
+
+def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
+    other = shutil.copytree(SECOND, tmp_path / "other")
+    job = json.loads((other / "job.json").read_text())
+    job["wrapper"]["LORA_RANK"] = "8"
+    (other / "job.json").write_text(json.dumps(job))
+    report = compare_folders(FOLDERS, FIRST, other)
+    assert "LORA_RANK differs: 4 and 8." in report.remarks
+    assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        (FAILED, "its log shows no training step"),
+        (ROOT / "tests/fixtures/logs", "neither job.json nor events.jsonl is there"),
+        (ROOT / "tests/fixtures/runs/absent", "not a folder"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_sentence(folder: Path, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        compare_folders(FOLDERS, folder, FIRST)
+
+
+def test_a_folder_of_several_runs_must_be_narrowed(tmp_path: Path) -> None:
+    for name in ("0-a", "0-b"):
+        shutil.copytree(FIRST, tmp_path / "jobs" / name)
+    with pytest.raises(NotComparableError, match="holds 2 run folders; name one of them"):
+        compare_folders(FOLDERS, tmp_path, FIRST)
+
+
+def test_healthy_runs_enter_a_file_that_reads_back_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "bands.yml"
+    assert folders.own_bands(file) == Bands()
+    found = add_healthy(FOLDERS, Bands(), (FIRST, SECOND, FIRST))
+    folders.keep_bands(found, file)
+    assert read_bands(file) == folders.own_bands(file) == found
+    assert file.read_text() == bands_text(found)
+    (sentence,) = described(found)
+    assert "2 healthy run(s), 0 pair(s); 3 more make a band" in sentence
+
+
+def test_a_run_that_did_not_pass_spoils_the_whole_order() -> None:
+    with pytest.raises(NotHealthyError, match=r"judged Fail: .*a band takes only runs that passed"):
+        add_healthy(FOLDERS, Bands(), (FIRST, FAILED))
+
+
+def test_runs_from_other_places_are_one_training_and_make_a_pair() -> None:
+    found = add_pair(FOLDERS, Bands(), FIRST, SECOND)
+    (probe,) = found.probes.values()
+    assert [step.step for step in probe.pairs[0].steps] == [1]
+    assert probe.pairs[0].steps[0].first["actor/grad_norm"] == pytest.approx(0.19189, abs=1e-5)
+
+
+def test_bands_of_ones_own_judge_and_stay_in_the_folder(tmp_path: Path) -> None:
+    folder, job = shutil.copytree(FIRST, tmp_path / "run"), FOLDERS.record(FIRST).job
+    assert job is not None
+    bands = with_healthy(Bands(), job.model_copy(update={"reward_model": True}), healthy(0, 0.5))
+    for number in range(ENOUGH):
+        bands = with_healthy(bands, job, healthy(number, 1.0))
+    own = folders.run_folders(bands)
+    verdicts = judge_folders(own, folder)
+    write_judgement(own, folder, verdicts)
+    kept = folders.run_folders().record(folder).bands
+    assert kept == only_of(own.bands, job)
+    band = band_of(kept, job)
+    assert band is not None
+    assert band.count == ENOUGH + len(only_of(FOLDERS.bands, job).probes[probe_digest(job)].healthy)
+    assert judge_folders(FOLDERS, folder) == verdicts
+
+
+def test_bands_that_cannot_be_read_are_missing_evidence(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIRST, tmp_path / "run")
+    (folder / "bands.json").write_text("schema: 2")
+    (verdict,) = judge_folders(FOLDERS, folder)
+    assert (verdict.result, "bands.json" in verdict.sentence) == (Result.BLOCKED, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schema: 2\n", "schema"),
+        ("schema: 1\nprobes: {abc: {}}\n", "abc"),
+        (f"schema: 1\nprobes: {{{'a' * 64}: {{healthy: [{{run: x}}]}}}}\n", "run"),
+        ("", "the file is empty"),
+    ],
+)
+def test_a_bands_file_that_is_wrong_is_told_by_key(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_bands(text, "bands.yml")
+
+
+def test_a_bands_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        read_bands(tmp_path / "none.yml")
+
+
+def test_the_packaged_bands_are_written_as_the_command_writes_them() -> None:
+    packaged = (ROOT / "bot/verl_e2e/policy/bands.yml").read_text()
+    assert bands_text(packaged_bands()) == packaged
+
+
+def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: Path) -> None:
+    folder = shutil.copytree(FIRST, tmp_path / "run")
+    job = json.loads((folder / "job.json").read_text())
+    rows = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
+    twin = RelatedRun(
+        role=Role.TRIVIAL_SIZES,
+        job_id="0-dense-trivial",
+        job_digest="d" * 64,
+        bridge_commit=job["bridge"]["commit"],
+        folder="related/trivial_sizes",
+        result=Result.PASS,
+        steps=tuple(RelatedStep(step=row["step"], values=row["metrics"]) for row in rows),
+    )
+    (folder / RELATED_FILE).write_text(Related(runs=(twin,)).model_dump_json())
+    write_judgement(FOLDERS, folder, judge_folders(FOLDERS, folder))
+    document = json.loads((folder / "parity.json").read_text())
+    assert [(one["verdict"], one["same_samples"]) for one in document["reports"]] == [("within tolerance", [1])]
+    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp beside 0-dense-trivial")
+
+
+def policy_text(bands: str) -> str:
+    """The packaged policy, with a bands file."""
+    packaged = (ROOT / "bot/verl_e2e/policy/megatron-bridge.yml").read_text()
+    return packaged.replace("\nfamily_jobs:", f"\nbands: {bands}\nfamily_jobs:", 1)
+
+
+def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.CheckOrder:
+    """A check of nothing, from the base to itself."""
+    verl = out.parent / "verl"
+    if not verl.exists():
+        commit(verl, {"verl/models/mcore/bridge.py": "import megatron.bridge\n"})
+    fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
+    places: dict[str, Any] = {"bridge": repository, "verl": verl, "out": out, "work": out.parent / "work"}
+    return checking.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
+
+
+def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None:
+    demo = build_demo_repository(tmp_path / "bridge")
+    (demo.path / ".github").mkdir()
+    (demo.path / ".github/verl-e2e.yml").write_text(policy_text(".github/bands.yml"))
+    git(demo.path, "add", ".github")
+    git(demo.path, "commit", "-qm", "policy")
+    lacking = git(demo.path, "rev-parse", "HEAD").strip()
+    with pytest.raises(UserError, match=r"bands: .github/bands.yml is not in the base commit"):
+        checking.check(order_for(demo.path, lacking, None, tmp_path / "a"), {}, print, reseal=lambda _: None)
+    (demo.path / ".github/bands.yml").write_text(bands_text(Bands()))
+    git(demo.path, "add", ".github")
+    git(demo.path, "commit", "-qm", "bands")
+    found = checking.check(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print, reseal=lambda _: None)
+    assert found.verdicts == ()
+
+
+def test_bands_beside_a_policy_file_are_read_from_disk(tmp_path: Path) -> None:
+    demo = build_demo_repository(tmp_path / "bridge")
+    policy = tmp_path / "policy.yml"
+    policy.write_text(policy_text("none.yml"))
+    with pytest.raises(ConfigError, match=r"none.yml: cannot be read"):
+        checking.check(order_for(demo.path, demo.base, policy, tmp_path / "out"), {}, print, reseal=lambda _: None)
+
+
+def test_a_bands_file_outside_the_repository_is_refused() -> None:
+    with pytest.raises(ConfigError, match="leads out of the repository"):
+        load_policy(policy_text("../bands.yml"), "policy.yml")

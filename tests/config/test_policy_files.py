@@ -1,0 +1,237 @@
+"""Policy files and site profiles as people write them, and the sentences that their mistakes get."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tests.fakes.places import ROOT
+from verl_e2e.config import (
+    POLICY_PATH,
+    ConfigError,
+    load_policy,
+    load_profile,
+    load_yaml,
+    packaged_policy,
+    packaged_profiles,
+    policy_at,
+)
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.jobs import SiteProfile
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.policy import PolicyFile
+
+GOOD = """\
+schema: 1
+verl:
+  commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a
+image: {name: verlai/verl, tag: latest}
+checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
+rules:
+  - name: adapters
+    paths: [src/peft/]
+    levels: [0, 1]
+    because: verl trains adapters
+"""
+
+
+def problems(text: str | bytes) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_policy(text, "p.yml")
+    return str(caught.value).splitlines()
+
+
+def test_a_good_policy_has_its_defaults() -> None:
+    policy = load_policy(GOOD, "p.yml")
+    assert policy.source == "p.yml"
+    assert policy.rules[0].levels == (Level.SMOKE, Level.SAVE_RESUME)
+    assert policy.unknown.level is Level.SMOKE
+    assert policy.require_bridge_checks
+    assert str(policy.image) == "verlai/verl:latest"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    (
+        ("because:", "becuase:", "p.yml:10: rules.0.becuase: unknown key; did you mean 'because'?"),
+        ("rules:", "rule:", "p.yml:6: rule: unknown key; did you mean 'rules'?"),
+        ("levels: [0, 1]", "levels: [0, 9]", "p.yml:9: rules.0.levels.1: 9 is no level; use 0 to 5"),
+        ("levels: [0, 1]", "levels: [true]", "p.yml:9: rules.0.levels.0: true is not allowed; input should be"),
+        ("levels: [0, 1]", "levels: []", "p.yml:9: rules.0.levels: [] is not allowed"),
+        ("    because: verl trains adapters\n", "", "p.yml:7: rules.0.because: missing; this key is required"),
+        ("verl trains adapters", "''", 'p.yml:10: rules.0.because: "" is not allowed'),
+        ("schema: 1", "schema: 2", "p.yml:1: schema: 2 is not allowed"),
+        ("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "9097cc4", 'p.yml:3: verl.commit: "9097cc4" has the wrong form'),
+        (
+            "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a",
+            "123",
+            'p.yml:3: verl.commit: 123 is no text; put it in quotes: "123"',
+        ),
+        ("[src/peft/]", '["!"]', "p.yml:8: rules.0.paths.0: '!' is no path pattern; write it as in a .gitignore file"),
+        ("[src/peft/]", '["#x"]', "p.yml:8: rules.0.paths.0: '#x' is no path pattern"),
+        ("[src/peft/]", '["/"]', "p.yml:8: rules.0.paths.0: '/' is no path pattern"),
+        ("schema: 1", "schema: 1\nschema: 1", "p.yml:2: schema: this key stands at line 1 already; keep one of them"),
+        ("schema: 1", "schema: *one", "p.yml:1: no YAML: aliases are not allowed here, repeat the value"),
+        ("schema: 1", "schema: !!python/name:os.system x", "p.yml:1: schema: 'x' with tag"),
+        ("schema: 1", "schema: [1", "p.yml:2: no YAML:"),
+        ("image:", "? [a]\n: 1\nimage:", "p.yml:4: a key must be plain text; use a word"),
+    ),
+)
+def test_a_mistake_is_one_sentence_with_file_line_key_value_and_mend(old: str, new: str, sentence: str) -> None:
+    assert old in GOOD
+    assert any(line.startswith(sentence) for line in problems(GOOD.replace(old, new))), problems(GOOD.replace(old, new))
+
+
+def test_every_mistake_is_told_not_only_the_first() -> None:
+    assert len(problems(GOOD.replace("because:", "becuase:").replace("[0, 1]", "[7]"))) == 3
+
+
+def test_variants_are_checked_with_a_suggestion() -> None:
+    text = GOOD + "    variants: [2-expart]\n"
+    assert problems(text) == ["p.yml:11: rules.0.variants.0: '2-expart' is no variant; did you mean '2-expert'?"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    (
+        ("", "p.yml: the file is empty; write these keys: schema, verl"),
+        ("- a\n", "p.yml:1: the file holds no mapping of keys to values; write these keys: schema, verl"),
+        (b"a: \xff\n", "p.yml:1: a byte that is no UTF-8; save the file as UTF-8"),
+        ("a: \x07\n", "p.yml: no YAML:"),
+        ("#" * (1 << 20) + "\n", "p.yml: 1048577 bytes are too many for a settings file"),
+        ("a: " + "[" * 5000 + "]" * 5000, "p.yml: nested too deep; flatten it"),
+    ),
+)
+def test_what_is_no_settings_file_at_all(text: str | bytes, sentence: str) -> None:
+    (line,) = problems(text)
+    assert line.startswith(sentence)
+
+
+def test_lines_are_found_for_keys_and_the_things_around_them() -> None:
+    document = load_yaml("a:\n  - b: 1\n    c: 2\n", "x.yml")
+    assert document.line_of(("a", 0, "c")) == 3
+    assert document.line_of(("a", 0, "missing")) == 2
+    assert document.line_of(("nowhere",)) == 1
+
+
+class Shelf:
+    """A change source with files by commit and path."""
+
+    def __init__(self, files: dict[tuple[str, str], bytes]) -> None:
+        self.files = files
+
+    def change(self, base: str, head: str) -> Change:
+        return Change(base, head, base, ())
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        return self.files.get((revision, path))
+
+
+def test_the_policy_is_read_from_the_base_and_the_packaged_one_serves_where_there_is_none() -> None:
+    base, head = "a" * 40, "b" * 40
+    shelf = Shelf({(base, POLICY_PATH): GOOD.encode(), (head, POLICY_PATH): b"nonsense"})
+    assert policy_at(shelf, base).source == f"aaaaaaaaaaaa:{POLICY_PATH}"
+    assert policy_at(Shelf({}), base) == packaged_policy()
+
+
+def test_the_packaged_policy_pins_verl_and_its_patch_does_what_it_declares() -> None:
+    policy = packaged_policy()
+    assert policy.verl.commit == "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a"
+    (patch,) = policy.patches
+    assert patch.file == "verl/utils/megatron_utils.py"
+    assert [one.new.replace("ParallelV1", "Parallel") for one in patch.substitutions] == [
+        one.old for one in patch.substitutions
+    ]
+    assert patch.before != patch.after
+
+
+def test_packaged_profiles_load_with_their_values_alone() -> None:
+    assert packaged_profiles() == ("default", "hopper-offline")
+    site = load_profile("hopper-offline", {"kit": "/data/kit"})
+    assert site.name == "hopper-offline"
+    assert site.python_path == ("/data/kit/site",)
+    assert load_profile("default", {}, {"home": "/home/me"}).name == "default"
+
+
+def test_the_users_value_wins_over_a_default_and_needs_not_be_set_twice() -> None:
+    site = load_profile("default", {"home": "/mine"}, {"home": "/home/me", "unused": "x"})
+    assert site.data is not None
+    assert site.data.train_files == "/mine/data/gsm8k/train.parquet"
+
+
+def profile_problems(name: str, **values: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_profile(name, values)
+    return str(caught.value)
+
+
+def test_a_profile_mistake_names_file_line_key_and_mend(tmp_path: Path) -> None:
+    assert "packaged hopper-offline.yml:" in profile_problems("hopper-offline")
+    assert "python_path.0: ${kit} has no value; --set kit=..." in profile_problems("hopper-offline")
+    assert "did you mean 'kit'?" in profile_problems("hopper-offline", kit="/k", kitt="/k")
+    assert "did you mean 'hopper-offline'?" in profile_problems("hoper-offline")
+    assert "cannot be read: No such file" in profile_problems("./none.yml")
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nwrapper:\n  MAX_PROMPT_LENGTH: 256\nray_cpu: 4\nprocess: {A: '$${x}', B: '${y}'}\n")
+    assert profile_problems(str(mine)) == f"{mine}:5: process.B: ${{y}} has no value; --set y=..."
+    assert profile_problems(str(mine), y="1").splitlines() == [
+        f'{mine}:3: wrapper.MAX_PROMPT_LENGTH: 256 is no text; put it in quotes: "256"',
+        f"{mine}:4: ray_cpu: unknown key; did you mean 'ray_cpus'?",
+    ]
+
+
+def documented(page: str, first_key: str) -> dict[str, object]:
+    """The YAML block of a page of docs/ that begins with this key."""
+    blocks = (ROOT / "docs" / page).read_text().split("```yaml\n")[1:]
+    block = next(block.split("```")[0] for block in blocks if block.startswith(first_key))
+    value = load_yaml(block, page).value
+    assert isinstance(value, dict)
+    return value
+
+
+def keys_shown(schema: dict[str, Any], value: object, kinds: dict[str, Any]) -> set[str]:
+    """The keys that a documented value shows, at any depth, each below the title of what it is a key of."""
+    found: set[str] = set()
+    for choice in (schema, *schema.get("anyOf", ())):
+        kind = kinds[choice["$ref"].rpartition("/")[2]] if "$ref" in choice else choice
+        if "items" in kind and isinstance(value, list):
+            found.update(*(keys_shown(kind["items"], item, kinds) for item in value))
+        if "properties" in kind and isinstance(value, dict):
+            inner = [(key, about) for key, about in kind["properties"].items() if key in value]
+            found.update(f"{kind['title']}.{key}" for key, _ in inner)
+            found.update(*(keys_shown(about, value[key], kinds) for key, about in inner))
+    return found
+
+
+@pytest.mark.parametrize("model", (PolicyFile, SiteProfile))
+def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(model: type[BaseModel]) -> None:
+    schema = model.model_json_schema()
+    kinds = {schema["title"]: schema, **schema["$defs"]}
+    keys = {(f"{name}.{key}", about.get("description")) for name, kind in kinds.items() for key, about in _keys(kind)}
+    assert [key for key, description in keys if not description] == []
+    pages = (("policy.md", "schema"), ("policy.md", "patches"), ("site-profiles.md", "name"))
+    shown = set().union(*(keys_shown(schema, documented(*page), kinds) for page in pages))
+    # One capability serves as the example; the site's documents are described as documents of the job too.
+    free = ("Access.", "Checkpoint.", "Data.", "DeselectedTest.")
+    assert {key for key, _ in keys if not key.startswith(free)} - shown == set()
+
+
+def _keys(kind: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return list(kind.get("properties", {}).items())
+
+
+def test_the_documented_site_shows_the_defaults() -> None:
+    site = documented("site-profiles.md", "name")
+    assert site | {"name": "mine"} == SiteProfile(name="mine").model_dump(mode="json")
+
+
+def test_no_documented_key_is_unknown() -> None:
+    text = (ROOT / "docs" / "policy.md").read_text().split("```yaml\n")[1].split("```")[0]
+    assert [line for line in problems(text) if "unknown key" in line] == []
+
+
+def test_a_doubled_dollar_stays_one(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yml"
+    mine.write_text("name: mine\nprocess: {A: '$${x}/$x', B: '${y}'}\n")
+    assert load_profile(str(mine), {"y": "${z}"}).process == {"A": "${x}/$x", "B": "${z}"}

@@ -1,0 +1,64 @@
+"""Gradients that were never averaged over four ranks, trained for real on a CPU, before the judge of parity."""
+
+import json
+from functools import cache
+
+from tests.core.builders import bar, config_with, make_case, make_facts, make_record
+from tests.core.level_runs import job_of
+from tests.fakes.places import FIXTURES
+from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.judge.criteria.parity import parity
+from verl_e2e.core.judge.verdict import judge_case
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.stages import Stage
+
+SERIES = FIXTURES / "series" / "data-parallel-gradients.json"
+
+
+@cache
+def series(name: str) -> tuple[StepMetrics, ...]:
+    rows = json.loads(SERIES.read_text())[name]
+    return tuple(StepMetrics(row["step"], 1000 + row["step"], row["values"]) for row in rows)
+
+
+def beside_one_rank(name: str) -> Case:
+    """A run on four data-parallel ranks that printed this series, beside the same training on one rank."""
+    steps = series(name)
+    job = job_of(Level.PARALLELISM, "dp", steps=len(steps))
+    reference = RelatedRun(
+        role=Role.TRIVIAL_SIZES,
+        job_id="2-dp-trivial",
+        job_digest="d" * 64,
+        bridge_commit="a" * 40,
+        folder="related/2-dp-trivial",
+        result=Result.PASS,
+        steps=tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in series("one_rank")),
+    )
+    printed = (config_with(dict(requested(job))),)
+    facts = make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed)
+    return make_case(make_record(job=job, related=(reference,)), facts)
+
+
+def judged(name: str) -> Evidence:
+    return parity(beside_one_rank(name))
+
+
+def test_four_ranks_that_average_their_gradients_agree_with_one() -> None:
+    item = judged("four_ranks")
+    assert item.state is State.MET, item.summary
+
+
+def test_four_ranks_that_never_average_them_do_not() -> None:
+    item = judged("four_ranks_unfinalized")
+    assert item.state is State.BROKEN, item.summary
+    assert "actor/grad_norm x" in item.summary
+
+
+def test_the_run_fails_at_its_training_step() -> None:
+    verdict = judge_case(beside_one_rank("four_ranks_unfinalized"))
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.TRAIN_STEP)

@@ -1,0 +1,208 @@
+"""The pull request's one comment: what stands first, what is folded, and what hostile text cannot do."""
+
+import json
+import re
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from tests.core.judged import judged_text, verdict_that_says
+from tests.fakes.places import ROOT
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
+from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
+from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, render, row_of
+
+HEAD = "a" * 40
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+RECORDED = ROOT / "bot" / "verl_e2e" / "demo" / "recording" / "verdict.json"
+
+
+def _run(**changes: object) -> Run:
+    base: dict[str, object] = {
+        "key": run_key("o/r", HEAD, "d" * 64, 1),
+        "repository": "o/r",
+        "number": 7,
+        "head_sha": HEAD,
+        "job_id": "0-lora-ddp",
+        "job_digest": "d" * 64,
+        "created": NOW,
+        "updated": NOW,
+    }
+    return Run.model_validate({**base, **changes})
+
+
+def _finished(**changes: object) -> Run:
+    verdict = json.loads(RECORDED.read_text())
+    done = {"state": RunState.FINISHED, "result": Result.PASS, "sentence": verdict["sentence"]}
+    return _run(**{**done, "verdict": RECORDED.read_text(), "gpu_minutes": 6.7, **changes})
+
+
+def test_the_verdict_stands_first_and_the_evidence_is_folded() -> None:
+    row = row_of(_finished(url="https://example.invalid/runs/1"), planned=5)
+    text = render(PullCard(HEAD, JobStatus.PASSED, "level 0 passed", (row,)))
+    lines = text.splitlines()
+    assert lines[0] == MARKER
+    assert lines[1] == "### ✅ verl-e2e: Pass - level 0 passed"
+    assert "GPU minutes: 6.7 used, about 5 planned" in text
+    assert "| 0-lora-ddp | ✅ Pass | yes |" in text
+    assert "[log](https://example.invalid/runs/1)" in text
+    assert text.index("Limitations") > text.index("| 0-lora-ddp")
+    assert "<summary>Evidence</summary>" in text
+    assert "Local Bridge import in verl" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, JobStatus.WAITING),
+        ({"state": RunState.SUBMITTED}, JobStatus.RUNNING),
+        ({"state": RunState.CANCELLING}, JobStatus.RUNNING),
+        ({"state": RunState.CANCELLED}, JobStatus.CANCELLED),
+        ({"state": RunState.LOST}, JobStatus.BLOCKED),
+        ({"state": RunState.REFUSED}, JobStatus.BLOCKED),
+        ({"state": RunState.FINISHED, "result": Result.FAIL}, JobStatus.FAILED),
+        ({"state": RunState.FINISHED, "result": Result.BLOCKED}, JobStatus.BLOCKED),
+        ({"state": RunState.FINISHED, "result": Result.PASS}, JobStatus.PASSED),
+        ({"state": RunState.FINISHED}, JobStatus.BLOCKED),
+    ],
+)
+def test_a_run_stands_where_its_state_and_result_put_it(changes: dict[str, object], status: JobStatus) -> None:
+    assert status_of_run(_run(**changes)) is status
+
+
+def test_a_workflow_run_gives_its_artifacts_too() -> None:
+    run = "https://github.com/o/r/actions/runs/12"
+    for url in (run, f"{run}/job/7", f"{run}#summary"):
+        text = render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
+        assert f"[artifacts]({run}#artifacts)" in text
+    assert "[artifacts]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url="https://x/log")),)))
+
+
+def test_minutes_stand_beside_each_job() -> None:
+    rows = (row_of(_finished(), planned=5), row_of(_run(job_id="1-x"), planned=8), row_of(_run(job_id="2-x")))
+    text = render(PullCard(HEAD, JobStatus.RUNNING, "s", rows))
+    assert "| yes | 6.7 of about 5 |" in text
+    assert "| yes | 0 of about 8 |" in text
+    assert "| 2-x | ⏳ Waiting | yes |  |" in text
+
+
+def test_the_curves_of_a_learning_signal_are_drawn() -> None:
+    row = row_of(_run(verdict=judged_text("level5-rising-cut-at-11")))
+    text = render(PullCard(HEAD, JobStatus.BLOCKED, "s", (row,)))
+    assert "<summary>Curves of 0-lora-ddp</summary>" in text
+    assert re.search(r"^  reward +5\.2 [▁-█]+ 5\.71$", text, re.MULTILINE)
+
+
+LONG = ("verl/a.py:1 uses .x", *(f"megatron.bridge.step{count} calls" for count in range(20)), "rule adapters")
+
+
+def _planned(places: int = 2, via: tuple[str, ...] = ("verl/a.py:1 uses .x", "rule adapters")) -> Plan:
+    reasons = [Reason(Level.SMOKE, f"src/p{count}.py", "verl runs it", "f", via) for count in range(places)]
+    smoke = JobOutline(variants_of(Level.SMOKE)[0], (), None)
+    others = tuple(NotRequired(level, "nothing touched") for level in Level if level is not Level.SMOKE)
+    return Plan("b" * 40, HEAD, (Level.SMOKE,), (smoke,), tuple(reasons), others, (), ())
+
+
+def test_reasons_are_folded_by_level_with_their_chains() -> None:
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned()))
+    assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths ask for it, 1 job</summary>" in text
+    assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
+    assert "Level 1, Save/resume: nothing touched" in text
+    assert "and 96 more places" in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(100)))
+
+
+def test_a_long_chain_keeps_its_ends() -> None:
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(via=LONG)))
+    assert "    verl/a.py:1 uses .x\n" in text
+    assert "    ... 15 steps ...\n" in text
+    assert "    megatron.bridge.step19 calls\n    rule adapters\n" in text
+
+
+def test_a_card_that_fits_is_not_cut_and_one_that_does_not_keeps_a_bit_of_everything() -> None:
+    limitations = [f"limitation {count} {'x' * 400}" for count in range(60)]
+    recorded = json.loads(RECORDED.read_text())
+    some = row_of(_finished(verdict=json.dumps(recorded | {"limitations": limitations})))
+    assert "Cut to fit" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (some,)))
+    verdict = recorded | {"limitations": limitations * 9}
+    many = tuple(
+        row_of(_finished(job_id=f"{count}-job", verdict=json.dumps({**verdict, "sentence": "y" * 300})))
+        for count in range(14)
+    )
+    history = (EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),)
+    card = PullCard(HEAD, JobStatus.FAILED, "s", many, _planned(), history=history, reproduce="verl-e2e check")
+    text = render(card)
+    assert len(text) <= MAX_CARD
+    for title in (
+        "Deliverables of 13-job",
+        "Limitations (",
+        "Evidence",
+        "Why level 0",
+        "Earlier heads (1)",
+        "Reproduce",
+    ):
+        assert title in text
+
+
+def test_a_carried_verdict_names_its_origin() -> None:
+    row = row_of(_finished(carried_from="b" * 40))
+    assert row.detail.startswith("carried forward from bbbbbbbbbbbb: ")
+
+
+def test_overrides_notices_and_history_are_shown() -> None:
+    override = Override(
+        repository="o/r", number=7, head_sha=HEAD, level=Level.SAVE_RESUME, reason="runner down", actor="ann",
+        source="comment:1:1", at=NOW,
+    )  # fmt: skip
+    card = PullCard(
+        HEAD,
+        JobStatus.OVERRIDDEN,
+        "level 1 overridden",
+        notices=("waits for approval",),
+        overrides=(override,),
+        history=(EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),),
+    )
+    text = render(card)
+    assert "> waits for approval" in text
+    assert "Level 1 overridden by ann on `aaaaaaaaaaaa`: runner down" in text
+    assert "Earlier heads (1)" in text
+    assert "`cccccccccccc` ❌ Fail: failed at peft" in text
+
+
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "https://x/)[evil](https://y", "https://x/ y", "https://x/" + "a" * 600]
+)
+def test_a_strange_link_is_left_out(url: str) -> None:
+    assert "[log]" not in render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(url=url)),)))
+
+
+def test_a_verdict_that_is_no_document_is_no_card_s_end() -> None:
+    for text in ("{", "[]", '{"deliverables": 3, "limitations": "x", "key_lines": [1], "repositories": {}}'):
+        render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict=text)),)))
+
+
+TAG = re.compile(r"<(/?\w+)")
+HOSTILE = st.text(max_size=300) | st.sampled_from(["@everyone", MARKER, "</details>", "```\n# x", "| a |", "<script>"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(HOSTILE, max_size=40), st.integers(1, 400))
+def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) -> None:
+    verdict = verdict_that_says(*texts, times=times)
+    rows = tuple(JobRow(text, JobStatus.FAILED, required=True, detail=text, verdict=verdict) for text in texts[:5])
+    text = render(PullCard(HEAD, JobStatus.FAILED, "".join(texts), rows, notices=tuple(texts)))
+    assert len(text) <= MAX_CARD
+    assert text.count(MARKER) == 1
+    assert text.startswith(MARKER)
+    assert "@everyone" not in text
+    tags = [
+        tag for token in MarkdownIt().parse(text) if token.type == "html_block" for tag in TAG.findall(token.content)
+    ]
+    assert set(tags) <= {"details", "/details", "summary", "/summary"}
+    assert tags.count("details") == tags.count("/details")

@@ -1,0 +1,113 @@
+"""Errors that a run survived, errors that ended it, and work inside a save or a resume: a generated table."""
+
+from collections import Counter
+
+import pytest
+
+from tests.core.logs import lines
+from tests.core.several_runs import rows_of
+from tests.core.triage.caught_errors import ASIDE, RECORDS, Case, caught_errors, log_of, several_inserted
+from verl_e2e.adapters.prefilter import fastest_prefilter
+from verl_e2e.core.log.lines import parse_line
+from verl_e2e.core.log.records import record_above, record_of
+from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
+from verl_e2e.core.model.facts import Record
+from verl_e2e.core.triage.answer import Triage, TriageVerdict
+from verl_e2e.core.triage.survived import CAUGHT
+from verl_e2e.core.triage.triage import triage
+
+FIGURE = 0.95
+CASES = caught_errors()
+PREFILTER = fastest_prefilter(literal_bytes())
+STEP = "step:{} - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"
+BAR = "Training Progress: {0}%|###| {1}/{2} [00:01<00:00, 1.0s/it]"
+
+
+def answer_of(row: Case) -> Triage:
+    return triage(scan([row.log], PREFILTER))
+
+
+def is_right(row: Case, answer: Triage) -> bool:
+    stage = not row.stages or answer.stage in row.stages
+    return answer.verdict in row.verdicts and stage and row.line in (0, answer.line)
+
+
+def test_the_generated_table() -> None:
+    right, every, wrong = Counter[str](), Counter[str](), []
+    for row in CASES:
+        answer = answer_of(row)
+        assert answer.verdict != TriageVerdict.PASS or "pass" in row.verdicts, f"false pass: {row.id}"
+        good = is_right(row, answer)
+        every[row.group] += 1
+        right[row.group] += good
+        wrong += [] if good else [f"{row.id}: {answer.verdict} {answer.stage} {answer.line}, rule {answer.rule}"]
+    figures = ", ".join(f"{group} {right[group]}/{count}" for group, count in every.items())
+    assert len(CASES) >= 100
+    assert all(right[group] >= FIGURE * count for group, count in every.items()), "\n".join([figures, *wrong])
+
+
+def test_a_survived_error_is_named_as_noise() -> None:
+    block = ASIDE[0].printed(RECORDS["exception"])
+    answer = triage(scan([log_of(several_inserted(rows_of("level0-pass"), [(1151, block)]))]))
+    assert (CAUGHT, 1158) in [(noise.name, noise.at.line) for noise in answer.residual_noise]
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        ("WARNING:2026-11-20 14:22:03,674:x", Record.WARNING),
+        ("ERROR:root:x", Record.ERROR),
+        ("2026-11-20 14:22:03,674 - name - CRITICAL - x", Record.ERROR),
+        ("2026-11-20 14:22:03,674\tINFO worker.py:2012 -- x", Record.WARNING),
+        ("[2026-11-20][verl][WARNING] - x", Record.WARNING),
+        ("E1120 14:22:03.674000 7470 torch/x.py:1] x", Record.ERROR),
+        ("wandb: ERROR x", Record.ERROR),
+        ("[error    ] x", Record.ERROR),
+        ("a.py:3: UserWarning: x", Record.WARNING),
+        ("Exception in thread Thread-1 (f):", Record.SIDE),
+        ("Future exception was never retrieved", Record.SIDE),
+        ("Error in the middle of a sentence", Record.RAISED),
+        ("    raise ValueError('WARNING: x')", Record.RAISED),
+        ("", Record.RAISED),
+    ],
+)
+def test_how_a_line_says_that_it_is_a_record(text: str, record: Record) -> None:
+    assert record_of(text) is record
+
+
+def test_the_record_is_that_of_the_same_process() -> None:
+    line = parse_line(3, b"(W pid=3) Traceback (most recent call last):")
+    other, own = parse_line(2, b"(W pid=4) ERROR:root:x"), parse_line(1, b"(W pid=3) WARNING:root:x")
+    assert record_above(line, [other, own]) is Record.WARNING
+    assert record_above(line, [other]) is Record.RAISED
+    marked = parse_line(3, b"(E pid=3) ERROR 11-20 14:54:29 [core.py:1] Traceback (most recent call last):")
+    assert record_above(marked, []) is Record.PREFIXED
+
+
+@pytest.mark.parametrize("size", [1, 61, 5000])
+def test_the_record_is_found_however_the_bytes_arrive(size: int) -> None:
+    log = lines("x" * 4200, *ASIDE[0].printed(RECORDS["warning"]), *ASIDE[4].printed(RECORDS["thread"]))[0]
+    scanner = Scanner()
+    for start in range(0, len(log), size):
+        scanner.feed(log[start : start + size])
+    facts = scanner.finish()
+    assert facts == scan([log])
+    assert [error.record for error in facts.errors] == [Record.WARNING, Record.SIDE]
+
+
+def test_an_error_that_is_raised_and_logged_is_raised() -> None:
+    facts = scan(lines(*ASIDE[0].printed(RECORDS["warning"]), *ASIDE[0].printed()))
+    assert [(error.record, error.count) for error in facts.errors] == [(Record.RAISED, 2)]
+
+
+def test_a_warning_without_a_traceback_is_noise_of_a_run_that_ended_well() -> None:
+    warned = "WARNING:2026-11-20 14:22:03,674:CUDA out of memory, trying a smaller graph"
+    done = (STEP.format(1), BAR.format(100, 1, 1))
+    assert triage(scan(lines(warned, *done))).verdict is TriageVerdict.PASS
+    assert triage(scan(lines(warned.replace("WARNING", "ERROR"), *done))).verdict is not TriageVerdict.PASS
+
+
+def test_an_exception_that_nothing_caught_is_no_noise() -> None:
+    raised = ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "OSError: x")
+    worker = [f"(W pid=3) {row}" for row in raised]
+    assert triage(scan(lines(*worker, STEP.format(1), BAR.format(100, 1, 1)))).verdict is TriageVerdict.BLOCKED

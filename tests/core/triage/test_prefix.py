@@ -1,0 +1,222 @@
+"""Logs behind what launchers put around their lines: a table of launchers x logs x places, each judged as if bare."""
+
+import lzma
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import permutations
+
+import pytest
+
+from tests.core.triage.launcher_logs import EVERY, LATE, TUNED, UNSEEN, Builder, Rows, interleaved, joined
+from tests.core.triage.test_labelled import CASES
+from tests.fakes.places import FIXTURES
+from verl_e2e.core.log.scan import Scanner, scan
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.triage.answer import FORMAT, Triage, TriageVerdict
+from verl_e2e.core.triage.triage import triage
+
+LOGS = FIXTURES / "logs"
+LABELLED = CASES["labelled"]
+GROUPS = {"tuned": TUNED, "unseen": UNSEEN, "late": LATE}
+ENCODED = {name for name in EVERY if name.startswith(("utf-", "cr"))}
+CASES_EACH = 8
+FIGURE = 0.95
+
+
+@cache
+def whole(name: str) -> Rows:
+    text = lzma.decompress((LOGS / f"{name}.log.xz").read_bytes()).decode("utf-8", "replace")
+    return tuple(text.removesuffix("\n").split("\n"))
+
+
+WHOLE = tuple(sorted(path.name.removesuffix(".log.xz") for path in LOGS.glob("*.log.xz")))
+
+
+def judged(data: bytes) -> Triage:
+    return triage(scan([data]))
+
+
+def answer(told: Triage) -> tuple[str, str, int, str]:
+    return told.verdict, told.stage, told.line, told.rule
+
+
+def without_returns(name: str, rows: Rows) -> Rows:
+    """A log whose lines end in returns has no painted lines."""
+    return [row.replace("\r", "") for row in rows] if name == "cr only" else rows
+
+
+def excerpts(name: str) -> Iterator[tuple[str, bool]]:
+    """Some of the labelled logs behind one launcher, in turn: what was wrong, and whether it is a false pass."""
+    first = list(EVERY).index(name) * CASES_EACH
+    for index in range(first, first + CASES_EACH):
+        case = LABELLED[index % len(LABELLED)]
+        told = judged(EVERY[name](without_returns(name, case.excerpt.decode().split("\n"))))
+        right = told.verdict in case.verdicts and told.stage in case.stages
+        yield (
+            ("" if right else f"{name}: {case.id}: {told.verdict} in {told.stage}"),
+            (told.verdict is TriageVerdict.PASS and "pass" not in case.verdicts),
+        )
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_labelled_logs_are_judged_behind_any_launcher(group: str) -> None:
+    rows = [row for name in GROUPS[group] for row in excerpts(name)]
+    wrong = [told for told, _ in rows if told]
+    assert len(rows) >= 100
+    assert not [told for told, false_pass in rows if false_pass]
+    figures = Counter(told.split(":")[0] for told in wrong)
+    assert len(wrong) <= (1 - FIGURE) * len(rows), f"{len(rows) - len(wrong)} of {len(rows)}: {figures}\n{wrong}"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_whole_log_is_judged_at_the_same_line(name: str) -> None:
+    log = WHOLE[list(EVERY).index(name) % len(WHOLE)]
+    rows = without_returns(name, whole(log))
+    assert answer(judged(EVERY[name](rows))) == answer(judged(joined(rows)))
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - ENCODED))
+def test_a_launcher_may_join_in_anywhere(name: str) -> None:
+    log = WHOLE[list(EVERY).index(name) * 3 % len(WHOLE)]
+    rows = whole(log)
+    bare = judged(joined(rows))
+    for start in (40, len(rows) // 2, max(bare.line - 60, 3)):
+        assert answer(judged(joined(rows[:start]) + EVERY[name](rows[start:]))) == answer(bare), start
+
+
+LABELS = {
+    "brackets": lambda index: f"[gpu-{index}]: ",
+    "srun": lambda index: f"{index}: ",
+    "compose": lambda index: f"{('worker-11', 'head')[index]:9} | ",
+    "mpirun": lambda index: f"[1,{index}]<stderr>:",
+    "pdsh": lambda index: f"{('alpha', 'beta')[index]}: ",
+    "stern": lambda index: f"verl-{('head', 'worker')[index]}-x ray ",
+}
+SIDES = ("train-rng-tracker", "optim-sgd-distopt", "ckpt-load-truncated", "vllm-no-kv-memory", "fsdp-v2-tp")
+
+
+def raised(facts: LogFacts) -> set[tuple[str, str]]:
+    return {(error.kind, error.message) for error in facts.errors if error.kind}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_tracebacks_of_two_programs_are_not_mixed(label: str) -> None:
+    excerpt = {case.id: case.excerpt.decode().split("\n") for case in LABELLED}
+    for first, second in permutations(SIDES, 2):
+        alone = [raised(scan([joined(excerpt[name])])) for name in (first, second)]
+        both = scan([interleaved(excerpt[first], excerpt[second], LABELS[label])])
+        assert raised(both) == alone[0] | alone[1], (first, second)
+
+
+@pytest.mark.parametrize("log", [log for log in WHOLE if log != "level0-pass"])
+def test_a_program_that_passes_beside_one_that_does_not_is_no_pass(log: str) -> None:
+    sides = whole(log), whole("level0-pass")
+    for first, second in (sides, sides[::-1]):
+        assert judged(interleaved(first, second, LABELS["srun"])).verdict is not TriageVerdict.PASS
+
+
+@pytest.mark.parametrize("name", sorted(EVERY.keys() - ENCODED))
+def test_the_end_of_a_log_may_come_without_the_clock_of_its_recorder(name: str) -> None:
+    rows = [*whole("level0-pass")[1100:1250], "ModuleNotFoundError: No module named 'foo'"]
+    assert answer(judged(EVERY[name](rows))) == answer(judged(joined(rows)))
+
+
+@pytest.mark.parametrize("name", ["docker json", "cri", "srun -l", "pdsh in docker json", "mpirun tags"])
+def test_the_driver_is_known_behind_a_launcher(name: str) -> None:
+    rows = ["(WorkerDict pid=7) PEFT Adapter Information", "+ python3 -m verl.trainer.main_ppo"]
+    rows += ["Error executing job with overrides: ['a=1']", "Traceback (most recent call last):"]
+    rows += ['  File "/verl/trainer/main_ppo.py", line 3, in run', "ValueError: no such layer"]
+    (error,) = scan([EVERY[name](rows)]).errors
+    assert (error.driver, error.pid, error.at.line) == (True, None, 6)
+
+
+@pytest.mark.parametrize(
+    "name", ["cri", "docker json", "srun in ts in kubectl", "utf-16 big, no mark", "cr only", "cat -n"]
+)
+def test_how_the_bytes_arrive_does_not_matter(name: str) -> None:
+    data = EVERY[name](LABELLED[1].excerpt.decode().split("\n") + LABELLED[25].excerpt.decode().split("\n"))
+    at_once = scan([data])
+    for size in (61, 4096):
+        scanner = Scanner()
+        for start in range(0, len(data), size):
+            scanner.feed(data[start : start + size])
+        assert scanner.finish() == at_once
+
+
+def test_a_log_that_is_being_written_is_read_behind_its_launcher() -> None:
+    scanner = Scanner()
+    rows = [*LABELLED[25].excerpt.decode().split("\n"), "next"]
+    for row in EVERY["cri"](rows).splitlines(keepends=True):
+        scanner.feed(row)
+    assert raised(scanner.facts()) == raised(scan([joined(rows)]))
+
+
+def quoted(told: Triage, rows: Rows) -> bool:
+    return told.excerpt == rows[told.line - 1].strip("\r")
+
+
+def test_the_excerpt_is_the_line_of_the_file_or_the_line_in_its_record() -> None:
+    rows = whole("level0-dataset-missing")
+    told = judged(EVERY["docker json"](rows))
+    assert told.excerpt == "14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
+    told = judged(EVERY["pdsh"](rows))
+    assert told.excerpt == "node07: 14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
+
+
+# Exports and pages that no launcher writes: what they do to the rows of a log.
+def _csv(rows: Rows) -> bytes:
+    return joined(f'"{number}","gpu-7","{row.replace(chr(34), chr(34) * 2)}"' for number, row in enumerate(rows))
+
+
+def _pretty(rows: Rows) -> bytes:
+    return joined(f'  {{\n    "id": {number},\n    "text": {row!r}\n  }},' for number, row in enumerate(rows))
+
+
+def _wrapped(rows: Rows) -> bytes:
+    return joined(f"note {'x' * (number % 7)} says >>{row}<<\nand {number} more" for number, row in enumerate(rows))
+
+
+NOT_UNDERSTOOD: dict[str, Builder] = {"csv": _csv, "pretty json": _pretty, "wrapped": _wrapped}
+
+
+@pytest.mark.parametrize("form", NOT_UNDERSTOOD)
+@pytest.mark.parametrize(
+    "log", ["level0-dataset-missing", "level0-no-apex-gradient-fusion", "level0-bridge-not-on-path"]
+)
+def test_a_format_that_is_not_understood_is_named(form: str, log: str) -> None:
+    told = judged(NOT_UNDERSTOOD[form](whole(log)))
+    assert (told.verdict, told.rule) == (TriageVerdict.BLOCKED, FORMAT)
+    assert told.line > 0
+    assert "not understood" in told.cause
+    assert "without an error" not in told.cause
+
+
+def test_a_traceback_that_is_not_understood_is_no_pass() -> None:
+    rows = ["step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5"]
+    rows += ["odd 'text Traceback (most recent call last):", 'odd "text   File "a.py", line 3, in run']
+    rows += ["Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]"]
+    assert judged(joined([rows[0], rows[3]])).verdict is TriageVerdict.PASS
+    told = judged(joined(rows))
+    assert (told.verdict, told.rule, told.line) == (TriageVerdict.BLOCKED, FORMAT, 2)
+
+
+def test_nothing_is_inferred_from_a_log_without_a_launcher() -> None:
+    for log in WHOLE:
+        assert scan([joined(whole(log))]).misread is None
+    rows = ["+ echo 'Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]'"] * 8
+    assert scan([joined(rows)]).completed_at is None
+
+
+def test_a_line_that_the_runtime_split_is_read_as_one() -> None:
+    names = " - ".join(f"metric/{number}:{number}.5" for number in range(1500))
+    row = f"step:1 - {names} - actor/grad_norm:0.25"
+    before = [f"(TaskRunner pid=3) row {number}" for number in range(12)]
+    parts = [f"2026-11-20T14:07:01.000000001Z stdout F {text}" for text in before]
+    parts += [
+        f"2026-11-20T14:07:02.5Z stdout {'P' if end < len(row) else 'F'} {row[end - 8192 : end]}"
+        for end in range(8192, len(row) + 8192, 8192)
+    ]
+    (step,) = scan([joined(parts)]).steps
+    assert step.values["actor/grad_norm"] == 0.25
+    assert len(step.values) == 1501

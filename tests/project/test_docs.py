@@ -1,0 +1,297 @@
+"""The documents say what the program does: tables are rendered from its own, links lead somewhere, commands parse."""
+
+import html
+import json
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from tests.fakes.places import ROOT
+from tests.fakes.shown_pull import PASSED, shown_card
+from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
+from verl_e2e.app.on_event import LABEL
+from verl_e2e.cli import cli
+from verl_e2e.config.settings import VARIABLES
+from verl_e2e.core.model.access import DEFAULT_GATE
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
+from verl_e2e.core.pulls.webhook_events import MODELS
+from verl_e2e.core.report.command_text import render_capabilities, render_reference
+
+DOCS = ROOT / "docs"
+PAGES = ("card.md", "commands.md", "install.md", "security.md")
+# GitHub sends these to every App, and does not let one ask for them.
+ALWAYS_SENT = {"installation", "installation_repositories", "ping"}
+# The event `merge_group` can be asked for only with this permission; no call of ours needs it.
+FOR_EVENTS = {"merge_queues": "read"}
+
+
+def _text(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
+def _between(text: str, name: str) -> str:
+    return text.split(f"<!-- begin {name} -->\n")[1].split(f"<!-- end {name} -->\n")[0]
+
+
+def test_the_commands_page_is_what_the_table_renders() -> None:
+    text = _text("commands.md")
+    assert _between(text, "commands") == render_reference(), "run `python bench/write_tables.py`"
+    assert _between(text, "capabilities") == render_capabilities(), "run `python bench/write_tables.py`"
+
+
+def test_the_labels_of_the_commands_page_are_those_that_are_heard() -> None:
+    text = _text("commands.md")
+    for name in ("run", *(f"level{int(level)}" for level in (min(Level), max(Level)))):
+        assert f"`{LABEL}{name}`" in text
+
+
+def test_the_manifest_asks_for_what_the_app_uses_and_no_more() -> None:
+    manifest = json.loads(_text("app-manifest.json"))
+    assert manifest["default_permissions"] == {**PERMISSIONS, **ORGANISATION, **FOR_EVENTS}
+    assert set(manifest["default_events"]) == set(MODELS) - ALWAYS_SENT
+    assert manifest["public"] is False
+    assert manifest["hook_attributes"]["url"].endswith("/webhook")
+
+
+def test_the_table_of_permissions_and_events_is_the_manifest() -> None:
+    manifest = json.loads(_text("app-manifest.json"))
+    section = _between(_text("install.md"), "permissions")
+    rows = re.findall(r"^\| ([A-Z][a-z ]+?)(?: \(organisation\))? \| (read|write) \| .{20,} \|$", section, re.MULTILINE)
+    assert {name.lower().replace(" ", "_"): access for name, access in rows} == manifest["default_permissions"]
+    assert re.findall(r"`(\w+)`", section.split("Events:")[1]) == sorted(manifest["default_events"])
+
+
+def _shell(name: str, folder: Path, **replaced: str) -> str:
+    """What a block of the installation prints, run in a folder that has the documents."""
+    block = _between(_text("install.md"), name).removeprefix("```sh\n").removesuffix("```\n")
+    for old, new in replaced.items():
+        block = block.replace(old, new)
+    return subprocess.run(["sh", "-euc", block], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_the_page_that_registers_the_app_sends_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(DOCS)
+    _shell("register", tmp_path)
+    page = (tmp_path / "register.html").read_text()
+    sent = json.loads(html.unescape(page.split('value="')[1].split('"')[0]))
+    manifest = json.loads(_text("app-manifest.json"))
+    assert sent["hook_attributes"]["url"] == "https://verl-e2e.example.org/webhook"
+    assert [sent[key] for key in ("default_permissions", "default_events", "public")] == [
+        manifest[key] for key in ("default_permissions", "default_events", "public")
+    ]
+    assert "https://github.com/organizations/ORGANISATION/settings/apps/new" in page
+
+
+def test_an_app_of_a_personal_account_is_registered_by_the_same_command(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(DOCS)
+    _shell("register", tmp_path, ORGANISATION="''")
+    assert 'action="https://github.com/settings/apps/new"' in (tmp_path / "register.html").read_text()
+
+
+def test_the_first_commands_of_the_installation_keep_the_checkout() -> None:
+    block = _text("install.md").split("```sh\n")[1].split("```")[0]
+    environment = re.search(r"^scripts/create-venv.sh (\S+)$", block, re.MULTILINE)
+    assert environment is not None
+    assert Path(environment[1]).name != "verl-e2e"
+    assert block.count(f"{environment[1]}/bin") == 3
+
+
+def test_what_github_answers_becomes_settings_that_only_their_owner_reads(tmp_path: Path) -> None:
+    answer = {"id": 7, "pem": "-----BEGIN RSA PRIVATE KEY-----\nx\n", "webhook_secret": "s" * 20, "slug": "verl-e2e"}
+    (tmp_path / "app.json").write_text(json.dumps(answer))
+    _shell("exchange", tmp_path)
+    assert not (tmp_path / "app.json").exists()
+    assert (tmp_path / "app.pem").read_text() == answer["pem"]
+    lines = (tmp_path / "verl-e2e.env").read_text().splitlines()
+    told = dict(line.split("=", 1) for line in lines)
+    assert told == {
+        "GITHUB_APP_ID": "7",
+        "GITHUB_WEBHOOK_SECRET": "s" * 20,
+        "GITHUB_APP_PRIVATE_KEY_FILE": str(tmp_path / "app.pem"),
+    }
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_the_ruleset_requires_the_gate_from_one_app() -> None:
+    block = _between(_text("install.md"), "ruleset")
+    ruleset = json.loads(block.split("<<'END'\n")[1].split("\nEND")[0])
+    (rule,) = ruleset["rules"]
+    (check,) = rule["parameters"]["required_status_checks"]
+    assert (rule["type"], check["context"]) == ("required_status_checks", DEFAULT_GATE.name)
+    assert check["integration_id"] > 0
+    assert f"{DEFAULT_GATE.merge_queue_deadline_s // 60} minutes" in _text("install.md")
+
+
+def test_the_variables_of_the_installation_are_settings() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "verl-e2e.yml").read_text()
+    known = {one.name for one in VARIABLES.values()} | set(re.findall(r"vars\.(\w+)", workflow))
+    known.add("GITHUB_APP_PRIVATE_KEY_FILE")
+    named = set(re.findall(r"\b(?:VERL_E2E|GITHUB_APP|GITHUB_WEBHOOK)_[A-Z_]+", _text("install.md")))
+    assert named <= known
+    assert {one.name for one in VARIABLES.values() if one.default is None} - {"GITHUB_APP_PRIVATE_KEY"} <= named
+
+
+def test_every_workflow_to_copy_is_named_and_nothing_else() -> None:
+    rows = set(re.findall(r"^   \| `([\w-]+\.yml)` \|", _text("install.md"), re.MULTILINE))
+    assert rows == {path.name for path in (DOCS / "workflows").glob("*.yml")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!https?://)([^)]+)\)", _text(page)):
+        path, _, anchor = target.partition("#")
+        found = (DOCS / path) if path else DOCS / page
+        assert found.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles}, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_in_a_page_is_one(page: str) -> None:
+    """Comments speak the language of the table, and shell lines that of the command line."""
+    text = _text(page)
+    for number, line in enumerate(re.findall(r"^(?: {4})?(/verl-e2e [a-z].*)$", text, re.MULTILINE)):
+        assert not [one for one in parse((CommandLine(number, line),)) if isinstance(one, Mistake)], line
+    for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
+        for line in re.findall(r"\bverl-e2e ((?:--)?[a-z].*)", block.replace("\\\n", " ")):
+            _check_call(shlex.split(line, comments=True))
+
+
+def test_the_command_that_a_card_gives_to_repeat_it_is_one() -> None:
+    block = shown_card(*PASSED).split("<summary>Reproduce</summary>\n\n```text\n")[1].split("\n```")[0]
+    _check_call(shlex.split(block)[1:])
+
+
+def _check_call(words: list[str]) -> None:
+    """The verb is there, and so is every option that the line gives it."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.commands.get(words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known, words
+
+
+def test_every_test_that_the_threat_model_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", _text("security.md"))
+    assert len(named) > 40
+    missing = [
+        f"{file}::{name}"
+        for file, name in named
+        if not (ROOT / file).is_file() or (name and f"def {name}(" not in (ROOT / file).read_text())
+    ]
+    assert not missing
+
+
+WRITING = ("pull_request_target", "issue_comment", "merge_group", "schedule")
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "workflows").glob("*.yml")), ids=lambda path: path.name)
+def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: Path) -> None:
+    """No checkout and no script: one step, our own action, pinned; and no more permissions than it names."""
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        if not any(access == "write" for access in job["permissions"].values()):
+            continue
+        if "steps" not in job:
+            # The job that calls ours passes on what its second job needs, and that writes nothing in the repository.
+            assert {name for name, access in job["permissions"].items() if access == "write"} == {
+                "attestations",
+                "id-token",
+            }
+            continue
+        assert [set(step) for step in job["steps"]] == [{"uses", "with"}]
+        assert re.fullmatch(r"OWNER/verl-e2e@0{40}", job["steps"][0]["uses"])
+        assert "ref" not in job["steps"][0]["with"]
+    # YAML reads the key `on` as a truth.
+    assert set(workflow[True]) <= {*WRITING, "workflow_dispatch"}
+
+
+def test_the_key_is_private_from_the_first_byte() -> None:
+    (exchange,) = [line for line in _text("install.md").splitlines() if "/conversions > app.json" in line]
+    assert exchange.startswith("(umask 077; curl")
+
+
+def test_the_network_policy_of_the_egress_page_is_one() -> None:
+    """Nothing comes in, and out go only names and the proxy; every key is one of the API's."""
+    block = _between(_text("egress.md"), "kubernetes").removeprefix("```yaml\n").removesuffix("```\n")
+    document = yaml.safe_load(block)
+    assert (document["apiVersion"], document["kind"]) == ("networking.k8s.io/v1", "NetworkPolicy")
+    assert set(document["metadata"]) == {"name", "namespace"}
+    spec = document["spec"]
+    assert (spec["podSelector"], spec["policyTypes"], spec["ingress"]) == ({}, ["Ingress", "Egress"], [])
+    for rule in spec["egress"]:
+        assert set(rule) == {"to", "ports"}
+        assert all(set(peer) <= {"namespaceSelector", "podSelector", "ipBlock"} for peer in rule["to"])
+        assert all(set(port) == {"protocol", "port"} for port in rule["ports"])
+    assert [peer["ipBlock"]["cidr"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer] == [
+        "10.20.0.5/32"
+    ]
+
+
+@pytest.mark.parametrize("name", ["nftables", "slurm"])
+def test_the_filters_of_the_egress_page_end_with_a_refusal(name: str) -> None:
+    rules = [line.strip() for line in _between(_text("egress.md"), name).splitlines()]
+    assert next(line for line in reversed(rules) if line not in {"}", "```", ""}).endswith("drop")
+    assert sum(line.count("{") - line.count("}") for line in rules) == 0
+
+
+ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+
+
+def _verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:
+    """Every verb by its whole name, groups left out."""
+    if not isinstance(command, click.Group):
+        return {name: command}
+    return {
+        full: verb
+        for below, found in command.commands.items()
+        for full, verb in _verbs(found, f"{name} {below}".strip()).items()
+    }
+
+
+def test_the_readme_says_which_verbs_take_json() -> None:
+    without = {name for name, verb in _verbs(cli).items() if not any("--json" in one.opts for one in verb.params)}
+    assert without == {"action", "bands add", "bands pair", "serve", "policy schema", "policy imports"}
+    (sentence,) = re.findall(r"Each takes `--help`, and `--json` [^.]*\.", (ROOT / "README.md").read_text())
+    told = set(re.findall(r"`([a-z ]+)`", sentence)) - {"policy"}
+    assert told == {name.removeprefix("policy ") for name in without}
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    named = set(re.findall(r"\]\((docs/[\w./-]+\.md)\)", (ROOT / "README.md").read_text()))
+    reached = {path for page in named for path in re.findall(r"\]\(([\w./-]+\.md)", (ROOT / page).read_text())}
+    pages = {str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")}
+    assert pages - named - {f"docs/{path}" for path in reached} == set()
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+def test_every_path_of_ours_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(
+        r"`((?:bot|runners|tests|bench|scripts|requirements|docs)/[\w./-]*\w/?)(?:::\w+)?`", page.read_text()
+    )
+    # `bot/verl_e2e/policy/verl-imports.json` and the like are files; these are Bridge's own tests.
+    missing = {name for name in named if not (ROOT / name).exists() and not name.startswith("tests/unit_tests/")}
+    assert missing == set()
+
+
+def test_the_extras_of_the_design_page_are_those_of_the_project() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert set(re.findall(r"\(the extra `(\w+)`", _text("design.md"))) == extras
+
+
+def test_the_locked_installation_has_what_the_page_says() -> None:
+    lock = (ROOT / "requirements" / "run.txt").read_text()
+    told = re.findall(r"\*\*(\w+)\*\* \(the extra `\w+`, in the lock", _text("design.md"))
+    assert {"matplotlib", "sigstore"} == set(told)
+    assert all(re.search(rf"(?m)^{name}==", lock) for name in told)
