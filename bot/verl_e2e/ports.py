@@ -115,18 +115,6 @@ class UnreadableLogError(Exception):
     """A run folder's log is damaged; the text names the file and what is wrong with it."""
 
 
-class LimitError(UserError):
-    """Work on what a stranger wrote would take more than it may: `what` it takes exceeds `limit`."""
-
-    def __init__(self, what: str, limit: str) -> None:
-        super().__init__(what, limit)
-        self.what = what
-        self.limit = limit
-
-    def __str__(self) -> str:
-        return f"{self.what} exceeds {self.limit}"
-
-
 class RunFolders(Protocol):
     """Run folders: where a runner leaves what happened, and where the judgement is written."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Finding
+from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests.run import bridge_tests_text
 from verl_e2e_runner.findings import stops
 from verl_e2e_runner.preflight.contract import reads
@@ -17,7 +18,7 @@ from verl_e2e_runner.preflight.prepare import prepare
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.repositories import file_at, git_in
+from verl_e2e_runner.trees.repositories import file_at, open_repository
 from verl_e2e_runner.trees.worktrees import planned_trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import dry_run_text, launches
 
@@ -74,11 +75,8 @@ def _existing_tests(job: Job, environ: Mapping[str, str]) -> tuple[str, ...]:
     folder = Path(job.bridge.path)
     if not folder.is_dir():
         return job.bridge_tests
-    git = git_in(folder, base=environ)
-    if not git.has_commit(job.bridge.commit):
+    try:
+        files = open_repository(folder, base=environ).tree(job.bridge.commit)
+    except UnknownRevisionError:
         return job.bridge_tests
-    return tuple(
-        test
-        for test in job.bridge_tests
-        if git.ask("cat-file", "-e", f"{job.bridge.commit}:{test.partition('::')[0]}").code == 0
-    )
+    return tuple(test for test in job.bridge_tests if test.partition("::")[0] in files)

@@ -12,14 +12,15 @@ from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import slowness
 from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.config.policy import load_policy
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
-from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.git.repository import GitRepository
+from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis
 
 POLICY = load_policy(POLICY_TEXT, "the test's")
@@ -35,7 +36,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def analysis(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedAnalysis]:
     folder = tmp_path_factory.mktemp("service")
-    made = LimitedAnalysis(folder, world.url, folder, Mirrors(folder, world.url, (GitRepository, GitError)))
+    made = LimitedAnalysis(folder, world.url, folder, Mirrors(folder, world.url))
     yield made
     made.close()
 
@@ -85,7 +86,7 @@ def test_an_ordinary_change_is_planned_as_it_is_in_this_process(world: World, an
 
 
 def test_a_child_gets_no_commit_but_those_of_its_pull_request(world: World, tmp_path: Path) -> None:
-    mirrors = Mirrors(tmp_path, world.url, (GitRepository, GitError))
+    mirrors = Mirrors(tmp_path, world.url)
     answer = mirrors.answers([pull_of(world, world.repository.git.text("rev-parse", "refs/heads/main"))])
     for question in (
         ("commits", (("pull/1", "0" * 40, "refs/pull/1/head"),)),

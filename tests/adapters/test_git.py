@@ -3,12 +3,14 @@
 import hashlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.git import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump, readable
+from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.repository import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
 from verl_e2e.ports import ChangeSource
 
 ENVIRONMENT = {
@@ -187,7 +189,7 @@ def test_dirty_files_are_edited_staged_renamed_removed_and_untracked(checkout: C
         "after.py",
         "before.py",
         "edited.py",
-        "folder/new one.py",
+        "folder/",
         "removed.py",
     )
 
@@ -289,15 +291,15 @@ def test_a_failure_of_git_shows_command_code_and_stderr(checkout: Checkout) -> N
     checkout.commit()
     with pytest.raises(GitFailedError) as caught:
         GitRepository(checkout.path).changed_paths("HEAD", "nonsense")
-    assert caught.value.code == 128
+    assert caught.value.finished.code == 128
     assert "diff-tree" in str(caught.value)
-    assert "nonsense" in caught.value.stderr
+    assert "nonsense" in caught.value.finished.stderr
 
 
 def test_git_is_given_a_time_limit(checkout: Checkout) -> None:
     checkout.commit()
-    with pytest.raises(GitFailedError, match="ran out of time"):
-        GitRepository(checkout.path, timeout_s=0.000001)
+    with pytest.raises(GitFailedError, match="took more than 1e-06 s"):
+        GitRepository(checkout.path, limits=Limits(time_s=0.000001))
 
 
 def test_a_tree_gives_contents_by_id_and_leaves_links_out(checkout: Checkout) -> None:
@@ -327,3 +329,33 @@ def test_the_first_parent_line_ends_at_the_root(checkout: Checkout) -> None:
     commits = [checkout.commit(str(number)) for number in range(3)]
     line = GitRepository(checkout.path).first_parents("HEAD", 10)
     assert line == ((commits[2], commits[1]), (commits[1], commits[0]))
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_git_ends_with_its_caller_or_has_a_session_of_its_own(
+    checkout: Checkout, tmp_path: Path, own_session: bool
+) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nps -o pgid= -p $$\n")
+    program.chmod(0o755)
+    environ = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    finished = Git(checkout.path / ".git", environ=environ, own_session=own_session).run("status")
+    assert (int(finished.output) == os.getpgid(0)) is not own_session
+
+
+def test_a_process_that_may_take_less_is_never_allowed_more(checkout: Checkout, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nsleep 0.2\nulimit -v\n")
+    program.chmod(0o755)
+    code = (
+        "import resource, sys; from pathlib import Path; from verl_e2e.git.program import Git, Limits\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
+        "git = Git(Path('.git'), environ={'PATH': sys.argv[1]}, limits=Limits(memory_bytes=int(sys.argv[2])))\n"
+        "print(git.run('status').output.decode())"
+    )
+    for memory_bytes, allowed in ((4 << 30, 1 << 20), (512 << 20, 512 << 10)):
+        command = [sys.executable, "-c", code, f"{program.parent}:{os.environ['PATH']}", str(memory_bytes)]
+        done = subprocess.run(command, capture_output=True, check=True, cwd=checkout.path)
+        assert int(done.stdout) == allowed

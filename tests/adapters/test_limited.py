@@ -14,7 +14,8 @@ from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
 from verl_e2e.adapters.limited.limits import dumps, loads
 from verl_e2e.core.model.change import Change
-from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.core.model.errors import LimitError
+from verl_e2e.ports import ForgeError
 
 LIMITS = Limits(memory_bytes=512 << 20, cpu_s=2, wall_s=20.0)
 

@@ -16,10 +16,10 @@ import pytest
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.smart_http import GitServer, serving
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.mirror import Bounds, Mirrors
 from verl_e2e.core.model.change import PathStatus
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
+from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, SourceTrees
 
 NAME = "Owner/Bridge"
@@ -85,9 +85,8 @@ def change(forge: Forge) -> Pull:
 
 def mirrors(forge: Forge, folder: Path, *bounds: Bounds, token: str | None = None) -> Mirrors:
     limits = bounds[0] if bounds else None
-    opener = (GitRepository, GitError)
-    surroundings = {"PATH": os.environ["PATH"]}
-    return Mirrors(folder, forge.server.url, opener, token=lambda _: token, bounds=limits, surroundings=surroundings)
+    environ = {"PATH": os.environ["PATH"]}
+    return Mirrors(folder, forge.server.url, token=lambda _: token, bounds=limits, environ=environ)
 
 
 def clone_of(folder: Path) -> Path:
@@ -228,7 +227,7 @@ def test_a_refusal_is_one_sentence(
 
 def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(forge: Forge, change: Pull, tmp_path: Path) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
-    away = Mirrors(tmp_path, "http://127.0.0.1:9", (GitRepository, GitError), surroundings=os.environ)
+    away = Mirrors(tmp_path, "http://127.0.0.1:9", environ=os.environ)
     with pytest.raises(ForgeError, match=r"could not be fetched from 127\.0\.0\.1") as told:
         away.changes(change)
     assert told.value.passing
@@ -285,12 +284,11 @@ def test_a_damaged_clone_is_made_anew(
 PLANNING = """
 import os, sys
 from pathlib import Path
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 folder, url, base, head = sys.argv[1:]
 pull = Pull(PullRef("Owner/Bridge", 7), "main", base, head, "", "a", "MEMBER", draft=False, state=PullState.OPEN)
-trees = Mirrors(Path(folder), url, (GitRepository, GitError), surroundings=os.environ).changes(pull)
+trees = Mirrors(Path(folder), url, environ=os.environ).changes(pull)
 found = trees.read_objects(trees.tree(head).values())
 print(len(trees.change(base, head).paths), None in found.values())
 """
@@ -421,6 +419,6 @@ def test_a_content_that_unpacks_to_too_much_is_not_read(
 
 @pytest.mark.parametrize("name", ["../up", "a/..", "a/b/c", "a", "-x/y", "a/b c"])
 def test_a_name_that_is_no_repository_is_refused(forge: Forge, change: Pull, tmp_path: Path, name: str) -> None:
-    with pytest.raises(ForgeError, match="is no repository: write owner/name"):
+    with pytest.raises(ForgeError, match="is not a repository: write owner/name"):
         mirrors(forge, tmp_path).changes(replace(change, ref=PullRef(name, 1)))
     assert not list(tmp_path.rglob("*.lock"))

@@ -15,11 +15,11 @@ from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Target
-from verl_e2e.ports import LimitError
 
 
 class Killed(BaseException):

@@ -25,9 +25,9 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, World, commit, make_world
-from verl_e2e.adapters.git import UnknownRevisionError
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.levels import BASE_WRAPPER
+from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e.wiring.check import beside_job
 from verl_e2e_runner.preflight.other_runs import LOCK
 

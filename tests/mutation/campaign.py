@@ -119,8 +119,8 @@ def _tell(found: Figures, quiet: Figures) -> str:
 
 def main() -> int:
     from verl_e2e.adapters.files.reach_cache import SummaryCache
-    from verl_e2e.adapters.git import GitRepository
     from verl_e2e.config.policy import packaged_policy
+    from verl_e2e.git.repository import GitRepository
     from verl_e2e.wiring.planning import PlanOrder, uses_for
 
     parser = argparse.ArgumentParser(description=__doc__)

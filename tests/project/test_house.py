@@ -78,7 +78,7 @@ PLANTED = (
     (
         "runners/verl_e2e_runner/planted.py",
         "import verl_e2e.ports",
-        "The runner knows verl_e2e.core and nothing else of verl_e2e",
+        "The runner knows verl_e2e.core, verl_e2e.git and nothing else of verl_e2e",
     ),
     (
         "runners/verl_e2e_runner/trees/patches.py",
@@ -96,6 +96,8 @@ PLANTED = (
         "import verl_e2e_runner.process.session",
         "No circles inside the packages of the runner",
     ),
+    ("bot/verl_e2e/app/planted.py", "import verl_e2e.git.program", "Only the adapters, the wiring and the runner use"),
+    ("bot/verl_e2e/git/planted.py", "import verl_e2e.ports", "Imports point down through the layers"),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e_runner", "Only the command line starts the runner"),
 )
 
@@ -142,8 +144,22 @@ def test_a_planted_arrow_is_refused(rooms: Path, file: str, line: str, contract:
     assert re.search(rf"^{re.escape(contract)}.* BROKEN", answer.stdout, re.M), answer.stdout
 
 
-def test_core_needs_pydantic_and_path_patterns_and_nothing_else() -> None:
+def test_core_needs_two_libraries_and_git_nothing_beside_the_standard_library() -> None:
     assert third_party("bot/verl_e2e/core") <= {"pathspec", "pydantic"}
+    assert third_party("bot/verl_e2e/git") == set()
+
+
+def _git_commands(path: Path) -> list[int]:
+    """The lines where a file writes a command that begins with `git`."""
+    commands = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.List | ast.Tuple))
+    first = ((node.lineno, node.elts[0]) for node in commands if node.elts)
+    return [line for line, word in first if isinstance(word, ast.Constant) and word.value == "git"]
+
+
+def test_git_is_started_in_one_place() -> None:
+    """So that one list of settings, one environment and one set of limits holds for every git."""
+    found = {path.relative_to(ROOT).as_posix() for path in our_sources("bot", "runners") if _git_commands(path)}
+    assert found == {"bot/verl_e2e/git/program.py"}
 
 
 def test_every_dependency_is_used_and_every_import_declared() -> None:

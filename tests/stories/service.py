@@ -18,7 +18,6 @@ from tests.fakes.app import FakeSource
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
 from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.conversation import GithubConversation
@@ -117,7 +116,7 @@ class Service:
 
     def _rooms(self) -> AppRooms:
         world, github = self.world, self.github
-        mirrors = Mirrors(self.folder / "cache", world.url, (GitRepository, GitError))
+        mirrors = Mirrors(self.folder / "cache", world.url)
         settings = ActionsSettings(branch="main", tool_repository="octo/verl-e2e", tool_sha="0" * 40)
         return AppRooms(
             pulls=GithubPulls(github),

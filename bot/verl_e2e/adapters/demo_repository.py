@@ -4,10 +4,12 @@ The change is of the kind that is merged most often: a bump of the Megatron-LM s
 documentation. Author, dates and contents are fixed, so the commits are the same on every machine.
 """
 
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from verl_e2e.git.program import Git, Limits
+from verl_e2e.git.repository import GitFailedError
 
 _FILES: Mapping[str, str] = {
     "README.md": "# A model bridge\n\nA stand-in with the layout of Megatron-Bridge, for the demonstration only.\n",
@@ -24,7 +26,15 @@ _CHANGED: Mapping[str, str] = {"docs/changes.md": "# Changes\n\n- Megatron-LM: t
 _SUBMODULE = "3rdparty/Megatron-LM"
 _OLD_CORE = "0f1e2d3c4b5a69788796a5b4c3d2e1f00112233a"
 _NEW_CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
-_TIMEOUT_S = 60
+_LIMITS = Limits(time_s=60)
+_AUTHOR = {
+    "GIT_AUTHOR_NAME": "demo",
+    "GIT_AUTHOR_EMAIL": "demo@example.invalid",
+    "GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z",
+    "GIT_COMMITTER_NAME": "demo",
+    "GIT_COMMITTER_EMAIL": "demo@example.invalid",
+    "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class DemoRepository:
 
 
 def build_demo_repository(path: Path) -> DemoRepository:
-    """Make the repository in a new folder; OSError or CalledProcessError when git or the disk fails."""
+    """Make the repository in a new folder; OSError or GitFailedError when the disk or git fails."""
     path.mkdir(parents=True)
     _git(path, "init", "--quiet", "--initial-branch=main")
     base = _commit(path, _FILES, _OLD_CORE, "Start the bridge")
@@ -57,15 +67,7 @@ def _commit(path: Path, files: Mapping[str, str], core: str, subject: str) -> st
 
 
 def _git(path: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=demo", "-c", "user.email=demo@example.invalid", "-c", "commit.gpgsign=false"]
-    dates = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-    clean = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-    done = subprocess.run(
-        ["git", "-C", str(path), *identity, *arguments],
-        env={**clean, **dates},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=_TIMEOUT_S,
-    )
-    return done.stdout
+    finished = Git(path / ".git", path, limits=_LIMITS).run(*arguments, variables=_AUTHOR)
+    if not finished.ok:
+        raise GitFailedError(finished)
+    return finished.output.decode()

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.check_runs import CheckRun, check_name
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.target_state import Situation
 from verl_e2e.core.report.annotations import paths_to_read
-from verl_e2e.ports import LimitError
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from verl_e2e.app.judge_finished import NO_FOLDER, Judged, blocked, cannot_be_judged, with_doubt
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.ports import BackendError, LimitError
+from verl_e2e.ports import BackendError
 
 # How often judging one run may fail by a fault of ours before it is called Blocked.
 MOST_JUDGINGS = 5

@@ -8,7 +8,7 @@ from verl_e2e.app.check import in_order
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.app.refused_options import refused_image
 from verl_e2e.app.services import AppRooms
-from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
 from verl_e2e.core.plan.build import BuildError, build_job, select_patches
@@ -21,7 +21,7 @@ from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, Wish, wishes
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.ports import LimitError, SourceTrees
+from verl_e2e.ports import SourceTrees
 
 
 class UnplannableError(UserError):

@@ -1,6 +1,7 @@
 """Carry a pass forward to a merge group where nothing that the job can reach differs: no GPU learns anything new."""
 
 from verl_e2e.app.services import AppRooms
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
@@ -8,7 +9,6 @@ from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Target
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
-from verl_e2e.ports import LimitError
 
 
 def carry_forward(

@@ -9,7 +9,6 @@ from pathlib import Path
 from verl_e2e.adapters.derived_ledger import GITHUB_ACTIONS_APP as GITHUB_ACTIONS_APP
 from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.conversation import GithubConversation
 from verl_e2e.adapters.github.people import GithubPeople
@@ -25,8 +24,6 @@ from verl_e2e.ports import Clock, Revisions
 from verl_e2e.wiring.analysis import LimitedAnalysis
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.verl import verl_at
-
-_OPENER = (GitRepository, GitError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,8 @@ def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppR
     mirrors = Mirrors(
         folder,
         settings.web_url,
-        _OPENER,
         token=lambda _: settings.token,
-        surroundings=settings.surroundings,
+        environ=settings.surroundings,
     )
     analysis = LimitedAnalysis(folder, settings.web_url, settings.work / "summaries", mirrors)
     rooms = AppRooms(

@@ -9,7 +9,6 @@ from typing import Any
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.sealing import public_keys
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.archives import unpack
 from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
@@ -20,6 +19,7 @@ from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
@@ -28,7 +28,7 @@ from verl_e2e.core.pulls.check_runs import Annotation
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
-from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.folders import run_folders
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
@@ -155,7 +155,7 @@ def child(name: str, argument: tuple[Place, tuple[Any, ...]], ask: Callable[[obj
 
 
 def _direct(place: Place, ask: Callable[[object], Any]) -> DirectAnalysis:
-    mirrors = Mirrors(place.mirrors, place.web_url, (GitRepository, GitError), ask=ask)
+    mirrors = Mirrors(place.mirrors, place.web_url, ask=ask)
     # Bands of our own, so that those which a run folder brings along are never believed.
     keys = public_keys(place.recorders) if place.recorders else None
     folders = run_folders(Bands(), keys=keys)

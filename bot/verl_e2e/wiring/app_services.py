@@ -10,7 +10,6 @@ from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubAct
 from verl_e2e.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
 from verl_e2e.adapters.durable import Work
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.conversation import GithubConversation
@@ -117,9 +116,8 @@ def app_rooms(
     mirrors = Mirrors(
         settings.data,
         web_of(github.api_url),
-        (GitRepository, GitError),
         token=lambda repository: tokens.token(repository) if tokens else None,
-        surroundings=environ,
+        environ=environ,
     )
     recorders = settings.data / "local" / PUBLIC_KEYS if settings.backend == "local" else None
     analysis = LimitedAnalysis(settings.data, web_of(github.api_url), settings.data, mirrors, recorders=recorders)

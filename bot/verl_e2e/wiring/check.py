@@ -6,7 +6,6 @@ from pathlib import Path
 
 from verl_e2e.adapters.dispatch.local import LocalDispatcher
 from verl_e2e.adapters.files.baselines import BaselineCache
-from verl_e2e.adapters.git import GitRepository, UnknownRevisionError
 from verl_e2e.app.check import CheckRequest, Rooms, check_change
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.config.bands import load_bands, read_bands
@@ -21,6 +20,7 @@ from verl_e2e.core.model.related import Role
 from verl_e2e.core.plan.build import select_patches
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
+from verl_e2e.git.repository import GitRepository, UnknownRevisionError
 from verl_e2e.wiring.folders import run_folders
 from verl_e2e.wiring.planning import PlanOrder, planner_of, policy_of, repository_named_by
 

@@ -4,7 +4,6 @@ from datetime import datetime
 from urllib.parse import quote, urlsplit
 
 from verl_e2e.adapters.dispatch.github_actions import runners_by_size
-from verl_e2e.adapters.git import GitError
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import Patience, RefusedError
@@ -17,6 +16,7 @@ from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
 from verl_e2e.core.pulls.pull_address import api_of
 from verl_e2e.core.pulls.webhook_events import MODELS
+from verl_e2e.git.repository import GitError
 from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.verl import verl_at
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.git import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
 from verl_e2e.app.explain import explain as explain_paths
 from verl_e2e.app.known_repository import OtherRepositoryError, holds_package, require_package
 from verl_e2e.app.plan_change import Planned, Planner, uses_at
@@ -21,6 +20,7 @@ from verl_e2e.core.plan.lint import lint_alone, lint_features
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
+from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
 
 
 @dataclass(frozen=True, slots=True)

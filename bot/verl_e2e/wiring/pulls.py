@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.git import GitError, GitRepository
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import Patience
 from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
@@ -21,7 +20,6 @@ from verl_e2e.wiring.planning import PlanOrder, policy_file, uses_for, with_deta
 
 # Somebody waits at a terminal: what takes longer than this is told instead.
 _PATIENCE_S = 20.0
-_OPENER = (GitRepository, GitError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,7 @@ def _plan(order: PullOrder, cache: Path, now: Callable[[], datetime]) -> tuple[P
     web = (order.web_url if order.api_url else "") or web_of(api)
     token = order.token if order.api_url or api == PUBLIC_API else ""
     github = _github(api, token)
-    mirrors = Mirrors(cache, web, _OPENER, token=lambda _: token or None, surroundings=order.surroundings)
+    mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.surroundings)
     readers = Readers(
         GithubPulls(github),
         mirrors.changes,

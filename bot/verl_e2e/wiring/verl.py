@@ -3,11 +3,11 @@
 from functools import lru_cache
 from pathlib import Path
 
-from verl_e2e.adapters.git import GitRepository
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import GitHub, anonymously
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.pulls.pull_address import api_of
+from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, Revisions
 
 _CONTENTS = 64

@@ -6,16 +6,20 @@ the user's repository is only read, and not even its `.git` learns of the run.
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from verl_e2e.core.model.change import readable
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.findings import blocked, good, remark
 from verl_e2e_runner.process.cage import Cage
-from verl_e2e_runner.trees.repositories import Git, RepositoryError, borrow, check_out, git_in, object_folder
+from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
 
 SUBMODULE = "3rdparty/Megatron-LM"
 _MARKER = ".git/verl-e2e"
@@ -101,8 +105,9 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
     for name in ("verl", "bridge", "megatron_lm"):
         try:
             state, remarks = _provide(name, job, trees, base=base)
-        except RepositoryError as problem:
-            findings.append(blocked(Check.REPOSITORIES, f"{name}: {problem.summary}", problem.mend, stage=Stage.IMPORT))
+        except (RepositoryError, GitError, LimitError) as error:
+            hint = error.mend if isinstance(error, RepositoryError) else "give a repository that git can read"
+            findings.append(blocked(Check.REPOSITORIES, f"{name}: {error}", hint, stage=Stage.IMPORT))
             continue
         states.append(state)
         findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *remarks]
@@ -129,21 +134,20 @@ def _provide(
 
 
 def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -> RepositoryState:
-    git = git_in(root, base=base)
     if not root.is_dir() or not any(root.iterdir()):
         raise RepositoryError(f"{root} is missing or empty", "check the repository out, submodules too")
-    top = git.ask("rev-parse", "--show-toplevel")
-    if top.code != 0 or Path(top.stdout.rstrip("\n")).resolve() != root:
+    if not (root / ".git").exists():
         raise RepositoryError(
             f"{root} is used in place but is not the top of a git checkout", "give a checkout, or drop in_place"
         )
-    head = git.answer("rev-parse", "HEAD").strip()
+    repository = open_repository(root, base=base)
+    head = repository.resolve("HEAD")
     if head != commit:
         raise RepositoryError(
             f"{root} is used in place and stands at {head}, but the job names {commit}",
             f"check {commit} out there, or drop in_place so that the runner makes its own worktree",
         )
-    return RepositoryState(name=name, root=str(root), commit=commit, dirty=git.dirty())
+    return RepositoryState(name=name, root=str(root), commit=commit, dirty=_dirty_files(repository))
 
 
 def _fill(
@@ -152,10 +156,10 @@ def _fill(
     """Check the needed paths of `commit` out into `root` from the first source that has the commit."""
     _clear(root)
     for source in sources:
-        git = borrow(root, object_folder(source, base=base), base=base)
+        repository = borrow(root, open_repository(source, base=base).objects_folder(), base=base)
         (root / _MARKER).touch()
-        if git.has_commit(commit):
-            check_out(git, commit, _patterns(git, commit, needs, source))
+        with suppress(UnknownRevisionError):
+            check_out(repository, commit, _patterns(repository, commit, needs, source))
             return
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     mend = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
@@ -174,19 +178,17 @@ def _clear(root: Path) -> None:
         )
 
 
-def _patterns(git: Git, commit: str, needs: _Needs, source: Path) -> list[str]:
+def _patterns(repository: GitRepository, commit: str, needs: _Needs, source: Path) -> list[str]:
     """Sparse patterns for what is needed and held; a missing blob that is required is a problem."""
+    files = {entry.path: entry.id for entry in repository.entries(commit) if entry.kind == "blob"}
+    held = repository.sizes(files.values())
     patterns: list[str] = []
-    for required, paths in ((True, needs.required), (False, (*needs.optional, *git.root_files(commit)))):
-        for path in dict.fromkeys(paths):
-            entries = git.entries(commit, path)
-            gone = git.missing(entry.blob for entry in entries)
-            if required and (gone or not entries):
-                raise _incomplete(path, commit, source, len(gone))
-            if not gone:
-                patterns.append(f"/{path}")
-            else:
-                patterns += [f"/{entry.path}" for entry in entries if entry.blob not in gone]
+    for path in dict.fromkeys((*needs.required, *needs.optional, *(name for name in files if "/" not in name))):
+        below = [name for name in files if name == path or name.startswith(f"{path}/")]
+        present = [name for name in below if files[name] in held]
+        if path in needs.required and (not below or len(present) < len(below)):
+            raise _incomplete(path, commit, source, len(below) - len(present))
+        patterns += [f"/{path}"] if len(present) == len(below) else [f"/{name}" for name in present]
     return patterns
 
 
@@ -216,9 +218,9 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
         return job.megatron_lm.commit, (Path(job.megatron_lm.path),)
     if not trees.bridge.is_dir():
         raise RepositoryError("not prepared, because the bridge tree is missing", "mend the bridge repository first")
-    git = git_in(trees.bridge, base=base)
-    commit = git.submodule_commit(job.bridge.commit, SUBMODULE)
-    if commit is None and not git.entries(job.bridge.commit, SUBMODULE):
+    repository = open_repository(trees.bridge, base=base)
+    commit = repository.submodule_commit(job.bridge.commit, SUBMODULE)
+    if commit is None and not repository.tree(job.bridge.commit, SUBMODULE):
         raise RepositoryError(
             f"Bridge {job.bridge.commit} has no {SUBMODULE}",
             _NAME_MEGATRON_LM,
@@ -228,7 +230,7 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
 
 def _submodule_sources(bridge: Repository, *, base: Mapping[str, str]) -> tuple[Path, ...]:
     """The places where a Bridge repository may keep Megatron-LM's objects, those that exist."""
-    git_folder = object_folder(Path(bridge.path), base=base).parent
+    git_folder = open_repository(Path(bridge.path), base=base).objects_folder().parent
     candidates = (Path(bridge.path) / SUBMODULE, git_folder / "modules" / SUBMODULE)
     return tuple(path for path in candidates if (path / ".git").exists() or (path / "objects").is_dir())
 
@@ -238,14 +240,18 @@ def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[
     if not (source / ".git").exists():
         return ()
     try:
-        dirty = git_in(source, base=base).dirty()
-    except RepositoryError:
+        dirty = _dirty_files(open_repository(source, base=base))
+    except GitError:
         return ()
     if not dirty:
         return ()
     shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
     summary = f"{name}: {source} has {len(dirty)} uncommitted files that are no part of this run: {shown}"
     return (remark(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
+
+
+def _dirty_files(repository: GitRepository) -> tuple[str, ...]:
+    return tuple(map(readable, repository.dirty_files()))
 
 
 def _make_cwd(trees: Trees) -> None:

@@ -16,8 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from verl_e2e.adapters.limited.limits import Kind, Limits, loads, message
-from verl_e2e.core.model.errors import UserError
-from verl_e2e.ports import LimitError
+from verl_e2e.core.model.errors import LimitError, UserError
 
 _MOST_FILES = 256
 _NICE = 10

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.adapters.limited.limits import Kind, Limits, StepError, StepRefusedError, dumps, loads
-from verl_e2e.ports import LimitError
+from verl_e2e.core.model.errors import LimitError
 
 Answer = Callable[[Any], object]
 _START_S = 60.0

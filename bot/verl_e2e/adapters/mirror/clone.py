@@ -1,49 +1,103 @@
-"""One bare partial clone on disk: two processes never write to it at once, and a damaged one is made anew."""
+"""One bare partial clone on disk: two processes never write to it at once, and a damaged one is made again."""
 
 import fcntl
 import os
+import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from verl_e2e.adapters.mirror.gate import Bounds, Ended, Gate, Origin, size_of
-from verl_e2e.adapters.mirror.refusals import Cause, cause_of, error_of, unknown_object
-from verl_e2e.ports import ForgeError, LimitError
+from verl_e2e.adapters.mirror.failures import Cause, cause_of, error_of, unknown_object
+from verl_e2e.core.model.errors import LimitError
+from verl_e2e.git.output import SIZES, id_lines, object_sizes
+from verl_e2e.git.program import Finished, Git, Limits, Remote
+from verl_e2e.git.repository import GitError, GitRepository
+from verl_e2e.ports import ForgeError
 
-_PULSE_S = 0.05
-_REFUSED_AT_MOST = 5
+_LOCK_POLL_S = 0.05
+_MAX_REFUSED = 5
+_MAX_CONTENTS = 100_000
+_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+# Given to single commands and never written down: without them a clone is one that no git would try to complete.
+_PARTIAL = {"remote.origin.promisor": "true", "remote.origin.partialCloneFilter": "blob:none"}
+_FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet", "--filter=blob:none")
+
+Ask = Callable[[object], Any]
 
 
-class DamagedError(Exception):
-    """The clone cannot be read; `Clone.renew` is the mend."""
+class DamagedError(GitError):
+    """The clone cannot be read; `Clone.renew` repairs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a clone may take: the author of a change decides how much a small pack unpacks to."""
+
+    command_s: float = 600.0
+    """Seconds of one git command."""
+    lock_s: float = 900.0
+    """Seconds of waiting for another process."""
+    fetch_bytes: int = 1 << 30
+    """What one fetch may bring, packed."""
+    disk_bytes: int = 4 << 30
+    """Packs on disk; a larger clone is made again."""
+    packs: int = 40
+    """Packs on disk before they are put together."""
+    content_bytes: int = 4 << 20
+    """The largest content that is read at all."""
+    read_bytes: int = 256 << 20
+    """The contents that are read at once."""
+    output_bytes: int = 64 << 20
+    """What one git command may print."""
+    memory_bytes: int = 4 << 30
+    """Address space of one git process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A commit to have: `name` is the ref that keeps it here, `spare` a ref of the origin that may lead to it."""
+    """A commit to have."""
 
     name: str
+    """The ref that keeps it here."""
     sha: str
+    """Its full SHA."""
     spare: str
+    """A ref of the origin that may lead to it."""
 
 
 class Clone:
-    """A clone in the folder `place`, made when first needed; `fetches` counts how often git went to the origin."""
+    """A clone in the folder `place`, made when first needed; `fetches` counts how often git went to the origin.
 
-    def __init__(self, place: Path, origin: Origin, bounds: Bounds, surroundings: Mapping[str, str]) -> None:
+    It is fetched from `url`; `token` is asked for before each fetch and gives None for no token. Of `environ` git gets
+    PATH, proxies and certificates.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        bounds: Bounds,
+        *,
+        url: str = "",
+        token: Callable[[], str | None] = lambda: None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.place = place
         self.fetches = 0
-        self._holding = -1
-        self._origin = origin
+        self._url = url
+        self._token = token
         self._bounds = bounds
-        self._gate = Gate(place, bounds, surroundings)
+        # The descriptor of the lock that was taken last; used only while it is held.
+        self._lock = -1
+        limits = Limits(bounds.command_s, bounds.output_bytes, bounds.memory_bytes)
+        self._git = Git(place, environ=environ or {}, limits=limits)
 
     def bring_commits(self, wanted: Collection[Wanted]) -> None:
         """See that commits are here with their history and trees, each kept by a ref of ours; ForgeError."""
-        if self._lacks([one.sha for one in wanted]):
+        if self._lacks([commit.sha for commit in wanted]):
             with self._locked():
                 self._bring_commits(wanted)
 
@@ -60,30 +114,21 @@ class Clone:
                     if self._lacks(lacking):
                         raise DamagedError("what was fetched cannot be read")
                     break
-                absent |= lacking if refused not in lacking or len(absent) == _REFUSED_AT_MOST else {refused}
+                absent |= lacking if refused not in lacking or len(absent) == _MAX_REFUSED else {refused}
             return frozenset(absent)
 
     def sizes(self, ids: Collection[str]) -> dict[str, int]:
         """The unpacked bytes of the objects that are here."""
         if not ids or not (self.place / "HEAD").is_file():
             return {}
-        given = "".join(f"{one}\n" for one in ids).encode("ascii")
-        ended = self._gate.local("cat-file", "--batch-check=%(objectname) %(objectsize)", given=given)
-        rows = (line.split(" ") for line in ended.out.decode("ascii", "replace").splitlines())
-        return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+        return object_sizes(self._git.run(*SIZES, stdin=id_lines(ids)).output)
 
-    def changed_contents(self, old: str, new: str) -> frozenset[str]:
-        """The contents on both sides of all files that differ between two commits; DamagedError."""
-        return frozenset(
-            _contents(self._read("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new))
-        )
-
-    def merge_base(self, one: str, other: str) -> str | None:
-        """The best common ancestor, None when there is none; DamagedError."""
-        return self._read("merge-base", one, other, without_answer=1).decode("ascii").strip() or None
+    def open(self) -> GitRepository:
+        """The clone for reading; GitError where it is damaged."""
+        return GitRepository(self.place, environ=self._git.environ, limits=self._git.limits)
 
     def generation(self) -> int:
-        """A number that is another one after the clone was made anew."""
+        """A number that is another one after the clone was made again."""
         try:
             return self.place.stat().st_ino
         except FileNotFoundError:
@@ -96,62 +141,68 @@ class Clone:
                 self._remake()
 
     def _bring_commits(self, wanted: Collection[Wanted]) -> None:
-        if not self._lacks([one.sha for one in wanted]):
+        if not self._lacks([commit.sha for commit in wanted]):
             return
-        if not (self.place / "HEAD").is_file() or size_of(self.place) > self._bounds.disk_bytes:
+        if not (self.place / "HEAD").is_file() or _pack_bytes(self.place, "*") > self._bounds.disk_bytes:
             self._remake()
-        ended = self._fetch_kept(wanted)
-        if ended.code and cause_of(ended) is Cause.DAMAGE:
+        finished = self._fetch_kept(wanted)
+        if finished.code and cause_of(finished) is Cause.DAMAGE:
             self._remake()
-            ended = self._fetch_kept(wanted)
-        if ended.code and cause_of(ended) is Cause.UNKNOWN_OBJECT:
-            for one in wanted:
-                self._look_in_spare(one)
-        elif ended.code != 0:
-            raise error_of(ended, self._origin.url)
+            finished = self._fetch_kept(wanted)
+        if finished.code and cause_of(finished) is Cause.UNKNOWN_OBJECT:
+            for commit in wanted:
+                self._look_in_spare(commit)
+        elif finished.code != 0:
+            raise error_of(finished, self._url)
         self._put_together()
 
-    def _fetch_kept(self, wanted: Collection[Wanted]) -> Ended:
-        return self._fetch("origin", *(f"+{one.sha}:refs/kept/{one.name}" for one in wanted))
+    def _fetch_kept(self, wanted: Collection[Wanted]) -> Finished:
+        return self._fetch("origin", *(f"+{commit.sha}:refs/kept/{commit.name}" for commit in wanted))
 
-    def _look_in_spare(self, one: Wanted) -> None:
+    def _look_in_spare(self, commit: Wanted) -> None:
         """Fetch a commit alone, or else the ref of the origin that may still lead to it."""
-        if self._lacks([one.sha]) and (ended := self._fetch_kept([one])).code != 0:
-            if cause_of(ended) is Cause.UNKNOWN_OBJECT:
-                ended = self._fetch("origin", f"+{one.spare}:refs/spare/{one.name}")
-            if ended.code != 0:
-                raise error_of(ended, self._origin.url)
-        if self._lacks([one.sha]):
-            told = f"{one.spare} does not lead to commit {one.sha[:12]} any more"
-            raise ForgeError(f"{self._origin.url}: {told}: it was pushed over; ask again")
-        self._gate.local("update-ref", f"refs/kept/{one.name}", one.sha)
+        if self._lacks([commit.sha]) and (finished := self._fetch_kept([commit])).code != 0:
+            if cause_of(finished) is Cause.UNKNOWN_OBJECT:
+                finished = self._fetch("origin", f"+{commit.spare}:refs/spare/{commit.name}")
+            if finished.code != 0:
+                raise error_of(finished, self._url)
+        if self._lacks([commit.sha]):
+            lost = f"{commit.spare} does not lead to commit {commit.sha[:12]} any more"
+            raise ForgeError(f"{self._url}: {lost}: it was pushed over; ask again")
+        self._git.run("update-ref", f"refs/kept/{commit.name}", commit.sha)
 
     def _bring_contents(self, ids: Collection[str]) -> str | None:
         """Fetch contents in one go; gives an id that the origin says it lacks, empty when it does not say which."""
-        given = "".join(f"{one}\n" for one in sorted(ids)).encode("ascii")
-        settings = ("fetch.negotiationAlgorithm=noop",)
-        ended = self._fetch("--recurse-submodules=no", "--stdin", "origin", given=given, settings=settings)
-        if ended.code == 0:
+        arguments = ("--recurse-submodules=no", "--stdin", "origin")
+        finished = self._fetch(*arguments, stdin=id_lines(sorted(ids)), negotiation="noop")
+        if finished.code == 0:
             self._put_together()
             return None
-        if cause_of(ended) is Cause.UNKNOWN_OBJECT:
-            return unknown_object(ended) or ""
-        raise error_of(ended, self._origin.url)
+        if cause_of(finished) is Cause.UNKNOWN_OBJECT:
+            return unknown_object(finished) or ""
+        raise error_of(finished, self._url)
 
-    def _read(self, *arguments: str, without_answer: int = 0) -> bytes:
-        ended = self._gate.local(*arguments)
-        if ended.code is None or ended.code < 0 or "ut of memory" in ended.stderr:
-            # The clone is whole, and what it holds is too much.
-            raise LimitError(f"what git {arguments[0]} does with this change", ended.stopped or "what it may take")
-        if ended.code not in (0, without_answer):
-            raise DamagedError(f"git {arguments[0]}: {ended.stopped or ended.stderr.strip()}")
-        return ended.out
-
-    def _fetch(self, *arguments: str, given: bytes = b"", settings: tuple[str, ...] = ()) -> Ended:
+    def _fetch(self, *arguments: str, stdin: bytes = b"", negotiation: str = "default") -> Finished:
         self._sweep()
         self.fetches += 1
-        # The git that fetches holds our lock too, so that it is held until the last of them has ended.
-        return self._gate.fetch(self._origin, *arguments, given=given, settings=settings, holding=self._holding)
+        git = replace(self._git, own_session=True)
+        settings = {**_PARTIAL, "fetch.negotiationAlgorithm": negotiation}
+        remote = Remote(self._url, self._token())
+        return git.run(
+            *_FETCH,
+            *arguments,
+            stdin=stdin,
+            settings=settings,
+            remote=remote,
+            excess=self._excess,
+            # The git that fetches holds our lock too, so that it is held until the last of them has ended.
+            keep_open=(self._lock,),
+        )
+
+    def _excess(self) -> str:
+        """Why a fetch may not go on, empty when it may."""
+        limit = self._bounds.fetch_bytes
+        return f"brought more than {limit >> 20} MiB" if _pack_bytes(self.place, "tmp_*") > limit else ""
 
     def _lacks(self, ids: Collection[str]) -> frozenset[str]:
         """Which objects are not here; all of them where there is no clone, or none that git can read."""
@@ -166,9 +217,9 @@ class Clone:
         made = self.place.with_name(f"{self.place.name}.new")
         shutil.rmtree(made, ignore_errors=True)
         made.parent.mkdir(parents=True, exist_ok=True)
-        ended = self._gate.local("init", "--quiet", "--bare", "--template=", str(made))
-        if ended.code != 0:
-            raise error_of(ended, self._origin.url)
+        finished = replace(self._git, git_dir=made).run("init", "--quiet", "--bare", "--template=")
+        if finished.code != 0:
+            raise error_of(finished, self._url)
         made.rename(self.place)
         # Only now: a folder that is still there keeps its inode, so no two generations can be taken for one.
         shutil.rmtree(aside, ignore_errors=True)
@@ -182,7 +233,8 @@ class Clone:
     def _put_together(self) -> None:
         """Every fetch leaves a pack, and reading slows with their number. A failure costs time, nothing else."""
         if len(list((self.place / "objects" / "pack").glob("*.pack"))) > self._bounds.packs:
-            self._gate.tidy("repack", "-a", "-d", "-q", "--no-write-bitmap-index")
+            git = replace(self._git, own_session=True)
+            git.run("repack", "-a", "-d", "-q", "--no-write-bitmap-index", settings=_PARTIAL)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -191,7 +243,7 @@ class Clone:
         descriptor = os.open(self.place.with_name(f"{self.place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             self._wait_for(descriptor)
-            self._holding = descriptor
+            self._lock = descriptor
             yield
         finally:
             os.close(descriptor)
@@ -205,15 +257,63 @@ class Clone:
                 if time.monotonic() > ends:
                     told = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
                     raise ForgeError(told, passing=True) from None
-            time.sleep(_PULSE_S)
+            time.sleep(_LOCK_POLL_S)
 
 
-def _contents(raw: bytes) -> Iterator[str]:
-    """The objects of `diff-tree --raw -z`: modes, objects and status, then a name; no submodules, no empty sides."""
-    fields = iter(raw.split(b"\0"))
-    for head in fields:
-        if not head:
-            return
-        next(fields)
-        old_mode, new_mode, old, new, _ = head.decode("ascii").removeprefix(":").split(" ")
-        yield from (sha for mode, sha in ((old_mode, old), (new_mode, new)) if mode.startswith(("100", "120")))
+class AskingClone(Clone):
+    """A `Clone` in a child process: it reads by itself, and has its parent fetch, which alone has a token.
+
+    `ask` reaches `answer_for` in the parent.
+    """
+
+    def __init__(self, place: Path, bounds: Bounds, ask: Ask) -> None:
+        super().__init__(place, bounds)
+        self._ask = ask
+
+    def bring_commits(self, wanted: Collection[Wanted]) -> None:
+        """See that commits are here; ForgeError."""
+        if self._lacks([commit.sha for commit in wanted]):
+            self._ask(("commits", tuple((commit.name, commit.sha, commit.spare) for commit in wanted)))
+
+    def bring_contents(self, ids: Collection[str]) -> frozenset[str]:
+        """See that contents are here; gives the ids that the origin does not have. ForgeError, DamagedError."""
+        if len(ids) > _MAX_CONTENTS:
+            raise LimitError("the number of files that it has to read", f"{_MAX_CONTENTS:,}")
+        return frozenset(self._ask(("contents", tuple(ids))))
+
+    def renew(self, generation: int) -> None:
+        """Have a damaged clone removed."""
+        self._ask(("renew", generation))
+
+
+def answer_for(clone: Clone, allowed: Collection[Wanted]) -> Callable[[Any], object]:
+    """What answers the questions of an `AskingClone`: it may have these commits, and contents by their ids."""
+    known = {(commit.name, commit.sha, commit.spare): commit for commit in allowed}
+
+    def answer(question: Any) -> object:
+        match question:
+            case ("commits", tuple(rows)) if all(row in known for row in rows):
+                clone.bring_commits([known[row] for row in rows])
+                return None
+            case ("contents", tuple(ids)) if len(ids) <= _MAX_CONTENTS and all(map(_is_id, ids)):
+                return tuple(clone.bring_contents(ids))
+            case ("renew", int(generation)):
+                clone.renew(generation)
+                return None
+            case _:
+                raise ValueError("a child process asked for what it may not have")
+
+    return answer
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
+
+
+def _pack_bytes(place: Path, names: str) -> int:
+    """The bytes of the files in a clone's pack folder; `tmp_*` are packs that are not complete yet."""
+    total = 0
+    for path in (place / "objects" / "pack").glob(names):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total

@@ -1,49 +1,52 @@
-"""One clone for each repository, below a cache folder."""
+"""One clone for each repository below a cache folder, and what planning reads from it."""
 
 import hashlib
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from verl_e2e.adapters.mirror.asking import Ask, AskingClone, answer_for
-from verl_e2e.adapters.mirror.clone import Clone, Wanted
-from verl_e2e.adapters.mirror.gate import Bounds, Origin
-from verl_e2e.adapters.mirror.trees import MirrorTrees, Opener
+from verl_e2e.adapters.mirror.clone import Ask, AskingClone, Bounds, Clone, DamagedError, Wanted, answer_for
+from verl_e2e.adapters.mirror.failures import TooMuchError
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target, repository_of
+from verl_e2e.git.program import Stop
+from verl_e2e.git.repository import GitError, GitFailedError, GitRepository, RepositoryError
 from verl_e2e.ports import ForgeError
 
+T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9._-]+")
+# git pairs no more than this many files by their contents either.
+_MAX_COMPARED = 4000
 
 
 class Mirrors:
     """The clones of a forge's repositories. Threads and processes may share the folder.
 
     `web_url` is where the forge's repositories are cloned from (`https://github.com`); `token` gives the token for a
-    repository, None for nobody; `opener` opens a clone for reading; `surroundings` is the environment, of which proxies
-    and certificates are passed on to git. With `ask` nothing is fetched here: another process is asked to, by its
-    `answers`.
+    repository, None for no token; of `environ` PATH, proxies and certificates are passed on to git. With `ask` nothing
+    is fetched here: another process is asked to, by its `answers`.
     """
 
     def __init__(
         self,
         folder: Path,
         web_url: str,
-        opener: Opener,
         *,
         token: Callable[[str], str | None] = lambda _: None,
         bounds: Bounds | None = None,
-        surroundings: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
         ask: Ask | None = None,
     ) -> None:
         self._folder = folder
         self._web_url = web_url.rstrip("/")
-        self._opener = opener
         self._token = token
         self._bounds = bounds or Bounds()
-        self._surroundings = surroundings or {}
+        self._environ = environ
         self._ask = ask
         self._lock = threading.Lock()
         self._clones: dict[str, Clone] = {}
@@ -54,20 +57,20 @@ class Mirrors:
         with self._lock:
             return sum(clone.fetches for clone in self._clones.values())
 
-    def changes(self, target: Target) -> MirrorTrees:
+    def changes(self, target: Target) -> "MirrorTrees":
         """The trees of a pull request or merge group, base and head fetched; ForgeError."""
         clone = self._clone(repository_of(target))
         as_it_stands = isinstance(target, MergeGroup)
-        return MirrorTrees(clone, self._opener, _wanted(target), self._bounds, as_it_stands=as_it_stands)
+        return MirrorTrees(clone, _wanted(target), self._bounds, as_it_stands=as_it_stands)
 
     def answers(self, targets: Collection[Target]) -> Callable[[Any], object]:
         """Answers what the mirrors of another process ask, about these targets of one repository and nothing else."""
         clone = self._clone(repository_of(next(iter(targets))))
-        return answer_for(clone, [one for target in targets for one in _wanted(target)])
+        return answer_for(clone, [commit for target in targets for commit in _wanted(target)])
 
     def _clone(self, repository: str) -> Clone:
         if not _NAME.fullmatch(repository) or repository.endswith(("/.", "/..")):
-            raise ForgeError(f"{repository!r} is no repository: write owner/name")
+            raise ForgeError(f"{repository!r} is not a repository: write owner/name")
         with self._lock:
             if repository not in self._clones:
                 self._clones[repository] = self._new(repository)
@@ -80,23 +83,117 @@ class Mirrors:
         place = self._folder / "mirrors" / host / f"{repository.lower()}.git"
         if self._ask is not None:
             return AskingClone(place, self._bounds, self._ask)
-        origin = Origin(f"{self._web_url}/{repository}.git", lambda: self._token(repository))
-        return Clone(place, origin, self._bounds, self._surroundings)
+        url = f"{self._web_url}/{repository}.git"
+        return Clone(place, self._bounds, url=url, token=lambda: self._token(repository), environ=self._environ)
+
+
+class MirrorTrees:
+    """A `SourceTrees` over a clone, for one change: contents are fetched in a batch, then read.
+
+    `wanted` are the commits to have. With `as_it_stands` base and head are compared themselves, as a merge group asks
+    for, where a pull request is compared from the merge base. A content beyond the bounds counts as absent.
+    """
+
+    def __init__(self, clone: Clone, wanted: Collection[Wanted], bounds: Bounds, *, as_it_stands: bool) -> None:
+        self._clone = clone
+        self._wanted = tuple(wanted)
+        self._bounds = bounds
+        self._as_it_stands = as_it_stands
+        self._opened: tuple[int, GitRepository] | None = None
+        self._absent: frozenset[str] = frozenset()
+        self._clone.bring_commits(self._wanted)
+
+    def change(self, base: str, head: str) -> Change:
+        """What the head changes, renames found where the contents are of a size to be looked into."""
+        # git holds every difference in memory before it prints the first; a tree is printed as it is read.
+        self.tree(head)
+        found = base if self._as_it_stands else self._reading(lambda repository: repository.merge_base(base, head))
+        old = found or base
+        contents = self._reading(lambda repository: repository.changed_contents(old, head))
+        renames = self._comparable(contents)
+        paths = self._reading(lambda repository: repository.changed_paths(old, head, renames=renames))
+        return Change(base, head, found, paths)
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """A file's content at a commit, None when it is not there or not a plain file."""
+        found = self.tree(revision, path).get(path.rstrip("/"))
+        return None if found is None else self.read_objects([found])[found]
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        """The files at a commit below a folder, each with the id of its content."""
+        return self._reading(lambda repository: repository.tree(revision, under))
+
+    def links(self, revision: str) -> Mapping[str, str]:
+        """The symbolic links at a commit, each with the id of its content, and the submodules with `commit SHA`."""
+        return self._reading(lambda repository: repository.links(revision))
+
+    def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
+        """Contents by id, fetched in one go where they are not here; None for what cannot be had."""
+        readable = self._readable(self._reading(lambda _: self._sizes(ids)))
+        found = self._reading(lambda repository: _whole(repository.read_objects(readable)))
+        return {object_id: found.get(object_id) for object_id in ids}
+
+    def _sizes(self, ids: Collection[str]) -> Mapping[str, int]:
+        """The sizes of contents, all of them fetched that can be."""
+        known = self._clone.sizes(ids)
+        missing = set(ids) - known.keys() - self._absent
+        if not missing:
+            return known
+        self._absent |= self._clone.bring_contents(missing)
+        return known | self._clone.sizes(missing)
+
+    def _readable(self, sizes: Mapping[str, int]) -> list[str]:
+        """The contents to read, within what may be read at once."""
+        small = [object_id for object_id, size in sizes.items() if size <= self._bounds.content_bytes]
+        reached = accumulate(sizes[object_id] for object_id in small)
+        return [object_id for object_id, total in zip(small, reached, strict=True) if total <= self._bounds.read_bytes]
+
+    def _comparable(self, ids: Collection[str]) -> bool:
+        """Whether all these contents may be read, so that renames can be found by them."""
+        if len(ids) > _MAX_COMPARED:
+            return False
+        try:
+            sizes = self._reading(lambda _: self._sizes(ids))
+        except TooMuchError:
+            return False
+        return len(self._readable(sizes)) == len(ids)
+
+    def _reading(self, read: Callable[[GitRepository], T]) -> T:
+        """Read; where the clone turns out damaged, once more from one that was made again."""
+        try:
+            return read(self._repository())
+        except GitError as error:
+            if isinstance(error, GitFailedError) and error.finished.stop is Stop.TIME:
+                # The clone is whole, and what it holds is too much.
+                raise LimitError("the time that git takes for this change", f"{self._bounds.command_s:g} s") from None
+            same = self._opened is not None and self._opened[0] == self._clone.generation()
+            if same and isinstance(error, RepositoryError):
+                raise
+        if self._opened is not None:
+            self._clone.renew(self._opened[0])
+        self._opened = None
+        return read(self._repository())
+
+    def _repository(self) -> GitRepository:
+        if self._opened is None or self._opened[0] != self._clone.generation():
+            self._clone.bring_commits(self._wanted)
+            self._opened = (self._clone.generation(), self._clone.open())
+        return self._opened[1]
+
+
+def _whole(found: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:
+    """What was read of contents that are here; DamagedError when one of them is not."""
+    if None in found.values():
+        raise DamagedError("a content that is here cannot be read")
+    return found
 
 
 def _wanted(target: Target) -> tuple[Wanted, ...]:
-    return _base(target.base_branch, target.base_sha), _head(target)
-
-
-def _base(branch: str, sha: str) -> Wanted:
     # A branch may be called anything, and the name of a ref may not.
-    name = hashlib.sha256(branch.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    return Wanted(f"base/{name}", sha, f"refs/heads/{branch}")
-
-
-def _head(target: Target) -> Wanted:
+    branch = hashlib.sha256(target.base_branch.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    base = Wanted(f"base/{branch}", target.base_sha, f"refs/heads/{target.base_branch}")
     match target:
         case Pull(ref=ref, head_sha=sha):
-            return Wanted(f"pull/{ref.number}", sha, f"refs/pull/{ref.number}/head")
+            return base, Wanted(f"pull/{ref.number}", sha, f"refs/pull/{ref.number}/head")
         case MergeGroup(head_sha=sha):
-            return Wanted("group", sha, sha)
+            return base, Wanted("group", sha, sha)

@@ -4,12 +4,12 @@ import re
 from enum import Enum, auto
 from urllib.parse import urlsplit
 
-from verl_e2e.adapters.mirror.gate import Ended
+from verl_e2e.git.program import Finished, Stop
 from verl_e2e.ports import ForgeError
 
 
 class TooMuchError(ForgeError):
-    """A fetch was stopped, for it took too long or brought too much."""
+    """A fetch was stopped, because it took too long or brought too much."""
 
 
 class Cause(Enum):
@@ -24,7 +24,7 @@ class Cause(Enum):
     DAMAGE = auto()
 
 
-_TOLD = (
+_PATTERNS = (
     (Cause.UNKNOWN_OBJECT, r"not our ref|couldn't find remote ref|no such remote ref|unadvertised object"),
     (Cause.DISK, r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied"),
     (Cause.DENIED, r"returned error: 40[13]|Authentication failed|could not read (Username|Password)|Access denied"),
@@ -38,44 +38,40 @@ _TOLD = (
 _OBJECT = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 
-def cause_of(ended: Ended) -> Cause:
-    """Why a fetch failed; what nobody else explains is damage of the clone."""
-    if ended.stopped:
+def cause_of(finished: Finished) -> Cause:
+    """Why a fetch failed; what nothing else explains is damage of the clone."""
+    if finished.stop is not None:
         return Cause.STOPPED
-    return next((cause for cause, told in _TOLD if re.search(told, ended.stderr)), Cause.DAMAGE)
+    return next((cause for cause, pattern in _PATTERNS if re.search(pattern, finished.stderr)), Cause.DAMAGE)
 
 
-def unknown_object(ended: Ended) -> str | None:
+def unknown_object(finished: Finished) -> str | None:
     """The object that the other side does not have, where it says so."""
-    found = _OBJECT.search(ended.stderr)
+    found = _OBJECT.search(finished.stderr)
     return found[1] if found else None
 
 
-def error_of(ended: Ended, url: str) -> ForgeError:
+def error_of(finished: Finished, url: str) -> ForgeError:
     """The failure in one sentence with what to do."""
     parts = urlsplit(url)
     repository, host = parts.path.strip("/").removesuffix(".git"), parts.hostname
-    told = _first_line(ended.stderr)
-    match cause_of(ended):
+    error = finished.error
+    match cause_of(finished):
+        case Cause.STOPPED if finished.stop is Stop.MISSING:
+            return ForgeError(error)
         case Cause.STOPPED:
-            return TooMuchError(f"Fetching {repository} from {host} {ended.stopped}, and was stopped", passing=True)
+            return TooMuchError(f"Fetching {repository} from {host} {finished.ending}, and was stopped", passing=True)
         case Cause.DENIED:
             return ForgeError(f"{host} does not let us read {repository}: give a token that may, in GITHUB_TOKEN")
         case Cause.ABSENT:
             return ForgeError(f"{host} has no repository {repository}, or it is private: check it, or set GITHUB_TOKEN")
         case Cause.UNKNOWN_OBJECT:
-            return ForgeError(f"{host} no longer has what was asked for of {repository}: {told}")
+            return ForgeError(f"{host} no longer has what was asked for of {repository}: {error}")
         case Cause.DISK:
             return ForgeError(
-                f"The clone of {repository} could not be written: {told}; free space, or name another cache"
+                f"The clone of {repository} could not be written: {error}; free space, or name another cache"
             )
         case Cause.NETWORK:
-            return ForgeError(f"{repository} could not be fetched from {host}: {told}; try again later", passing=True)
+            return ForgeError(f"{repository} could not be fetched from {host}: {error}; try again later", passing=True)
         case Cause.DAMAGE:
-            return ForgeError(f"git could not fetch {repository} from {host}: {told}", passing=True)
-
-
-def _first_line(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.startswith(("fatal: ", "error: "))]
-    first = (lines or text.strip().splitlines() or ["git said nothing"])[0]
-    return first.removeprefix("fatal: ").removeprefix("error: ")[:300]
+            return ForgeError(f"git could not fetch {repository} from {host}: {error}", passing=True)

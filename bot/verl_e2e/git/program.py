@@ -1,0 +1,276 @@
+"""Starts git. No other module does: which settings, which environment and which limits apply is decided here.
+
+The author of a change decides what a repository holds, and sometimes how it is configured. So git runs no hook, file
+system monitor, pager or credential helper, reads no configuration of the user or the machine, fetches nothing that a
+partial clone lacks, and reaches the network only where it is given a `Remote`.
+"""
+
+import base64
+import os
+import re
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from tempfile import TemporaryFile
+from urllib.parse import urlsplit
+
+_POLL_S = 0.2
+_CHUNK_BYTES = 1 << 16
+_STDERR_BYTES = 64 << 10
+_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|mmap failed|Cannot allocate memory|exceeded maximum allowed tree depth")
+_ENVIRONMENT = {
+    "LC_ALL": "C",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "GIT_PAGER": "cat",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+}
+_NO_NETWORK = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1"}
+# How this machine reaches the network is its owner's decision, and git learns it from the environment only.
+_NETWORK_VARIABLES = (
+    *("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "all_proxy", "no_proxy"),
+    *("GIT_SSL_CAINFO", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
+_SETTINGS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,
+    "core.quotePath": "false",
+    "core.untrackedCache": "false",
+    "credential.helper": "",
+    "protocol.allow": "never",
+    "protocol.ext.allow": "never",
+    "fetch.recurseSubmodules": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    # The caller named the folder, so its owner does not matter; and nothing that a commit holds is executed.
+    "safe.directory": "*",
+    # So that git fits into the memory that it may take, on a host of any size.
+    "pack.threads": "2",
+    "core.packedGitWindowSize": "32m",
+    "core.packedGitLimit": "256m",
+    "core.deltaBaseCacheLimit": "64m",
+    "core.bigFileThreshold": "8m",
+}
+_REMOTE_SETTINGS = {"protocol.version": "2", "http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one git command may take."""
+
+    time_s: float = 120.0
+    """Seconds from its start to its end."""
+    output_bytes: int = 64 << 20
+    """What it may print."""
+    memory_bytes: int | None = None
+    """Address space of each of its processes; None for no limit of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The one repository on the network that a command may reach."""
+
+    url: str
+    """Where it is fetched from."""
+    token: str | None = field(default=None, repr=False)
+    """The access token for the URL's host, None for no token."""
+
+
+class Stop(Enum):
+    """Why a command has no exit code."""
+
+    MISSING = auto()
+    """git is not installed."""
+    TIME = auto()
+    """It took longer than `Limits.time_s`."""
+    OUTPUT = auto()
+    """It printed more than `Limits.output_bytes`."""
+    EXCESS = auto()
+    """The caller's `excess` ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a git command ended."""
+
+    command: tuple[str, ...]
+    """As it was started."""
+    code: int | None
+    """The exit code, negative for a signal; None when it was stopped."""
+    output: bytes = b""
+    """Its standard output, empty when it was stopped."""
+    stderr: str = ""
+    """The first 64 KiB of its standard error."""
+    stop: Stop | None = None
+    """Why it was stopped, None when it ended by itself."""
+    ending: str = ""
+    """How it ended, for a sentence: `ended with 128`, `took more than 120 s`."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with 0."""
+        return self.code == 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it ended because it needed more than a process may take."""
+        return self.code is not None and (self.code < 0 or _OUT_OF_MEMORY.search(self.stderr) is not None)
+
+    @property
+    def error(self) -> str:
+        """The first line in which git names an error, at most 300 characters."""
+        lines = self.stderr.strip().splitlines()
+        named = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+        first = next(iter(named or lines), "no message")
+        return first.removeprefix("fatal: ").removeprefix("error: ")[:300]
+
+
+@dataclass(frozen=True, slots=True)
+class Git:
+    """git on one repository."""
+
+    git_dir: Path
+    """The repository's git directory, or the file `.git` that points to it. git looks for no other one."""
+    work_tree: Path | None = None
+    """The checkout, None for a bare repository."""
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of these variables PATH is used, and with a `Remote` those of proxies and certificates."""
+    limits: Limits = Limits()
+    """What each command may take."""
+    own_session: bool = False
+    """Whether each command gets a session of its own, so that stopping it ends the programs that it started too.
+
+    Not in a child process with limits, whose own end must end git as well.
+    """
+
+    def run(
+        self,
+        *arguments: str,
+        stdin: bytes = b"",
+        settings: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        remote: Remote | None = None,
+        output_bytes: int | None = None,
+        excess: Callable[[], str] | None = None,
+        keep_open: Iterable[int] = (),
+    ) -> Finished:
+        """Run one command to its end or to a limit.
+
+        `settings` and `variables` come on top of those of each command. `excess` is asked again and again and ends the
+        command by giving a reason, as `brought more than 1 MiB`. `keep_open` are files that git holds open as we do.
+        """
+        place = [] if self.work_tree is None else [f"--work-tree={self.work_tree.absolute()}"]
+        command = ("git", f"--git-dir={self.git_dir.absolute()}", *place, *arguments)
+        program = shutil.which("git", path=self.environ.get("PATH"))
+        if program is None:
+            stderr = "git is not installed on this machine; install it and see that it is on PATH"
+            return Finished(command, None, b"", stderr, Stop.MISSING, "could not be started")
+        limits = self.limits if output_bytes is None else replace(self.limits, output_bytes=output_bytes)
+        with TemporaryFile() as given, TemporaryFile() as errors:
+            given.write(stdin)
+            given.seek(0)
+            process = subprocess.Popen(
+                [os.fsencode(part) for part in (program, *command[1:])],
+                env=self._environment(remote, settings or {}, variables or {}),
+                cwd="/",
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=self.own_session,
+                pass_fds=tuple(keep_open),
+            )
+            try:
+                _limit_memory(process, limits.memory_bytes)
+                output, stop, ending = _watch(process, limits, excess)
+            finally:
+                self._end(process)
+            errors.seek(0)
+            stderr = errors.read(_STDERR_BYTES).decode("utf-8", "backslashreplace")
+        if stop is not None:
+            return Finished(command, None, b"", stderr, stop, ending)
+        return Finished(command, process.returncode, output, stderr, ending=f"ended with {process.returncode}")
+
+    def _environment(
+        self, remote: Remote | None, settings: Mapping[str, str], variables: Mapping[str, str]
+    ) -> dict[str, str]:
+        environment = {**_ENVIRONMENT, "PATH": self.environ.get("PATH", os.defpath), **variables}
+        merged = {**_SETTINGS, **settings}
+        if remote is None:
+            environment |= _NO_NETWORK
+        else:
+            environment |= {name: self.environ[name] for name in _NETWORK_VARIABLES if name in self.environ}
+            environment["GIT_ALLOW_PROTOCOL"] = urlsplit(remote.url).scheme
+            merged |= {**_REMOTE_SETTINGS, "remote.origin.url": remote.url, **_authorization(remote)}
+        # On no command line, where other users of the machine could read a token.
+        environment["GIT_CONFIG_COUNT"] = str(len(merged))
+        for position, (key, value) in enumerate(merged.items()):
+            environment |= {f"GIT_CONFIG_KEY_{position}": key, f"GIT_CONFIG_VALUE_{position}": value}
+        return environment
+
+    def _end(self, process: "subprocess.Popen[bytes]") -> None:
+        """End a git that still runs, and in a session of its own what it started."""
+        if process.returncode is None:
+            # Not waited for yet, so its number belongs to no other process.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if self.own_session else process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _limit_memory(process: "subprocess.Popen[bytes]", memory_bytes: int | None) -> None:
+    """Limit the memory of a git that was just started; one that may take less keeps that limit."""
+    ours, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if memory_bytes is not None and (ours == resource.RLIM_INFINITY or ours > memory_bytes):
+        with suppress(OSError, ValueError):
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", limits: Limits, excess: Callable[[], str] | None
+) -> tuple[bytes, Stop | None, str]:
+    """What a command prints, read as it comes, until it ends; or why it may not go on, and that in words."""
+    assert process.stdout is not None
+    source = process.stdout.fileno()
+    readable = select.poll()
+    readable.register(source, select.POLLIN)
+    ends, output = time.monotonic() + limits.time_s, bytearray()
+    while (left_s := ends - time.monotonic()) > 0:
+        if excess is not None and (reason := excess()):
+            return b"", Stop.EXCESS, reason
+        if not readable.poll(1000 * min(_POLL_S, left_s)):
+            continue
+        if chunk := os.read(source, _CHUNK_BYTES):
+            output += chunk
+            if len(output) > limits.output_bytes:
+                return b"", Stop.OUTPUT, f"printed more than {limits.output_bytes >> 20} MiB"
+            continue
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(left_s)
+            return bytes(output), None, ""
+    return b"", Stop.TIME, f"took more than {limits.time_s:g} s"
+
+
+def _authorization(remote: Remote) -> dict[str, str]:
+    if not remote.token:
+        return {}
+    parts = urlsplit(remote.url)
+    text = base64.b64encode(f"x-access-token:{remote.token}".encode()).decode()
+    return {
+        f"http.{parts.scheme}://{parts.netloc}/.extraHeader": f"Authorization: Basic {text}",
+        # A token goes to the host that it was meant for, and nowhere that this one may point to.
+        "http.followRedirects": "false",
+    }

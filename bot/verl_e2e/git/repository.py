@@ -1,0 +1,301 @@
+"""A git repository, read by its objects alone: no work tree, no hooks, no configuration but its own, no network.
+
+Errors:
+
+    GitError                 everything that this module raises
+    +- RepositoryError       the user's mistake; the message is one sentence that says what to do
+    |  +- NotARepositoryError
+    |  +- UnknownRevisionError
+    +- GitFailedError        git itself failed or took too long; has the finished command
+
+Besides, `LimitError` for what would take more than is read.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.errors import LimitError, UserError
+from verl_e2e.git.output import (
+    SIZES,
+    SUBMODULE_MODE,
+    DiffEntry,
+    TreeEntry,
+    blob_contents,
+    diff_entries,
+    id_lines,
+    object_sizes,
+    status_paths,
+    tree_entries,
+)
+from verl_e2e.git.program import Finished, Git, Limits, Stop
+
+# What is read of a repository at all: the author of a change decides how much a few small objects unpack to.
+MAX_ENTRIES = 200_000
+MAX_PATHS = 20_000
+MAX_PATH_BYTES = 4096
+# Of one file; only lock files are this large, and the planner looks at them too.
+CONTENT_BYTES = 4 << 20
+READ_BYTES = 256 << 20
+_STATUSES = {
+    "A": PathStatus.ADDED,
+    "M": PathStatus.MODIFIED,
+    "D": PathStatus.REMOVED,
+    "R": PathStatus.RENAMED,
+    "C": PathStatus.COPIED,
+    "T": PathStatus.CHANGED,
+}
+_DIFF = (
+    *("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-commit-id"),
+    *("--no-ext-diff", "--no-textconv", "--ignore-submodules=none"),
+)
+_NAME_ANOTHER = "name the top folder of a checkout, or a bare git directory"
+
+
+class GitError(Exception):
+    """Reading a repository failed."""
+
+
+class RepositoryError(UserError, GitError):
+    """The user's mistake, in one sentence that says what to do."""
+
+
+class NotARepositoryError(RepositoryError):
+    """The folder is neither a checkout nor a git directory."""
+
+
+class UnknownRevisionError(RepositoryError):
+    """The repository has no such commit."""
+
+
+class GitFailedError(GitError):
+    """A git command failed, or took more time than it may: `finished` is how it ended."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__(f"{' '.join(finished.command)} {finished.ending}: {finished.stderr.strip() or 'no message'}")
+        self.finished = finished
+
+
+class GitRepository:
+    """A checkout or a bare git directory, by its path. Reads only; remembers which full SHAs it has seen.
+
+    Of `environ` PATH is used; `limits` and `own_session` are those of `Git`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        environ: Mapping[str, str] | None = None,
+        limits: Limits = Limits(),
+        own_session: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        git_dir = _git_dir(self.path)
+        work_tree = None if git_dir == self.path else self.path
+        self.git = Git(git_dir, work_tree, environ or {}, limits, own_session)
+        self._commits: set[str] = set()
+        finished = self._try("rev-parse", "--git-dir")
+        if not finished.ok:
+            raise NotARepositoryError(f"{self.path} is not a usable git repository ({finished.error}); {_NAME_ANOTHER}")
+
+    def resolve(self, revision: str) -> str:
+        """The full SHA of the commit that a revision names; raises UnknownRevisionError."""
+        if "\0" in revision:
+            raise UnknownRevisionError(self._unknown(revision))
+        if revision in self._commits:
+            return revision
+        finished = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        sha = finished.output.decode("ascii", "replace").strip()
+        if not finished.ok or not sha:
+            raise UnknownRevisionError(self._unknown(revision))
+        self._commits.add(sha)
+        return sha
+
+    def merge_base(self, one: str, other: str) -> str | None:
+        """The best common ancestor of two commits, None when they have none here."""
+        finished = self._try("merge-base", one, other)
+        if finished.code == 1 and not finished.stderr.strip():
+            return None
+        if not finished.ok:
+            raise GitFailedError(finished)
+        return finished.output.decode("ascii").strip()
+
+    def change(self, base: str, head: str) -> Change:
+        """What the head changed since it left the base: merge base to head, or base to head without a merge base."""
+        base_sha, head_sha = self.resolve(base), self.resolve(head)
+        # git holds every difference in memory before it prints the first; a tree is printed as it is read.
+        self.tree(head_sha)
+        merge_base = self.merge_base(base_sha, head_sha)
+        return Change(base_sha, head_sha, merge_base, self.changed_paths(merge_base or base_sha, head_sha))
+
+    def changed_paths(self, old: str, new: str, *, renames: bool = True) -> tuple[ChangedPath, ...]:
+        """The paths that differ between two commits, submodules with both commits.
+
+        A rename is one path with both names, or with `renames` false two paths: contents are then not looked into.
+        """
+        return tuple(_changed_path(entry) for entry in self._differences(old, new, renames=renames))
+
+    def changed_contents(self, old: str, new: str) -> frozenset[str]:
+        """The ids of the contents on both sides of all files that differ between two commits."""
+        entries = self._differences(old, new, renames=False)
+        sides = ((mode, id_) for e in entries for mode, id_ in ((e.old_mode, e.old_id), (e.new_mode, e.new_id)))
+        return frozenset(object_id for mode, object_id in sides if mode.startswith(("100", "120")))
+
+    def read_blob(self, revision: str, path: str) -> bytes | None:
+        """The content of a file at a commit; None when there is no file of that name, or it is a folder.
+
+        LimitError for one larger than `CONTENT_BYTES`.
+        """
+        found = self._entry(revision, path)
+        return None if found is None or found.kind != "blob" else self.read_objects([found.id])[found.id]
+
+    def digest(self, revision: str, path: str) -> str | None:
+        """The SHA-256 of a file's content at a commit, None when it is not there."""
+        content = self.read_blob(revision, path)
+        return None if content is None else hashlib.sha256(content).hexdigest()
+
+    def submodule_commit(self, revision: str, path: str) -> str | None:
+        """The commit that a submodule path points at, None when the path is not a submodule at that commit."""
+        found = self._entry(revision, path)
+        return found.id if found is not None and found.mode == SUBMODULE_MODE else None
+
+    def first_parents(self, head: str, count: int) -> tuple[tuple[str, str], ...]:
+        """The last commits on the first-parent line up to `head`, newest first, each with its first parent."""
+        output = self._run("rev-list", "--first-parent", "--parents", f"--max-count={count}", self.resolve(head))
+        rows = (line.split() for line in output.decode("ascii").splitlines())
+        return tuple((row[0], row[1]) for row in rows if len(row) > 1)
+
+    def tree(self, revision: str, under: str = "") -> dict[str, str]:
+        """The plain files at a commit below a folder, each with the id of its content; `links` has the others."""
+        return {entry.path: entry.id for entry in self.entries(revision, under) if entry.mode.startswith("100")}
+
+    def links(self, revision: str) -> dict[str, str]:
+        """The symbolic links of a commit, each with the id of its content, and the submodules with `commit SHA`."""
+        others = (entry for entry in self.entries(revision) if not entry.mode.startswith("100"))
+        return {entry.path: f"commit {entry.id}" if entry.kind == "commit" else entry.id for entry in others}
+
+    def entries(self, revision: str, under: str = "") -> Iterator[TreeEntry]:
+        """The files, symbolic links and submodules at a commit below a folder."""
+        arguments = ("ls-tree", "-r", "-z", "--full-tree", self.resolve(revision))
+        output = self._run(*arguments, *(("--", _literal(under)) if under.strip("/") else ()))
+        if output.count(b"\0") > MAX_ENTRIES:
+            raise LimitError("the number of files", f"{MAX_ENTRIES:,}")
+        for entry in tree_entries(output):
+            if len(os.fsencode(entry.path)) > MAX_PATH_BYTES:
+                raise LimitError("the length of a path", f"{MAX_PATH_BYTES:,} bytes")
+            yield entry
+
+    def read_objects(self, ids: Collection[str]) -> dict[str, bytes | None]:
+        """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""
+        if not ids:
+            return {}
+        stdin = id_lines(_readable(self.sizes(ids)))
+        finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * READ_BYTES)
+        found = dict(blob_contents(finished.output))
+        return {object_id: found.get(object_id) for object_id in ids}
+
+    def sizes(self, ids: Collection[str]) -> dict[str, int]:
+        """The unpacked bytes of those objects that are here."""
+        return object_sizes(self._try(*SIZES, stdin=id_lines(dict.fromkeys(ids))).output)
+
+    def dirty_files(self) -> tuple[str, ...]:
+        """What of the work tree differs from its commit: files, and folders of which nothing is in the commit.
+
+        Empty for a bare directory.
+        """
+        if self.git.work_tree is None:
+            return ()
+        options = ("--porcelain=v1", "-z", "--untracked-files=normal", "--ignore-submodules=none", "--no-renames")
+        return tuple(sorted(status_paths(self._run("status", *options))))
+
+    def origin(self) -> str:
+        """Where the repository was cloned from, as host and path without a user or password; empty when unknown."""
+        finished = self._try("config", "--local", "--get", "remote.origin.url")
+        url = finished.output.decode("utf-8", "backslashreplace").strip()
+        return re.sub(r"^(?:[a-z+]+://)?(?:[^/@]*@)?", "", url.splitlines()[0]) if finished.ok and url else ""
+
+    def objects_folder(self) -> Path:
+        """Where the repository keeps its objects; a linked worktree has them in the repository that it belongs to."""
+        output = self._run("rev-parse", "--path-format=absolute", "--git-path", "objects")
+        return Path(output.decode("utf-8", "surrogateescape").removesuffix("\n"))
+
+    def _entry(self, revision: str, path: str) -> TreeEntry | None:
+        """What is at exactly this path at a commit."""
+        sha = self.resolve(revision)
+        if not path.strip("/") or "\0" in path:
+            return None
+        entries = tree_entries(self._run("ls-tree", "-z", "--full-tree", sha, "--", _literal(path)))
+        return next((entry for entry in entries if entry.path == path.rstrip("/")), None)
+
+    def _differences(self, old: str, new: str, *, renames: bool) -> tuple[DiffEntry, ...]:
+        finished = self._try(*_DIFF, "--find-renames", "-l2000", old, new) if renames else None
+        # A partial clone lacks the contents that renames are found by; without them both names are there all the same.
+        output = finished.output if finished and finished.ok else self._run(*_DIFF, "--no-renames", old, new)
+        # At most three fields for a path; so that what is far too much is not parsed.
+        entries = tuple(diff_entries(output)) if output.count(b"\0") <= 3 * MAX_PATHS else None
+        if entries is None or len(entries) > MAX_PATHS:
+            raise LimitError("the number of changed paths", f"{MAX_PATHS:,}")
+        return entries
+
+    def _unknown(self, revision: str) -> str:
+        subject = f"commit {revision!r} is not in {self.path}"
+        if self._run("rev-parse", "--is-shallow-repository").strip() == b"true":
+            return f"{subject}, a shallow clone; run `git fetch --unshallow` there"
+        return f"{subject}; fetch it there, or check the spelling"
+
+    def _run(self, *arguments: str) -> bytes:
+        finished = self._try(*arguments)
+        if not finished.ok:
+            raise GitFailedError(finished)
+        return finished.output
+
+    def _try(self, *arguments: str, stdin: bytes = b"", output_bytes: int | None = None) -> Finished:
+        """Run a command that may end with an error of its own."""
+        finished = self.git.run(*arguments, stdin=stdin, output_bytes=output_bytes)
+        if finished.stop is Stop.MISSING:
+            raise RepositoryError(finished.stderr)
+        if finished.stop is Stop.OUTPUT:
+            limit = self.git.limits.output_bytes if output_bytes is None else output_bytes
+            raise LimitError(f"what git {arguments[0]} says of this repository", f"{limit >> 20} MiB")
+        if finished.stop is not None:
+            raise GitFailedError(finished)
+        if finished.exhausted:
+            raise LimitError(f"what git {arguments[0]} needs for this repository", "what a process may take")
+        return finished
+
+
+def _git_dir(path: Path) -> Path:
+    """Where git's own files are: `.git` below a checkout, or the folder itself. Never a folder above it."""
+    if not path.is_dir():
+        raise NotARepositoryError(f"{path} is not a folder; {_NAME_ANOTHER}")
+    if (path / ".git").exists():
+        return path / ".git"
+    if (path / "HEAD").exists() and (path / "objects").is_dir():
+        return path
+    raise NotARepositoryError(f"{path} is not a git repository; {_NAME_ANOTHER}")
+
+
+def _literal(path: str) -> str:
+    return f":(top,literal){path}"
+
+
+def _readable(sizes: Mapping[str, int]) -> Iterator[str]:
+    """The contents that may be read: no large one, and not too much in all."""
+    left = READ_BYTES
+    for object_id, size in sizes.items():
+        if size <= min(CONTENT_BYTES, left):
+            left -= size
+            yield object_id
+
+
+def _changed_path(entry: DiffEntry) -> ChangedPath:
+    bump = None
+    if SUBMODULE_MODE in {entry.old_mode, entry.new_mode}:
+        old = entry.old_id if entry.old_mode == SUBMODULE_MODE else None
+        bump = SubmoduleBump(old, entry.new_id if entry.new_mode == SUBMODULE_MODE else None)
+    status = _STATUSES.get(entry.status, PathStatus.CHANGED)
+    return ChangedPath(entry.path, status, old_path=entry.old_path, submodule=bump)
