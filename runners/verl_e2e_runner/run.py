@@ -1,95 +1,41 @@
 """One job on this host, from private trees to a whole run folder; judged elsewhere.
 
-The order is that of trust and cost: repositories and patches, preflight, byte code and import proof, the
-focused Bridge tests, and only then the GPU hour. Whatever ends the run, the folder says how, and nothing of
-the run is left on the host.
+Whatever ends the run, the folder says how, and nothing of the run is left on the host.
 """
 
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from verl_e2e.core.judge.criteria.bridge_tests import TESTS_PHASE
-from verl_e2e.core.judge.phases import BEGIN, END, RUN_PHASE, wants_save
-from verl_e2e.core.log.resolved_config import lookup
-from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.manifest import Manifest
 from verl_e2e.core.model.record import (
-    ENVIRONMENT_FILE,
     JOB_FILE,
-    JUNIT_FILE,
-    SUSPECTS_WORD,
-    Check,
     EndReason,
-    Environment,
     Finding,
 )
 from verl_e2e.core.text.redact import Redactor
-from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take_bridge_tests
 from verl_e2e_runner.clock import SystemClock, utc_now
-from verl_e2e_runner.folder.checkpoints import CheckpointLister
-from verl_e2e_runner.folder.collect import collect, record_end
-from verl_e2e_runner.folder.recorder import Recorder, open_recorder
+from verl_e2e_runner.folder.collect import record_end
+from verl_e2e_runner.folder.recorder import open_recorder
 from verl_e2e_runner.folder.redaction import host_redactor
 from verl_e2e_runner.folder.sealing import seal, usable_key
 from verl_e2e_runner.isolation.host import (
     Host,
-    check_inputs,
     find_isolation,
-    isolation_finding,
     mode_of,
-    open_cage,
-    state_of,
 )
-from verl_e2e_runner.preflight.container import read_container
+from verl_e2e_runner.phases import Run, run_phases
 from verl_e2e_runner.preflight.host import Devices, read_devices
 from verl_e2e_runner.preflight.other_runs import sole_run
-from verl_e2e_runner.preflight.preflight import Preflight, preflight
-from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.ended import Ended
-from verl_e2e_runner.process.processes import start
 from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
 from verl_e2e_runner.process.signals import interruptible, received_signals
-from verl_e2e_runner.trees.patches import apply_patches
-from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import Launch
-from verl_e2e_runner.watch.gpu import open_sampler
 from verl_e2e_runner.watch.progress import Progress
-from verl_e2e_runner.watch.supervision import Limits
-from verl_e2e_runner.watch.watch import watch
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """What every phase of one run shares."""
-
-    job: Job
-    environ: Mapping[str, str]
-    out: Path
-    work: Path
-    cache: Path | None
-    host: Host
-    session: Session
-    recorder: Recorder
-    progress: Progress
-    devices: Callable[[], Devices]
-    alone: Finding
-    junit: bytes | None = None
-
-    def emit(self, kind: str, **data: object) -> None:
-        """Record an event, and show the beginning of a phase."""
-        self.recorder.event(kind, **data)
-        if kind == "phase" and data.get("state") == "begin":
-            self.progress.phase(str(data["name"]))
-        if kind == "finding" and not data.get("ok"):
-            self.progress.note(f"{data['check']}: {data['summary']}")
 
 
 def run_job(
@@ -119,16 +65,18 @@ def run_job(
     own = own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
     host = isolation(job, environ)
-    session = _session(nonce, own, caged=host.tools is not None)
+    caged = host.tools is not None
+    imports = (own / "suspect" / "out" if caged else own) / "imports.jsonl"
+    session = planned_session(nonce, imports, caged=caged)
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
         open_recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder,
-        _folders(own, session, caged=host.tools is not None) as opened,
+        _folders(own, session, caged=caged) as opened,
         alone() as sole,
     ):
         cache = work / "cache" if work else None
-        run = _Run(job, environ, out, own, cache, host, opened, recorder, progress, devices, sole, junit)
+        run = Run(job, environ, out, own, cache, host, opened, recorder, progress, devices, sole, junit)
         recorder.nonce = order_nonce
         recorder.document(JOB_FILE, job)
         recorder.event("started", job=job.id, digest=job.digest(), unix_s=round(began.timestamp(), 3))
@@ -140,7 +88,7 @@ def run_job(
     return ended.reason is EndReason.INTERRUPTED
 
 
-def _seal(run: _Run, began: datetime, ended: datetime) -> None:
+def _seal(run: Run, began: datetime, ended: datetime) -> None:
     """Close the folder and seal it: from here on nothing in it changes but by those who judge."""
     run.recorder.close()
     manifest = Manifest(
@@ -155,13 +103,13 @@ def _seal(run: _Run, began: datetime, ended: datetime) -> None:
     seal(run.out, manifest, usable_key(run.environ, run.progress.note))
 
 
-def _interruptible(run: _Run, signals: list[str]) -> Ended:
+def _interruptible(run: Run, signals: list[str]) -> Ended:
     """Run, and record the end whatever it is: a person's, the system's, or an error of our own before it is raised."""
     try:
         with interruptible():
             if signals:
                 raise KeyboardInterrupt(signals[0])
-            return _run(run)
+            return run_phases(run)
     except KeyboardInterrupt as interruption:
         by = f" by {interruption}" if str(interruption) else ""
         ended = Ended(EndReason.INTERRUPTED, None, f"Interrupted{by} before the wrapper was started.")
@@ -181,11 +129,6 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 
 
-def _session(nonce: str, own: Path, *, caged: bool) -> Session:
-    folder = own / "suspect" / "out" if caged else own
-    return planned_session(nonce, folder / "imports.jsonl", caged=caged)
-
-
 @contextmanager
 def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
     """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
@@ -197,161 +140,6 @@ def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
         if not caged:
             close_session(opened)
         shutil.rmtree(own, ignore_errors=True)
-
-
-def _run(run: _Run) -> Ended:
-    run.emit("phase", name="repositories", state="begin")
-    trees = prepare_trees(run.job, run.work, base=run.environ, caged=run.host.tools is not None)
-    trees = apply_patches(run.job, trees)
-    trees = _caged(run, replace(trees, findings=(*trees.findings, run.alone, isolation_finding(run.job, run.host))))
-    if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
-        return _refused(run, trees)
-    seen = preflight(
-        run.job,
-        trees,
-        run.session,
-        base=run.environ,
-        work=run.work / "prepared",
-        emit=run.emit,
-        cache=run.cache,
-        devices=run.devices,
-    )
-    _write_environment(run, trees, seen)
-    if seen.blocked:
-        return _not_started(run, "preflight found what blocks the run")
-    tests = _bridge_tests(run, trees, seen)
-    _write_environment(run, trees, seen, tests)
-    if tests.outcome == "failed":
-        return _not_started(run, "a focused Bridge test failed")
-    if any(finding.blocking and not finding.ok for finding in tests.findings):
-        return _not_started(run, "the job requires the Bridge checks, and they could not run")
-    return _train(run, trees, seen)
-
-
-def _caged(run: _Run, trees: Trees) -> Trees:
-    """The trees with the cage that their code is started in, and whether it can read there what it needs."""
-    if run.host.tools is None:
-        return trees
-    cage = open_cage(run.job, trees, run.host.tools, run.work, run.out, run.environ)
-    return replace(trees, cage=cage, findings=(*trees.findings, *check_inputs(trees, cage)))
-
-
-def _refused(run: _Run, trees: Trees) -> Ended:
-    """Nothing of the code under test has been started, and nothing is."""
-    for finding in trees.findings:
-        run.emit("finding", **finding.model_dump(mode="json"))
-    _write_environment(run, trees, Preflight(trees.findings, ()))
-    return _not_started(run, "the code under test cannot be isolated on this host")
-
-
-def _not_started(run: _Run, why: str) -> Ended:
-    ended = Ended(EndReason.NOT_STARTED, None, why, ended_s=run.recorder.elapsed())
-    record_end(run.recorder, ended)
-    return ended
-
-
-def _bridge_tests(run: _Run, trees: Trees, seen: Preflight) -> BridgeTests:
-    """The focused tests; their JUnit file goes through redaction like everything else."""
-    run.emit("phase", name=TESTS_PHASE, state="begin")
-    folder = run.work / "bridge-tests"
-    folder.mkdir()
-    if run.junit is None:
-        tests = run_bridge_tests(run.job, trees, seen.launches[0].environment, folder)
-    else:
-        tests = take_bridge_tests(run.job, run.junit, folder)
-    for finding in tests.findings:
-        run.emit("finding", **finding.model_dump(mode="json"))
-    told = {"seconds": round(tests.seconds, 3), "outcome": tests.outcome, "argv": list(tests.command)}
-    run.emit("phase", name=TESTS_PHASE, state="end", **told)
-    written = folder / JUNIT_FILE
-    if written.is_file():
-        run.recorder.text(JUNIT_FILE, written.read_text(encoding="utf-8", errors="replace"))
-    return tests
-
-
-def _train(run: _Run, trees: Trees, seen: Preflight) -> Ended:
-    """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
-    scanner = Scanner()
-    ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
-    checkpoints = _checkpoints(run, trees, seen)
-    with received_signals() as signals:
-        for launch in seen.launches:
-            begun = ended.stages
-            ended = _watch(run, trees, launch, scanner, signals)
-            ended = replace(ended, stages=(*begun, *ended.stages))
-            _phase_ended(run, launch, ended)
-            if checkpoints:
-                checkpoints.list_after(launch.phase.name)
-            if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
-                break
-        run.emit("phase", name="collect", state="begin")
-        collect(run.recorder, scanner.finish(), probe_file=run.session.imports, ended=ended)
-    return ended
-
-
-def _checkpoints(run: _Run, trees: Trees, seen: Preflight) -> CheckpointLister | None:
-    """Who lists what the job saves, with what lies there before it; None for a job that saves nothing."""
-    if not wants_save(run.job):
-        return None
-    config = seen.configs[-1] if seen.configs else None
-    folder = str(lookup(config, "trainer.default_local_dir") or "checkpoints")
-    lister = CheckpointLister(run.recorder, trees.cwd, folder, trees.cage.scratch if trees.cage else None)
-    lister.list_after("")
-    return lister
-
-
-def _phase_ended(run: _Run, launch: Launch, ended: Ended) -> None:
-    reason, code = ended.reason.value, ended.exit_code
-    run.emit("phase", name=RUN_PHASE, state=END, step=launch.phase.name, reason=reason, exit_code=code)
-
-
-def _watch(run: _Run, trees: Trees, launch: Launch, scanner: Scanner, signals: list[str]) -> Ended:
-    run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
-    run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
-    clock = SystemClock()
-    try:
-        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce, cage=trees.cage)
-    except OSError as error:
-        return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
-    with closing(process), deadline(process.pid, run.job.time_limit_s + MARGIN_S):
-        return watch(
-            process,
-            scanner,
-            run.recorder,
-            limits=Limits.of(run.job),
-            probe_file=run.session.imports,
-            expected_roots=trees.import_roots,
-            gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES")),
-            clock=clock,
-            progress=run.progress,
-            total_steps=launch.phase.steps,
-            signals=signals,
-        )
-
-
-def _write_environment(run: _Run, trees: Trees, seen: Preflight, tests: BridgeTests | None = None) -> None:
-    launch = seen.launches[0] if seen.launches else None
-    document = Environment(
-        repositories=trees.states,
-        import_roots=trees.import_roots,
-        imports=seen.imports,
-        findings=(*seen.findings, *(tests.findings if tests else ())),
-        python=seen.interpreter.version,
-        packages=dict(seen.interpreter.versions),
-        hand_installed=seen.interpreter.hand_installed,
-        gpus=seen.gpus,
-        driver=seen.driver,
-        cpu_count=os.cpu_count() or 0,
-        container=seen.container or read_container(run.environ).model_copy(update={"asked": run.job.site.image}),
-        command=launch.argv if launch else (),
-        process=dict(sorted(launch.set_here.items())) if launch else {},
-        site=run.job.site.name,
-        absent_tests=tests.absent if tests else (),
-        tests_not_run=tests.not_run if tests else "",
-        isolation=state_of(trees.cage, run.host),
-        suspects_word=SUSPECTS_WORD,
-    )
-    run.recorder.document(ENVIRONMENT_FILE, document)
 
 
 def _redactor(job: Job, out: Path, own: Path, environ: Mapping[str, str]) -> Redactor:
