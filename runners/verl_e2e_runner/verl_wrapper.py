@@ -79,7 +79,8 @@ def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str
 def python_path(job: Job, trees: Trees) -> str:
     """PYTHONPATH of the run: the probe, then the job's own value if it sets one, else checkouts and site packages."""
     given = {**job.site.process, **job.process}.get("PYTHONPATH")
-    entries = given.split(os.pathsep) if given is not None else _checkouts(job, trees)
+    checkouts = (str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path)
+    entries = given.split(os.pathsep) if given is not None else checkouts
     return os.pathsep.join((str(PROBE), *(entry for entry in entries if entry)))
 
 
@@ -205,10 +206,6 @@ def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always:
         *([f"unset {' '.join(gone)}"] if gone else []),
         *(f"export {name}={shlex.quote(whole[name])}" for name in exported),
     ]
-
-
-def _checkouts(job: Job, trees: Trees) -> list[str]:
-    return [str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path]
 
 
 def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:

@@ -95,8 +95,5 @@ def _uncollected(node: str, text: str) -> CaseResult:
         return CaseResult(node, "unfinished", f"it cannot be collected here: package {module} is missing")
     if _SAME_NAME in text:
         return CaseResult(node, "unfinished", "it cannot be collected here beside another file of its name")
-    return CaseResult(node, "failed", f"it cannot be collected: {_last(text)}\n{text}")
-
-
-def _last(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason told")
+    last_line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
+    return CaseResult(node, "failed", f"it cannot be collected: {last_line}\n{text}")

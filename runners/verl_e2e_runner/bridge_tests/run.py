@@ -70,7 +70,8 @@ def run_bridge_tests(
     limit_s = timeout_s or job.bridge_tests_limit_s
     existing, absent = _sorted(job, trees)
     if not existing:
-        return _none_there(job, absent)
+        reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
+        return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
     variables = _variables(job, trees, environment, out)
     finished, session = _run(job, trees, existing, variables, out, limit_s)
     unknown = _unknown_tests(finished, existing)
@@ -129,11 +130,6 @@ def _absent(job: Job, absent: list[str]) -> list[Finding]:
     return [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
 
 
-def _none_there(job: Job, absent: list[str]) -> BridgeTests:
-    reason = "none of the listed tests exists at this commit" if absent else "the job lists none"
-    return replace(_skipped(job, reason, (), 0.0, _absent(job, absent)), absent=tuple(absent))
-
-
 def _run(
     job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
 ) -> tuple[Finished, Session]:
@@ -168,7 +164,9 @@ def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
 
 
 def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
-    results = session.outcomes(because=_because(finished), killed_by=_killed_by(finished))
+    results = session.outcomes(
+        because=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
+    )
     findings = [*_absent(job, absent), *_unfinished(results)]
     if not any(one.outcome in ("passed", "failed") for one in results):
         skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
@@ -193,10 +191,6 @@ def _told(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Ou
         blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _MEND),
         passed,
     )
-
-
-def _because(finished: Finished) -> str:
-    return f"pytest ended with {finished.ending}, before it was done"
 
 
 def _killed_by(finished: Finished) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -46,16 +45,11 @@ class CheckpointLister:
 
 def listing(folder: Path, after: str) -> CheckpointListing:
     """What lies in a folder, by path; links are not followed, and one that does not exist is empty."""
-    paths = sorted(islice(_below(folder), MAX_SEEN))
+    below = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
+    paths = sorted(islice(below, MAX_SEEN))
     files = [found for path in paths[:MAX_FILES] if (found := _file(path, folder)) is not None]
     trackers = {one.path: _text(folder / one.path) for one in files if Path(one.path).name == TRACKER}
     return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    for root, _, names in os.walk(folder):
-        for name in names:
-            yield Path(root, name)
 
 
 def _file(path: Path, folder: Path) -> CheckpointFile | None:

@@ -24,8 +24,12 @@ def collect(recorder: Recorder, facts: LogFacts, *, probe_file: Path, ended: End
     `facts` are those of the log as written. The probe's file is removed once its lines are in the folder.
     """
     _move_imports(recorder, probe_file)
-    recorder.lines(METRICS_FILE, _metrics(facts))
-    recorder.document(CONFIG_FILE, _configs(facts))
+    steps = ({"step": step.step, "line": step.line, "metrics": plain(step.values)} for step in facts.steps)
+    recorder.lines(METRICS_FILE, steps)
+    configs = [
+        {"line": config.line, "problem": config.problem, "values": plain(config.values)} for config in facts.configs
+    ]
+    recorder.document(CONFIG_FILE, {"schema": 1, "configs": configs})
     recorder.event("durations", seconds=durations(ended))
     record_end(recorder, ended)
 
@@ -68,18 +72,6 @@ def _move_imports(recorder: Recorder, probe_file: Path) -> None:
     written = recorder.lines(IMPORTS_FILE, lines())
     recorder.event("probe", lines=written, unreadable=unreadable)
     probe_file.unlink()
-
-
-def _metrics(facts: LogFacts) -> Iterator[dict[str, object]]:
-    for step in facts.steps:
-        yield {"step": step.step, "line": step.line, "metrics": plain(step.values)}
-
-
-def _configs(facts: LogFacts) -> dict[str, object]:
-    configs = [
-        {"line": config.line, "problem": config.problem, "values": plain(config.values)} for config in facts.configs
-    ]
-    return {"schema": 1, "configs": configs}
 
 
 def plain(value: object) -> object:

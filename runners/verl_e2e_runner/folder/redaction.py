@@ -31,16 +31,15 @@ def host_redactor(
     ]
     names = [socket.gethostname(), *(environ.get(variable, "") for variable in _HOST_VARIABLES)]
     return redactor(
-        paths=[(path, placeholder) for placeholder, place in named for path in _forms(place)],
+        paths=[
+            (path, placeholder)
+            for placeholder, place in named
+            for path in dict.fromkeys((os.path.abspath(place), os.path.realpath(place)))
+        ],
         hosts=_with_domains([name for name in dict.fromkeys(names) if name], _domains(resolver)),
         addresses=_addresses(),
         secrets=[(text, name) for name, value in environ.items() for text in secrets_in(name, value)],
     )
-
-
-def _forms(place: Path | str) -> tuple[str, ...]:
-    absolute = os.path.abspath(place)
-    return tuple(dict.fromkeys((absolute, os.path.realpath(absolute))))
 
 
 def _domains(resolver: Path) -> list[str]:

@@ -62,14 +62,11 @@ def _key(name: str, job: Job, trees: Trees) -> str:
     """Everything that the byte code depends on: commit, patches, and the Python that compiles."""
     state = next((state for state in trees.states if state.name == name), None)
     patches = [patch.after for patch in job.patches if patch.repository == name]
-    python = job.site.python
-    parts = (state.commit if state else "", *patches, python, str(_modified(Path(python))))
+    python = Path(job.site.python)
+    modified = python.stat().st_mtime_ns if python.is_file() else 0
+    parts = (state.commit if state else "", *patches, job.site.python, str(modified))
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return f"bytecode-{name}-{digest}"
-
-
-def _modified(python: Path) -> int:
-    return python.stat().st_mtime_ns if python.is_file() else 0
 
 
 def _pack(archive: Path, folder: Path) -> None:

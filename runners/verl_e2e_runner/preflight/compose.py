@@ -11,6 +11,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good
 from verl_e2e_runner.preflight.rehearsal import Rehearsal
 from verl_e2e_runner.process.program import run
+from verl_e2e_runner.process.session import IMPORTS_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
 
 _NO_HYDRA = 3
@@ -31,7 +32,7 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
     requests = [_request(trees, rehearsal) for rehearsal in rehearsals]
     finished = run(
         (job.site.python, "-m", "verl_e2e_compose"),
-        env=_without_probe(rehearsals[0].environment),
+        env={name: value for name, value in rehearsals[0].environment.items() if name != IMPORTS_VARIABLE},
         cwd=trees.cwd,
         timeout_s=timeout_s,
         stdin=json.dumps(requests),
@@ -87,7 +88,3 @@ def _request(trees: Trees, rehearsal: Rehearsal) -> dict[str, object]:
     folder = path if path.is_absolute() else trees.verl / "verl" / "trainer" / path
     name = rehearsal.option("config-name") or "ppo_trainer"
     return {"folder": str(folder), "name": name, "overrides": list(rehearsal.overrides)}
-
-
-def _without_probe(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name != "VERL_E2E_IMPORTS"}

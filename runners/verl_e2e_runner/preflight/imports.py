@@ -146,11 +146,10 @@ def _shows_fault(prover: _Prover, trees: Trees) -> bool:
     """A wrong path, a failed import, or an end before every module has its line."""
     ended = prover.process.poll() is not None
     records = prover.records()
-    return any(_is_fault(record, trees) for record in records) or (ended and len(records) < len(trees.import_roots))
-
-
-def _is_fault(record: Mapping[str, Any], trees: Trees) -> bool:
-    return "error" in record or not Path(record["file"]).is_relative_to(trees.import_roots[record["module"]])
+    roots = trees.import_roots
+    if any("error" in record or not Path(record["file"]).is_relative_to(roots[record["module"]]) for record in records):
+        return True
+    return ended and len(records) < len(roots)
 
 
 def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:

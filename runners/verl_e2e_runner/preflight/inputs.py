@@ -36,7 +36,13 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
     """The model is where the run will look for it, or can still be downloaded."""
     findings = []
     if job.checkpoint.dummy_config is not None:
-        findings.append(_file(Check.MODEL, "dummy_config", cwd / job.checkpoint.dummy_config))
+        file = cwd / job.checkpoint.dummy_config
+        place = f"dummy_config = {file}"
+        if file.is_file() and file.stat().st_size:
+            findings.append(good(Check.MODEL, place))
+        else:
+            mend = "give the path of a Hugging Face config.json"
+            findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", mend))
     path = model_path(job)
     if path is not None:
         findings.append(_model_folder(Check.MODEL, "model_path", cwd / Path(path).expanduser(), Stage.MODEL_DOWNLOAD))
@@ -93,12 +99,6 @@ def _data_file(job: Job, key: str, file: Path, *, prepared: bool) -> Finding:
         what = "is empty" if size == 0 else f"is no parquet file ({size} bytes, starts with {start!r})"
         return blocked(Check.DATA, f"{place} {what}", "remove it and prepare the data again", stage=Stage.DATA)
     return good(Check.DATA, f"{place}: parquet, {size} bytes")
-
-
-def _file(check: Check, key: str, file: Path) -> Finding:
-    if file.is_file() and file.stat().st_size:
-        return good(check, f"{key} = {file}")
-    return blocked(check, f"{key} = {file} does not exist or is empty", "give the path of a Hugging Face config.json")
 
 
 def _model_folder(check: Check, key: str, folder: Path, stage: Stage) -> Finding:

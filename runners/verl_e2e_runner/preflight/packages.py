@@ -10,6 +10,7 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.findings import blocked, good
 from verl_e2e_runner.process.program import run
+from verl_e2e_runner.process.session import IMPORTS_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
 
 # Distributions whose versions belong on the record of a run.
@@ -46,7 +47,7 @@ def ask_interpreter(
         "versions": DISTRIBUTIONS,
         "hand": job.site.python_path,
     }
-    quiet = {name: value for name, value in environment.items() if name != "VERL_E2E_IMPORTS"}
+    quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     argv = (job.site.python, "-m", "verl_e2e_ask")
     finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=trees.cage)
     if finished.code != 0:

@@ -14,7 +14,7 @@ from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
 from verl_e2e_runner.preflight.host import Devices, check_disk, check_gpus, check_image, read_devices, visible
-from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
+from verl_e2e_runner.preflight.imports import prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
     check_model,
@@ -86,13 +86,16 @@ def preflight(
         made = _prepare(job, trees, seen.launches[0].environment, base=base, work=work)
         _tell(made, emit)
         seen = _with(seen, made)
-        seen = replace(seen, launches=_launches(job, trees, session, wrapper, base))
+        model = _snapshot(job, base)
+        seen = replace(seen, launches=launches(job, trees, session, base=base, model=model, reads=wrapper.reads))
     if seen.blocked:
         return seen
     with _phase(emit, "byte_code"):
         byte_code = compile_trees(job, trees, seen.launches[0].environment, cache=cache)
     with _phase(emit, "imports"):
-        proof = _prove(job, trees, session, wrapper, work)
+        assert wrapper.driver_environment is not None
+        runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
+        proof = prove_imports(job, trees, session, wrapper.driver_environment, runtime_env, work)
         _tell(proof.findings, emit)
     return replace(_with(seen, proof.findings), imports=proof.lines, byte_code=byte_code)
 
@@ -103,14 +106,21 @@ def _cheap(
     container = read_container(base).model_copy(update={"asked": job.site.image})
     wrapper = check_wrapper(job, trees, session, base=base, model=_snapshot(job, base), work=work)
     variables = wrapper.launches[0].environment
-    interpreter, packages = _interpreter(job, trees, wrapper)
+    interpreter = Interpreter()
+    packages: tuple[Finding, ...] = ()
+    if trees.cwd.is_dir():
+        # Under the environment that the wrapper gives its driver, or the runner's idea of it where that is not known.
+        interpreter, packages = ask_interpreter(job, trees, wrapper.driver_environment or variables)
+    folders = {"hub cache": hub_cache(variables), "checkpoints": trees.cwd, "work": work}
+    if job.site.scratch is not None:
+        folders["scratch"] = Path(job.site.scratch)
     findings = (
         *trees.findings,
         *wrapper.findings,
         *packages,
         *check_gpus(job, devices, variables),
         *_inputs(job, trees, variables, wrapper),
-        *check_disk(_folders(job, trees, variables, work), job.site.min_free_gib),
+        *check_disk(folders, job.site.min_free_gib),
         check_image(job, container),
     )
     shown = visible(devices.devices, variables.get("CUDA_VISIBLE_DEVICES"))
@@ -129,13 +139,6 @@ def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: Wrapp
     )
 
 
-def _interpreter(job: Job, trees: Trees, wrapper: WrapperCheck) -> tuple[Interpreter, tuple[Finding, ...]]:
-    """The job's Python under the wrapper's own environment, or the runner's idea of it when that is not known."""
-    if not trees.cwd.is_dir():
-        return Interpreter(), ()
-    return ask_interpreter(job, trees, wrapper.driver_environment or wrapper.launches[0].environment)
-
-
 def _prepare(
     job: Job, trees: Trees, variables: Mapping[str, str], *, base: Mapping[str, str], work: Path
 ) -> tuple[Finding, ...]:
@@ -147,31 +150,12 @@ def _prepare(
     return (*made, *(finding for finding in there if not finding.ok))
 
 
-def _launches(
-    job: Job, trees: Trees, session: Session, wrapper: WrapperCheck, base: Mapping[str, str]
-) -> tuple[Launch, ...]:
-    return launches(job, trees, session, base=base, model=_snapshot(job, base), reads=wrapper.reads)
-
-
-def _prove(job: Job, trees: Trees, session: Session, wrapper: WrapperCheck, work: Path) -> ImportProof:
-    assert wrapper.driver_environment is not None
-    runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
-    return prove_imports(job, trees, session, wrapper.driver_environment, runtime_env, work)
-
-
 def _snapshot(job: Job, base: Mapping[str, str]) -> str | None:
     """The local folder of a hub model, once it is in the cache: the run then asks the hub for nothing."""
     if model_path(job) is not None:
         return None
     found = cached_snapshot(job.checkpoint.model_id, {**base, **job.site.process, **job.process})
     return str(found) if found else None
-
-
-def _folders(job: Job, trees: Trees, variables: Mapping[str, str], work: Path) -> dict[str, Path]:
-    folders = {"hub cache": hub_cache(variables), "checkpoints": trees.cwd, "work": work}
-    if job.site.scratch is not None:
-        folders["scratch"] = Path(job.site.scratch)
-    return folders
 
 
 def _untried(seen: Preflight) -> Iterator[Finding]:

@@ -41,7 +41,9 @@ def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> 
     the variables that the wrapper reads (a stray COMMON_TP in the runner's shell must not alter a job), but for those
     of the host.
     """
-    shadowed = {name for name in wrapper_reads if not _is_of_the_host(name)}
+    shadowed = {
+        name for name in wrapper_reads if name not in _OF_THE_HOST and not name.startswith(_PREFIXES_OF_THE_HOST)
+    }
     return {
         name: value
         for name, value in base.items()
@@ -50,7 +52,3 @@ def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> 
         and not name.startswith((*_INTERFERING_PREFIXES, *_OF_A_SERVICE))
         and not is_secret(name, value)
     }
-
-
-def _is_of_the_host(name: str) -> bool:
-    return name in _OF_THE_HOST or name.startswith(_PREFIXES_OF_THE_HOST)

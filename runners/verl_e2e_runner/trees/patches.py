@@ -1,12 +1,11 @@
 """Declared patches: exact substitutions in a private worktree, proved by digests before and after."""
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job, Patch
-from verl_e2e.core.model.record import Check, Finding, RepositoryState
+from verl_e2e.core.model.record import Check, Finding
 from verl_e2e_runner.findings import blocked, good, remark
 from verl_e2e_runner.trees.worktrees import Trees
 
@@ -20,7 +19,9 @@ def apply_patches(job: Job, trees: Trees) -> Trees:
         findings.append(finding)
         if finding.ok:
             applied.setdefault(patch.repository, []).append(patch.name)
-    states = tuple(_named(state, applied.get(state.name, ())) for state in trees.states)
+    states = tuple(
+        state.model_copy(update={"patches": (*state.patches, *applied.get(state.name, ()))}) for state in trees.states
+    )
     return replace(trees, states=states, findings=(*trees.findings, *findings))
 
 
@@ -69,10 +70,6 @@ def _write(patch: Patch, file: Path, text: bytes, place: str) -> Finding:
         )
     file.write_bytes(text)
     return good(Check.PATCHES, f"{place}: applied, {patch.before[:12]} -> {patch.after[:12]}; {patch.reason}")
-
-
-def _named(state: RepositoryState, names: Iterable[str]) -> RepositoryState:
-    return state.model_copy(update={"patches": (*state.patches, *names)})
 
 
 def _digest(text: bytes) -> str:
