@@ -130,8 +130,6 @@ def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
         ("main", {"run_key": KEY, "other": "1"}, "Unexpected inputs"),
         ("main", {"job": KEY}, "not provided"),
         ("main", {"run_key": "x"}, "carry it"),
-        ("main", {f"i{n}": KEY for n in range(26)}, "25 inputs"),
-        ("main", {"run_key": KEY, "job": "x" * 65_536}, "characters"),
     ],
 )
 def test_a_dispatch_that_cannot_work_says_why(at: Room, revision: str, inputs: dict[str, str], told: str) -> None:

@@ -6,9 +6,6 @@ unedited and by the same person. Whoever may write check runs as the same App ma
 says who that is. One process at a time may write for a pull request, which the workflows' concurrency groups see to.
 """
 
-import base64
-import binascii
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Annotated
@@ -19,6 +16,7 @@ from verl_e2e.core.model.jobs import Document, Sha
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
 from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
 
 LEDGER_CHECK = "verl-e2e / ledger"
@@ -240,16 +238,14 @@ def _stands(entry: Entry, authors: Mapping[int, str]) -> bool:
 def _opened(check: CheckRun) -> Book | None:
     """The book in a check run; None for what cannot be read, which is then written anew."""
     try:
-        inflater = zlib.decompressobj()
-        raw = inflater.decompress(base64.b64decode("".join(check.text.split()), validate=True), _MAX_BOOK_BYTES)
-        return Book.model_validate_json(raw) if inflater.eof else None
-    except (binascii.Error, zlib.error, ValidationError):
+        return Book.model_validate_json(packed.unpack(check.text, _MAX_BOOK_BYTES))
+    except (packed.UnpackError, ValidationError):
         return None
 
 
 def _packed(book: Book) -> str:
     for smaller in _smaller(book):
-        text = base64.b64encode(zlib.compress(smaller.model_dump_json().encode(), 9)).decode("ascii")
+        text = packed.pack(smaller.model_dump_json())
         if len(text) <= MAX_OUTPUT:
             return text
     raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")

@@ -4,10 +4,7 @@ GitHub takes at most 25 inputs of 65,535 characters in all. A job of today is 9 
 whole document travels and nothing is planned twice: what runs is byte for byte what was decided.
 """
 
-import base64
-import binascii
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +12,7 @@ from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.text import packed
 
 MAX_INPUTS = 25
 MAX_INPUT_CHARS = 65_535
@@ -65,8 +63,7 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
 def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
     """A job, made portable, as one line of text, with the commit that a failure is held against and the nonce."""
     text = portable(job).model_dump_json()
-    packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
-    return f"{packed}.{merge_base}.{nonce}".rstrip(".")
+    return f"{packed.pack(text)}.{merge_base}.{nonce}".rstrip(".")
 
 
 def merge_base_of(text: str) -> str:
@@ -87,15 +84,10 @@ def nonce_of(text: str) -> str:
 
 def unpack(text: str) -> Job:
     """The portable job of a packed text; OrderError for anything else."""
-    text = text.partition(".")[0]
     try:
-        inflater = zlib.decompressobj()
-        raw = inflater.decompress(base64.b64decode(re.sub(r"\s", "", text), validate=True), _MAX_JOB_BYTES)
-        if not inflater.eof:
-            raise OrderError(f"the job is cut, or larger than {_MAX_JOB_BYTES:,} bytes; dispatch it again")
-        return Job.model_validate_json(raw)
-    except (binascii.Error, zlib.error) as error:
-        raise OrderError(f"the job is not one that verl-e2e packed ({error}); dispatch it again") from None
+        return Job.model_validate_json(packed.unpack(text.partition(".")[0], _MAX_JOB_BYTES))
+    except packed.UnpackError as error:
+        raise OrderError(f"the job is not one that verl-e2e packed: {error}; dispatch it again") from None
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"
