@@ -19,6 +19,7 @@ from tests.fakes.smart_http import GitServer, serving
 from verl_e2e.adapters.mirror import Bounds, Mirrors
 from verl_e2e.core.model.change import PathStatus
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
+from verl_e2e.git.program import Limits
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError, SourceTrees
 
@@ -365,7 +366,10 @@ def test_a_lock_that_is_never_given_back_is_told(forge: Forge, change: Pull, tmp
 
 @pytest.mark.parametrize(
     ("bounds", "told"),
-    [(Bounds(command_s=0.5), "took more than 0.5 s"), (Bounds(fetch_bytes=1 << 20), "brought more than 1 MiB")],
+    [
+        (Bounds(git=Limits(time_s=0.5)), "took more than 0.5 s"),
+        (Bounds(fetch_bytes=1 << 20), "brought more than 1 MiB"),
+    ],
 )
 def test_a_fetch_that_takes_too_much_is_stopped(
     forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds, told: str
@@ -403,7 +407,7 @@ def test_packs_are_put_together_and_nothing_is_lost(forge: Forge, change: Pull, 
     assert None not in first.read_objects(first.tree(heads[0]).values()).values()
 
 
-@pytest.mark.parametrize("bounds", [Bounds(content_bytes=1000), Bounds(read_bytes=1000)])
+@pytest.mark.parametrize("bounds", [Bounds(git=Limits(content_bytes=1000)), Bounds(git=Limits(read_bytes=1000))])
 def test_a_content_that_unpacks_to_too_much_is_not_read(
     forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds
 ) -> None:

@@ -69,7 +69,7 @@ _REMOTE_SETTINGS = {"protocol.version": "2", "http.lowSpeedLimit": "1000", "http
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one git command may take."""
+    """What one git command may take, and what is read: the author of a change decides what a few bytes unpack to."""
 
     time_s: float = 120.0
     """Seconds from its start to its end."""
@@ -77,6 +77,10 @@ class Limits:
     """What it may print."""
     memory_bytes: int | None = None
     """Address space of each of its processes; None for no limit of ours."""
+    content_bytes: int = 4 << 20
+    """The largest file that is read; only lock files are this large, and the planner looks at them too."""
+    read_bytes: int = 256 << 20
+    """The files that are read at once, together."""
 
 
 @dataclass(frozen=True, slots=True)

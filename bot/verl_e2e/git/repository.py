@@ -33,13 +33,10 @@ from verl_e2e.git.output import (
 )
 from verl_e2e.git.program import Finished, Git, Limits, Stop
 
-# What is read of a repository at all: the author of a change decides how much a few small objects unpack to.
+# What is read of a repository at all, see `Limits` for the sizes of contents.
 MAX_ENTRIES = 200_000
 MAX_PATHS = 20_000
 MAX_PATH_BYTES = 4096
-# Of one file; only lock files are this large, and the planner looks at them too.
-CONTENT_BYTES = 4 << 20
-READ_BYTES = 256 << 20
 _STATUSES = {
     "A": PathStatus.ADDED,
     "M": PathStatus.MODIFIED,
@@ -146,10 +143,7 @@ class GitRepository:
         return frozenset(object_id for mode, object_id in sides if mode.startswith(("100", "120")))
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
-        """The content of a file at a commit; None when there is no file of that name, or it is a folder.
-
-        LimitError for one larger than `CONTENT_BYTES`.
-        """
+        """The content of a file at a commit; None when there is no file of that name, or it is larger than is read."""
         found = self._entry(revision, path)
         return None if found is None or found.kind != "blob" else self.read_objects([found.id])[found.id]
 
@@ -193,14 +187,23 @@ class GitRepository:
         """Contents by id, in one go; None for what is not here, as in a partial clone, or larger than is read."""
         if not ids:
             return {}
-        stdin = id_lines(_readable(self.sizes(ids)))
-        finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * READ_BYTES)
+        stdin = id_lines(self.readable(self.sizes(ids)))
+        finished = self._try("cat-file", "--batch", stdin=stdin, output_bytes=2 * self.git.limits.read_bytes)
         found = dict(blob_contents(finished.output))
         return {object_id: found.get(object_id) for object_id in ids}
 
     def sizes(self, ids: Collection[str]) -> dict[str, int]:
         """The unpacked bytes of those objects that are here."""
         return object_sizes(self._try(*SIZES, stdin=id_lines(dict.fromkeys(ids))).output)
+
+    def readable(self, sizes: Mapping[str, int]) -> list[str]:
+        """Of contents with these sizes those that may be read: no large one, and not too much in all."""
+        left, found = self.git.limits.read_bytes, []
+        for object_id, size in sizes.items():
+            if size <= min(self.git.limits.content_bytes, left):
+                left -= size
+                found.append(object_id)
+        return found
 
     def dirty_files(self) -> tuple[str, ...]:
         """What of the work tree differs from its commit: files, and folders of which nothing is in the commit.
@@ -281,15 +284,6 @@ def _git_dir(path: Path) -> Path:
 
 def _literal(path: str) -> str:
     return f":(top,literal){path}"
-
-
-def _readable(sizes: Mapping[str, int]) -> Iterator[str]:
-    """The contents that may be read: no large one, and not too much in all."""
-    left = READ_BYTES
-    for object_id, size in sizes.items():
-        if size <= min(CONTENT_BYTES, left):
-            left -= size
-            yield object_id
 
 
 def _changed_path(entry: DiffEntry) -> ChangedPath:

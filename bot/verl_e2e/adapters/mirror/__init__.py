@@ -1,6 +1,7 @@
 """Repositories of a forge as bare partial clones below a cache folder: commits and trees whole, contents on demand.
 
     clone     one clone on disk: fetched under a lock, made again when damaged or too large
+    asking    the clone of a child process, which may not fetch
     failures  what git says when a fetch fails, as what it means for us
     mirrors   one clone for each repository, and the trees of a pull request or a merge group
 

@@ -2,17 +2,14 @@
 
 import fcntl
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from verl_e2e.adapters.mirror.failures import Cause, cause_of, error_of, unknown_object
-from verl_e2e.core.model.errors import LimitError
 from verl_e2e.git.output import SIZES, id_lines, object_sizes
 from verl_e2e.git.program import Finished, Git, Limits, Remote
 from verl_e2e.git.repository import GitError, GitRepository
@@ -20,13 +17,10 @@ from verl_e2e.ports import ForgeError
 
 _LOCK_POLL_S = 0.05
 _MAX_REFUSED = 5
-_MAX_CONTENTS = 100_000
-_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_GIT_LIMITS = Limits(time_s=600.0, memory_bytes=4 << 30)
 # Given to single commands and never written down: without them a clone is one that no git would try to complete.
 _PARTIAL = {"remote.origin.promisor": "true", "remote.origin.partialCloneFilter": "blob:none"}
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet", "--filter=blob:none")
-
-Ask = Callable[[object], Any]
 
 
 class DamagedError(GitError):
@@ -37,8 +31,8 @@ class DamagedError(GitError):
 class Bounds:
     """What a clone may take: the author of a change decides how much a small pack unpacks to."""
 
-    command_s: float = 600.0
-    """Seconds of one git command."""
+    git: Limits = _GIT_LIMITS
+    """What one git command may take, and what is read at once."""
     lock_s: float = 900.0
     """Seconds of waiting for another process."""
     fetch_bytes: int = 1 << 30
@@ -47,14 +41,6 @@ class Bounds:
     """Packs on disk; a larger clone is made again."""
     packs: int = 40
     """Packs on disk before they are put together."""
-    content_bytes: int = 4 << 20
-    """The largest content that is read at all."""
-    read_bytes: int = 256 << 20
-    """The contents that are read at once."""
-    output_bytes: int = 64 << 20
-    """What one git command may print."""
-    memory_bytes: int = 4 << 30
-    """Address space of one git process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +78,7 @@ class Clone:
         self._bounds = bounds
         # The descriptor of the lock that was taken last; used only while it is held.
         self._lock = -1
-        limits = Limits(bounds.command_s, bounds.output_bytes, bounds.memory_bytes)
-        self._git = Git(place, environ=environ or {}, limits=limits)
+        self._git = Git(place, environ=environ or {}, limits=bounds.git)
 
     def bring_commits(self, wanted: Collection[Wanted]) -> None:
         """See that commits are here with their history and trees, each kept by a ref of ours; ForgeError."""
@@ -258,56 +243,6 @@ class Clone:
                     told = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
                     raise ForgeError(told, passing=True) from None
             time.sleep(_LOCK_POLL_S)
-
-
-class AskingClone(Clone):
-    """A `Clone` in a child process: it reads by itself, and has its parent fetch, which alone has a token.
-
-    `ask` reaches `answer_for` in the parent.
-    """
-
-    def __init__(self, place: Path, bounds: Bounds, ask: Ask) -> None:
-        super().__init__(place, bounds)
-        self._ask = ask
-
-    def bring_commits(self, wanted: Collection[Wanted]) -> None:
-        """See that commits are here; ForgeError."""
-        if self._lacks([commit.sha for commit in wanted]):
-            self._ask(("commits", tuple((commit.name, commit.sha, commit.spare) for commit in wanted)))
-
-    def bring_contents(self, ids: Collection[str]) -> frozenset[str]:
-        """See that contents are here; gives the ids that the origin does not have. ForgeError, DamagedError."""
-        if len(ids) > _MAX_CONTENTS:
-            raise LimitError("the number of files that it has to read", f"{_MAX_CONTENTS:,}")
-        return frozenset(self._ask(("contents", tuple(ids))))
-
-    def renew(self, generation: int) -> None:
-        """Have a damaged clone removed."""
-        self._ask(("renew", generation))
-
-
-def answer_for(clone: Clone, allowed: Collection[Wanted]) -> Callable[[Any], object]:
-    """What answers the questions of an `AskingClone`: it may have these commits, and contents by their ids."""
-    known = {(commit.name, commit.sha, commit.spare): commit for commit in allowed}
-
-    def answer(question: Any) -> object:
-        match question:
-            case ("commits", tuple(rows)) if all(row in known for row in rows):
-                clone.bring_commits([known[row] for row in rows])
-                return None
-            case ("contents", tuple(ids)) if len(ids) <= _MAX_CONTENTS and all(map(_is_id, ids)):
-                return tuple(clone.bring_contents(ids))
-            case ("renew", int(generation)):
-                clone.renew(generation)
-                return None
-            case _:
-                raise ValueError("a child process asked for what it may not have")
-
-    return answer
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def _pack_bytes(place: Path, names: str) -> int:

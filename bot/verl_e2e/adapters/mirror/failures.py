@@ -35,6 +35,15 @@ _PATTERNS = (
         r"|remote end hung up|curl \d+|HTTP [45]\d\d|returned error: \d+|SSL|expected flush|bad line length",
     ),
 )
+_SENTENCES = {
+    Cause.STOPPED: "Fetching {repository} from {host} {ending}, and was stopped",
+    Cause.DENIED: "{host} does not let us read {repository}: give a token that may, in GITHUB_TOKEN",
+    Cause.ABSENT: "{host} has no repository {repository}, or it is private: check it, or set GITHUB_TOKEN",
+    Cause.UNKNOWN_OBJECT: "{host} no longer has what was asked for of {repository}: {error}",
+    Cause.DISK: "The clone of {repository} could not be written: {error}; free space, or name another cache",
+    Cause.NETWORK: "{repository} could not be fetched from {host}: {error}; try again later",
+    Cause.DAMAGE: "git could not fetch {repository} from {host}: {error}",
+}
 _OBJECT = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 
@@ -53,25 +62,10 @@ def unknown_object(finished: Finished) -> str | None:
 
 def error_of(finished: Finished, url: str) -> ForgeError:
     """The failure in one sentence with what to do."""
-    parts = urlsplit(url)
-    repository, host = parts.path.strip("/").removesuffix(".git"), parts.hostname
-    error = finished.error
-    match cause_of(finished):
-        case Cause.STOPPED if finished.stop is Stop.MISSING:
-            return ForgeError(error)
-        case Cause.STOPPED:
-            return TooMuchError(f"Fetching {repository} from {host} {finished.ending}, and was stopped", passing=True)
-        case Cause.DENIED:
-            return ForgeError(f"{host} does not let us read {repository}: give a token that may, in GITHUB_TOKEN")
-        case Cause.ABSENT:
-            return ForgeError(f"{host} has no repository {repository}, or it is private: check it, or set GITHUB_TOKEN")
-        case Cause.UNKNOWN_OBJECT:
-            return ForgeError(f"{host} no longer has what was asked for of {repository}: {error}")
-        case Cause.DISK:
-            return ForgeError(
-                f"The clone of {repository} could not be written: {error}; free space, or name another cache"
-            )
-        case Cause.NETWORK:
-            return ForgeError(f"{repository} could not be fetched from {host}: {error}; try again later", passing=True)
-        case Cause.DAMAGE:
-            return ForgeError(f"git could not fetch {repository} from {host}: {error}", passing=True)
+    parts, cause = urlsplit(url), cause_of(finished)
+    if finished.stop is Stop.MISSING:
+        return ForgeError(finished.error)
+    names = {"repository": parts.path.strip("/").removesuffix(".git"), "host": parts.hostname, "error": finished.error}
+    kind = TooMuchError if cause is Cause.STOPPED else ForgeError
+    text = _SENTENCES[cause].format(**names, ending=finished.ending)
+    return kind(text, passing=cause in {Cause.STOPPED, Cause.NETWORK, Cause.DAMAGE})

@@ -4,12 +4,12 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from verl_e2e.adapters.mirror.clone import Ask, AskingClone, Bounds, Clone, DamagedError, Wanted, answer_for
+from verl_e2e.adapters.mirror.asking import Ask, AskingClone, answer_for
+from verl_e2e.adapters.mirror.clone import Bounds, Clone, DamagedError, Wanted
 from verl_e2e.adapters.mirror.failures import TooMuchError
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError
@@ -129,8 +129,8 @@ class MirrorTrees:
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id, fetched in one go where they are not here; None for what cannot be had."""
-        readable = self._readable(self._reading(lambda _: self._sizes(ids)))
-        found = self._reading(lambda repository: _whole(repository.read_objects(readable)))
+        sizes = self._reading(lambda _: self._sizes(ids))
+        found = self._reading(lambda repository: _whole(repository.read_objects(repository.readable(sizes))))
         return {object_id: found.get(object_id) for object_id in ids}
 
     def _sizes(self, ids: Collection[str]) -> Mapping[str, int]:
@@ -142,12 +142,6 @@ class MirrorTrees:
         self._absent |= self._clone.bring_contents(missing)
         return known | self._clone.sizes(missing)
 
-    def _readable(self, sizes: Mapping[str, int]) -> list[str]:
-        """The contents to read, within what may be read at once."""
-        small = [object_id for object_id, size in sizes.items() if size <= self._bounds.content_bytes]
-        reached = accumulate(sizes[object_id] for object_id in small)
-        return [object_id for object_id, total in zip(small, reached, strict=True) if total <= self._bounds.read_bytes]
-
     def _comparable(self, ids: Collection[str]) -> bool:
         """Whether all these contents may be read, so that renames can be found by them."""
         if len(ids) > _MAX_COMPARED:
@@ -156,7 +150,7 @@ class MirrorTrees:
             sizes = self._reading(lambda _: self._sizes(ids))
         except TooMuchError:
             return False
-        return len(self._readable(sizes)) == len(ids)
+        return len(self._reading(lambda repository: repository.readable(sizes))) == len(ids)
 
     def _reading(self, read: Callable[[GitRepository], T]) -> T:
         """Read; where the clone turns out damaged, once more from one that was made again."""
@@ -165,7 +159,7 @@ class MirrorTrees:
         except GitError as error:
             if isinstance(error, GitFailedError) and error.finished.stop is Stop.TIME:
                 # The clone is whole, and what it holds is too much.
-                raise LimitError("the time that git takes for this change", f"{self._bounds.command_s:g} s") from None
+                raise LimitError("the time that git takes for this change", f"{self._bounds.git.time_s:g} s") from None
             same = self._opened is not None and self._opened[0] == self._clone.generation()
             if same and isinstance(error, RepositoryError):
                 raise
