@@ -1,20 +1,25 @@
 """Settings from the environment: what is accepted, and what each mistake is told."""
 
-import base64
 import json
 import logging
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fakes.places import ROOT
 from verl_e2e.adapters.json_log import JsonLines
+from verl_e2e.config.environment import settings_table, variables
 from verl_e2e.config.problems import ConfigError
-from verl_e2e.config.settings import VARIABLES, load_settings, settings_table
+from verl_e2e.config.settings import Settings, load_settings
 
-# No key of anybody's: the outer shape of one, with zeros inside.
-KEY_BYTES = b"\x30\x82\x02\x00" + bytes(512)
-KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{base64.encodebytes(KEY_BYTES).decode()}-----END RSA PRIVATE KEY-----"
+KEY = (
+    generate_private_key(65537, 2048)
+    .private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    .decode()
+    .strip()
+)
 GOOD = {
     "GITHUB_APP_ID": "12345",
     "GITHUB_APP_PRIVATE_KEY": KEY,
@@ -69,16 +74,19 @@ MISTAKES = (
     ({"GITHUB_APP_ID": None}, "GITHUB_APP_ID: it is not set; it is required"),
     ({"GITHUB_APP_ID": " "}, "GITHUB_APP_ID: it is empty; it is required"),
     ({"GITHUB_APP_ID": "Iv1.8a61f9b3a7aba766"}, "GITHUB_APP_ID: 'Iv1.8a61f9b3a7aba766' is no whole number"),
-    ({"GITHUB_APP_PRIVATE_KEY": None}, "GITHUB_APP_PRIVATE_KEY: it is not set; set it to the App's private key, or"),
+    (
+        {"GITHUB_APP_PRIVATE_KEY": None},
+        "GITHUB_APP_PRIVATE_KEY: it is not set; set it, or GITHUB_APP_PRIVATE_KEY_FILE to",
+    ),
     ({"GITHUB_APP_PRIVATE_KEY_FILE": "app.pem"}, "GITHUB_APP_PRIVATE_KEY_FILE is set too; set one of the two"),
     (
         {"GITHUB_APP_PRIVATE_KEY": None, "GITHUB_APP_PRIVATE_KEY_FILE": "/no/such.pem"},
         "GITHUB_APP_PRIVATE_KEY_FILE /no/such.pem: No such file",
     ),
     ({"GITHUB_APP_PRIVATE_KEY": "hunter2"}, "GITHUB_APP_PRIVATE_KEY: it is no PEM text"),
-    ({"GITHUB_APP_PRIVATE_KEY": KEY[:200]}, "cut off; give the whole private key"),
+    ({"GITHUB_APP_PRIVATE_KEY": KEY[:200]}, "cut off or damaged; give the whole private key"),
     ({"GITHUB_APP_PRIVATE_KEY": KEY.replace("RSA PRIVATE", "PUBLIC")}, "public key"),
-    ({"GITHUB_APP_PRIVATE_KEY": KEY.replace("AAAA\n", "", 1)}, "the key inside is damaged"),
+    ({"GITHUB_APP_PRIVATE_KEY": KEY.replace("A", "B")}, "cut off or damaged"),
     ({"GITHUB_WEBHOOK_SECRET": None}, "GITHUB_WEBHOOK_SECRET: it is not set"),
     ({"GITHUB_WEBHOOK_SECRET": "hunter2"}, "GITHUB_WEBHOOK_SECRET: it has 7 characters; use 16"),
     ({"GITHUB_WEBHOOK_SECRET_FILE": "x"}, "GITHUB_WEBHOOK_SECRET: GITHUB_WEBHOOK_SECRET_FILE is set too; set one"),
@@ -125,7 +133,7 @@ def test_a_mistake_is_one_line_that_names_the_variable_and_the_mend(changed: dic
     assert said.startswith("environment: ")
     assert "; " in said
     assert "hunter2" not in said
-    assert "AAAAAAAA" not in said
+    assert KEY[100:140] not in said
 
 
 def test_every_mistake_is_told_at_once() -> None:
@@ -136,7 +144,7 @@ def test_every_variable_has_a_mistake_in_the_table_above_or_takes_any_text() -> 
     tried = {name for changed, _ in MISTAKES for name in changed}
     free = {"VERL_E2E_DATA", "VERL_E2E_IMAGE", "VERL_E2E_SITE_PROFILE", "VERL_E2E_WORKFLOW_REF"}
     free |= {"VERL_E2E_TRUSTED_ROOT"}
-    assert {variable.name for variable in VARIABLES.values()} <= tried | free
+    assert {*variables(Settings)} <= tried | free
 
 
 def test_what_belongs_to_others_is_left_alone() -> None:
@@ -153,7 +161,7 @@ def test_what_belongs_to_others_is_left_alone() -> None:
 
 
 def test_the_documented_table_is_the_one_in_the_code() -> None:
-    assert settings_table() in (ROOT / "docs" / "settings.md").read_text()
+    assert settings_table(Settings) in (ROOT / "docs" / "settings.md").read_text()
 
 
 def test_log_lines_are_json_and_hold_no_secret() -> None:

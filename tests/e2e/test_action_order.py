@@ -107,7 +107,7 @@ def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> 
         ({"VERL_E2E_JOB": "forged"}, "not one that verl-e2e packed"),
         ({"VERL_E2E_JOB_ID": "5-learning"}, "the order is called '5-learning' and holds 0-lora-ddp"),
         ({"VERL_E2E_TARGET": "1@main"}, "not NUMBER@SHA"),
-        ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: not set"),
+        ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty"),
     ],
 )
 def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dict[str, str], said: str) -> None:

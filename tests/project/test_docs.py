@@ -17,7 +17,8 @@ from tests.fakes.shown_pull import PASSED, shown_card
 from verl_e2e.adapters.github.tokens import ORGANISATION, PERMISSIONS
 from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
-from verl_e2e.config.settings import VARIABLES
+from verl_e2e.config.environment import variables
+from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse
@@ -131,11 +132,12 @@ def test_the_ruleset_requires_the_gate_from_one_app() -> None:
 
 def test_the_variables_of_the_installation_are_settings() -> None:
     workflow = (ROOT / ".github" / "workflows" / "verl-e2e.yml").read_text()
-    known = {one.name for one in VARIABLES.values()} | set(re.findall(r"vars\.(\w+)", workflow))
+    known = {*variables(Settings)} | set(re.findall(r"vars\.(\w+)", workflow))
     known.add("GITHUB_APP_PRIVATE_KEY_FILE")
     named = set(re.findall(r"\b(?:VERL_E2E|GITHUB_APP|GITHUB_WEBHOOK)_[A-Z_]+", _text("install.md")))
     assert named <= known
-    assert {one.name for one in VARIABLES.values() if one.default is None} - {"GITHUB_APP_PRIVATE_KEY"} <= named
+    required = {name for name, field in variables(Settings).items() if field.is_required()}
+    assert required - {"GITHUB_APP_PRIVATE_KEY"} <= named
 
 
 def test_every_workflow_to_copy_is_named_and_nothing_else() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, ValidationError
 
+from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.jobs import Document, Sha
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
@@ -20,8 +21,6 @@ from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
 
 LEDGER_CHECK = "verl-e2e / ledger"
-# The App that a workflow's own token belongs to, on github.com.
-GITHUB_ACTIONS_APP = 15368
 _MAX_BOOK_BYTES = 8 * 1024 * 1024
 _MOST_HEADS = 20
 _SHA_CHARS = 40

@@ -2,11 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
-from verl_e2e.adapters.derived_ledger import GITHUB_ACTIONS_APP as GITHUB_ACTIONS_APP
 from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.checks import GithubChecks
@@ -17,54 +14,30 @@ from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.services import AppRooms
+from verl_e2e.config.action_settings import ActionSettings
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.plan.images import with_image
-from verl_e2e.core.pulls.attestation import Attestation
 from verl_e2e.ports import Clock, Revisions
 from verl_e2e.wiring.analysis import LimitedAnalysis
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.verl import verl_at
 
 
-@dataclass(frozen=True, slots=True)
-class ActionSettings:
-    """What a trusted workflow of the base branch is told.
-
-    `branch` is where the workflow file lies, `before` maps a new head to the one that it replaced, `home` is the home
-    folder of the jobs' containers, `surroundings` the environment for git.
-    """
-
-    api_url: str
-    web_url: str
-    token: str
-    app_id: int
-    branch: str
-    workflow: str
-    tool: tuple[str, str]
-    image: str
-    runners: Mapping[int, tuple[str, ...]]
-    fork_runners: Mapping[int, tuple[str, ...]]
-    attestation: Attestation
-    verl: str
-    site: str
-    site_values: Mapping[str, str]
-    home: str
-    work: Path
-    before: Mapping[str, str]
-    surroundings: Mapping[str, str]
-
-
 @contextmanager
-def action_rooms(settings: ActionSettings, clock: Clock) -> Iterator[tuple[AppRooms, DerivedLedger]]:
-    """The rooms and their memory, for as long as the block lasts."""
+def action_rooms(
+    settings: ActionSettings, environ: Mapping[str, str], clock: Clock
+) -> Iterator[tuple[AppRooms, DerivedLedger]]:
+    """The rooms and their memory, for as long as the block lasts; git gets `environ`."""
     github = with_token(settings.token, app_id=settings.app_id, api_url=settings.api_url)
     try:
-        yield _rooms(settings, github, clock)
+        yield _rooms(settings, environ, github, clock)
     finally:
         github.close()
 
 
-def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppRooms, DerivedLedger]:
+def _rooms(
+    settings: ActionSettings, environ: Mapping[str, str], github: GitHub, clock: Clock
+) -> tuple[AppRooms, DerivedLedger]:
     pulls, conversation, checks = GithubPulls(github), GithubConversation(github), GithubChecks(github)
     memory = DerivedLedger(checks, conversation, pulls, clock, app_id=settings.app_id, before=settings.before)
     folder = settings.work / "mirrors"
@@ -72,7 +45,7 @@ def _rooms(settings: ActionSettings, github: GitHub, clock: Clock) -> tuple[AppR
         folder,
         settings.web_url,
         token=lambda _: settings.token,
-        environ=settings.surroundings,
+        environ=environ,
     )
     analysis = LimitedAnalysis(folder, settings.web_url, settings.work / "summaries", mirrors)
     rooms = AppRooms(

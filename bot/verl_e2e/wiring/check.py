@@ -10,6 +10,7 @@ from verl_e2e.app.check import CheckRequest, Rooms, check_change
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.config.bands import load_bands, read_bands
 from verl_e2e.config.profiles import load_profile
+from verl_e2e.config.settings_values import pairs
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
@@ -17,6 +18,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.related import Role
+from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.plan.build import select_patches
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
@@ -66,7 +68,7 @@ def check(
         head=head,
         out=order.out,
         policy=policy,
-        site=load_profile(order.site, _pairs(order.values), {"home": environ.get("HOME", "/")}),
+        site=load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")}),
         megatron_lm=_megatron_lm(bridge, head, order.megatron_lm),
         asked=tuple(Level(level) for level in order.levels),
         remarks=remarks,
@@ -172,9 +174,8 @@ def _megatron_lm(bridge: GitRepository, head: str, path: Path | None) -> Reposit
     return Repository(path=str(path.resolve()), commit=commit)
 
 
-def _pairs(values: tuple[str, ...]) -> dict[str, str]:
-    pairs = dict(value.partition("=")[::2] for value in values)
-    wrong = next((value for value in values if "=" not in value), None)
-    if wrong is not None:
-        raise UserError(f"--set {wrong}: no value; write --set NAME=VALUE")
-    return pairs
+def _site_values(values: tuple[str, ...]) -> dict[str, str]:
+    try:
+        return pairs(values)
+    except UnfitError as error:
+        raise UserError(f"--set: {error}") from None

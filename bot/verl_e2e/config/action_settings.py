@@ -1,0 +1,129 @@
+"""What a step of a workflow is told by its environment, one class for each command of `verl-e2e action`."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator
+
+from verl_e2e.config import settings_values as read
+from verl_e2e.config.environment import EnvironmentSettings, read_settings, variable, variables
+from verl_e2e.config.settings import DEFAULT_VERL, JobSettings
+from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.pulls.attestation import HOSTED
+
+# The App that a workflow's own token belongs to, on github.com.
+GITHUB_ACTIONS_APP = 15368
+
+
+class StepSettings(EnvironmentSettings):
+    """The settings of any step."""
+
+    fix_of_missing: ClassVar[str] = "run this as a step of a workflow, by way of action.yml"
+
+
+class RepositoryStepSettings(StepSettings):
+    """The settings of a step that asks GitHub about the repository under test."""
+
+    repository: str = variable("GITHUB_REPOSITORY", "The repository under test, `owner/name`.")
+    temporary: Path = variable("RUNNER_TEMP", "The folder that GitHub empties after the job.")
+
+
+class ActionSettings(RepositoryStepSettings, JobSettings):
+    """The settings of `event` and `sweep`, for a trusted workflow of the base branch."""
+
+    payload: Annotated[dict[str, Any], BeforeValidator(read.event_payload)] = variable(
+        "GITHUB_EVENT_PATH", "The file with the event that started the workflow."
+    )
+    event_name: str = variable("GITHUB_EVENT_NAME", "The name of that event.")
+    run_id: str = variable("GITHUB_RUN_ID", "The id of the workflow run.", "")
+    web_url: Annotated[str, BeforeValidator(read.url)] = variable(
+        "GITHUB_SERVER_URL", "GitHub's pages.", "https://github.com"
+    )
+    token: str = variable("VERL_E2E_TOKEN", "The token of the workflow.", secret=True)
+    app_id: Annotated[int, read.number(1, 10**15)] = variable(
+        "VERL_E2E_APP_ID", "The App whose token it is.", str(GITHUB_ACTIONS_APP)
+    )
+    target: str = variable("VERL_E2E_TARGET", "What to look at beside the event: `NUMBER@SHA` or a merge group.", "")
+    # The default is longer than the least interval of the card.
+    patience_s: Annotated[int, read.number(0, 600)] = variable(
+        "VERL_E2E_PATIENCE_S", "Seconds to wait for what may be written only later.", "20"
+    )
+    workflow_ref: str = variable(
+        "VERL_E2E_WORKFLOW_REF", "The branch that it is taken from; empty: the default branch.", ""
+    )
+    tool: Annotated[tuple[str, str], BeforeValidator(read.pinned_tool)] = variable(
+        "VERL_E2E_TOOL", "The verl-e2e that a job is run by, `OWNER/NAME@SHA` with the full commit."
+    )
+    verl: Annotated[str, BeforeValidator(read.place)] = variable(
+        "VERL_E2E_VERL", "verl's repository: its address, or a folder with a clone of it.", DEFAULT_VERL
+    )
+    site: str = variable("VERL_E2E_SITE", "The site profile of the hosts that run jobs.", "default")
+    # GitHub puts the home folder of a job in a container there.
+    home: str = variable("VERL_E2E_HOME", "The home folder of a job.", "/github/home")
+
+    @property
+    def branch(self) -> str:
+        """The branch that the workflow is taken from."""
+        repository = self.payload.get("repository")
+        branch = repository.get("default_branch") if isinstance(repository, dict) else ""
+        return self.workflow_ref or (branch if isinstance(branch, str) and branch else "main")
+
+    @property
+    def before(self) -> dict[str, str]:
+        """By a new head: the head that a push replaced; only such an event tells."""
+        before, after = self.payload.get("before"), self.payload.get("after")
+        pushed = self.payload.get("action") == "synchronize" and isinstance(before, str) and isinstance(after, str)
+        return {str(after): str(before)} if pushed else {}
+
+    @property
+    def work(self) -> Path:
+        """The folder for mirrors, summaries and artifacts."""
+        return self.temporary / "verl-e2e"
+
+
+class OrderSettings(RepositoryStepSettings):
+    """The settings of `order`, on a GPU host."""
+
+    job_id: str = variable("VERL_E2E_JOB_ID", "The id of the job.")
+    job: str = variable("VERL_E2E_JOB", "The packed job.")
+    target: str = variable("VERL_E2E_TARGET", "The pull request and head that it is for.")
+    api_url: Annotated[str, BeforeValidator(read.api_url)] = variable(
+        "GITHUB_API_URL", "GitHub's API.", "https://api.github.com"
+    )
+    token: str = variable("VERL_E2E_TOKEN", "A token that may read; empty: none.", "", secret=True)
+    workspace: Path = variable("GITHUB_WORKSPACE", "The folder that will hold the repositories.")
+
+
+class DigestSettings(StepSettings):
+    """The settings of `digest`."""
+
+    folder: Path = variable("VERL_E2E_FOLDER", "The run folder.")
+
+
+def _hosted(name: str) -> str:
+    if name != HOSTED:
+        raise UnfitError("this is for a runner of GitHub's own, which never ran code under test", "run it there")
+    return name
+
+
+class CheckDigestSettings(DigestSettings):
+    """The settings of `check-digest`, on a runner of GitHub's own."""
+
+    runner: Annotated[str, AfterValidator(_hosted)] = variable("RUNNER_ENVIRONMENT", "Whose runner this is.")
+    digest: str = variable("VERL_E2E_DIGEST", "The digest that the job gave.")
+    job_id: str = variable("VERL_E2E_JOB_ID", "The id of the job.")
+    job: str = variable("VERL_E2E_JOB", "The packed job.")
+
+
+Step = TypeVar("Step", bound=StepSettings)
+
+
+def load_step(model: type[Step], environ: Mapping[str, str]) -> Step:
+    """The settings of a step; raises ConfigError with one line for each variable that is missing or wrong."""
+    return read_settings(model, environ, _known())
+
+
+def _known() -> Collection[str]:
+    """The action hands its whole environment to every command."""
+    return {name for model in (ActionSettings, OrderSettings, CheckDigestSettings) for name in variables(model)}

@@ -1,0 +1,141 @@
+"""Settings from environment variables: text in, checked values out, every mistake told by variable and fix.
+
+The environment is an argument: only entry points read that of the process. A secret is never part of a message.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from verl_e2e.config.problems import ConfigError, Problem, closest
+from verl_e2e.core.model.validated import UnfitError
+from verl_e2e.core.text.suggest import likely
+
+_SOURCE = "environment"
+_PREFIXES = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
+# Ours as well, but read elsewhere.
+_READ_ELSEWHERE = frozenset(
+    {"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_RECORDER_KEY", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"}
+)
+# Variables of earlier versions, and what takes their place.
+_WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}
+
+
+class EnvironmentSettings(BaseModel):
+    """Settings that are read from the environment, each field from one variable."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    # What to do about a variable that is required and not set.
+    fix_of_missing: ClassVar[str] = "it is required"
+
+
+Model = TypeVar("Model", bound=EnvironmentSettings)
+
+
+def variable(name: str, meaning: str, default: str | None = None, *, shown: str = "", secret: bool = False) -> Any:
+    """A field that one variable fills. The default is text as well, None where the variable is required.
+
+    `shown` is the default as the documentation tells it. A secret is left out of the settings' text, and may be given
+    as a file that the variable `NAME_FILE` names.
+    """
+    if default is None:
+        return Field(alias=name, description=meaning, repr=not secret, json_schema_extra={"shown": "(required)"})
+    return Field(
+        default,
+        alias=name,
+        description=meaning,
+        validate_default=True,
+        repr=not secret,
+        json_schema_extra={"shown": shown or (f"`{default}`" if default else "none")},
+    )
+
+
+def variables(model: type[EnvironmentSettings]) -> dict[str, FieldInfo]:
+    """The fields by the names of their variables."""
+    return {str(field.alias): field for field in model.model_fields.values()}
+
+
+def secrets(model: type[EnvironmentSettings]) -> tuple[str, ...]:
+    """The variables that hold secrets; each may be given as a file instead."""
+    return tuple(name for name, field in variables(model).items() if not field.repr)
+
+
+def settings_table(model: type[EnvironmentSettings]) -> str:
+    """The variables as a Markdown table, those that are required first."""
+    rows = ["| variable | default | meaning |", "|---|---|---|"]
+    for name, field in sorted(variables(model).items(), key=lambda item: not item[1].is_required()):
+        assert isinstance(field.json_schema_extra, dict)
+        rows.append(f"| `{name}` | {field.json_schema_extra['shown']} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def read_settings(model: type[Model], environ: Mapping[str, str], known: Collection[str] = ()) -> Model:
+    """The settings of an environment; raises ConfigError with one line for each variable that is missing or wrong.
+
+    `known` are further variables that mean something here.
+    """
+    problems = [*_misspelt(environ, {*variables(model), *_files(model).values(), *known})]
+    texts: dict[str, str] = {}
+    for name in variables(model):
+        try:
+            text = _text(name, _files(model), environ)
+        except UnfitError as error:
+            problems.append(Problem(_SOURCE, 0, name, error.what, error.fix))
+        else:
+            texts |= {name: text} if text else {}
+    try:
+        settings = model.model_validate(texts)
+    except ValidationError as error:
+        told = {problem.key for problem in problems}
+        problems += [problem for problem in _problems(error, model, environ) if problem.key not in told]
+    if problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _files(model: type[EnvironmentSettings]) -> dict[str, str]:
+    return {name: f"{name}_FILE" for name in secrets(model)}
+
+
+def _text(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """A variable's text, for a secret also from the file that `NAME_FILE` names; empty when neither is set."""
+    text, file = environ.get(name, "").strip(), environ.get(files.get(name, ""), "").strip()
+    if text and file:
+        raise UnfitError(f"{files[name]} is set too", "set one of the two")
+    if not file:
+        return text
+    try:
+        return Path(file).read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise UnfitError(f"{files[name]} {file}: {error.strerror}", "name a file that can be read") from None
+
+
+def _problems(
+    error: ValidationError, model: type[EnvironmentSettings], environ: Mapping[str, str]
+) -> Iterator[Problem]:
+    files = _files(model)
+    for detail in error.errors(include_url=False, include_input=False):
+        place = str(detail["loc"][0])
+        # The place of a default that does not fit is the field.
+        name = str(model.model_fields[place].alias) if place in model.model_fields else place
+        if detail["type"] == "missing":
+            what = "it is empty" if name in environ else "it is not set"
+            fix = f"set it, or {files[name]} to a file that holds it" if name in files else model.fix_of_missing
+        else:
+            unfit = detail["ctx"]["error"]
+            assert isinstance(unfit, UnfitError)
+            what, fix = unfit.what, unfit.fix
+        yield Problem(_SOURCE, 0, name, what, fix)
+
+
+def _misspelt(environ: Mapping[str, str], known: Collection[str]) -> Iterator[Problem]:
+    """Names that are nearly ours: a setting that nothing reads looks just like one that is obeyed."""
+    for name in sorted(set(environ) - {*known} - _READ_ELSEWHERE):
+        if name in _WITHDRAWN:
+            yield Problem(_SOURCE, 0, name, "there is no such variable any more", _WITHDRAWN[name])
+        elif name.startswith(_PREFIXES) and likely(name, known):
+            yield Problem(_SOURCE, 0, name, "there is no such variable", closest(name, known))
