@@ -150,8 +150,8 @@ def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
         tests = take_bridge_tests(run.job, run.junit, folder)
     for finding in tests.findings:
         run.emit("finding", **finding.model_dump(mode="json"))
-    told = {"seconds": round(tests.seconds, 3), "outcome": tests.outcome, "argv": list(tests.command)}
-    run.emit("phase", name=TESTS_PHASE, state="end", **told)
+    data = {"seconds": round(tests.seconds, 3), "outcome": tests.outcome, "argv": list(tests.command)}
+    run.emit("phase", name=TESTS_PHASE, state="end", **data)
     written = folder / JUNIT_FILE
     if written.is_file():
         run.recorder.text(JUNIT_FILE, written.read_text(encoding="utf-8", errors="replace"))

@@ -52,7 +52,7 @@ def run_job(
     now: Callable[[], datetime] = utc_now,
     order_nonce: str = "",
 ) -> bool:
-    """Run a job to its end and leave its folder in `out`; true when somebody interrupted it.
+    """Run a job to its end and leave its folder in `out`; true when it was interrupted.
 
     `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host

@@ -19,7 +19,7 @@ PROBE = Path(__file__).resolve().parent / "instrumentation"
 # A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
 
-# Every shell sets these anew.
+# Every shell sets these itself.
 _OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 # Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
@@ -33,17 +33,20 @@ class Phase:
     """One start of the wrapper: most levels have one, save/resume has two that share a working directory."""
 
     name: str
+    # The training step that it ends at.
     steps: int
+    # The variables of the wrapper that only this phase sets.
     wrapper: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One start of the wrapper, complete. `set_here` is what the job adds to the inherited environment."""
+    """One start of the wrapper, complete."""
 
     phase: Phase
     argv: tuple[str, ...]
     environment: Mapping[str, str]
+    # The part of the environment that the job adds to what is inherited.
     set_here: Mapping[str, str]
     cwd: Path
 

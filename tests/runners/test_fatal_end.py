@@ -83,11 +83,11 @@ def test_what_hangs_after_a_fatal_error_is_gone_soon_after_its_grace(tmp_path: P
     over = seconds_to_end(tmp_path, text, limits) - grace - 0.4
     # What the watch adds to its graces must leave the default ones below the figure.
     default = Limits(time_limit_s=60, stall_s={})
-    assert default.hang_grace_s + default.last_words_s(default.hang_grace_s) + over <= FATAL_END_S
+    assert default.hang_grace_s + default.kill_grace_s(default.hang_grace_s) + over <= FATAL_END_S
 
 
 @pytest.mark.parametrize(("fatal_for_s", "expected"), [(0.0, 9.3), (8.0, 1.3), (8.6, 0.7), (30.0, 0.5)])
 def test_the_last_words_get_shorter_the_older_the_error(fatal_for_s: float, expected: float) -> None:
     limits = Limits(time_limit_s=60, stall_s={}, end_grace_s=10)
-    assert limits.last_words_s(fatal_for_s) == pytest.approx(expected)
-    assert Limits(time_limit_s=60, stall_s={}, end_grace_s=0.2).last_words_s(fatal_for_s) == 0.2
+    assert limits.kill_grace_s(fatal_for_s) == pytest.approx(expected)
+    assert Limits(time_limit_s=60, stall_s={}, end_grace_s=0.2).kill_grace_s(fatal_for_s) == 0.2

@@ -92,10 +92,10 @@ def of_image(name: str, *digests: str) -> Container:
         (PINNED, of_image("verlai/verl:tag", OTHER, PIN), True, True, "image verlai/verl:tag@sha256:"),
         (PINNED, of_image(f"verlai/verl@{OTHER}", OTHER), False, True, f"and the job is for {PINNED}"),
         (PINNED, of_image("other/verl:vllm", OTHER), False, True, f"of other/verl:vllm@{OTHER}, and the job is for"),
-        (PINNED, Container(), False, False, f"is not recorded, for nothing here tells it; {PINNED} was asked for"),
+        (PINNED, Container(), False, False, f"is not recorded, because nothing here names it; {PINNED} was asked for"),
         (PINNED, of_image("verlai/verl:vllm1"), False, False, "its digest is not recorded"),
         ("verlai/verl:vllm", Container(engine="docker", id="c" * 64), False, False, "verlai/verl:vllm was asked for"),
-        ("", Container(), False, False, "is not recorded, for nothing here tells it"),
+        ("", Container(), False, False, "is not recorded, because nothing here names it"),
         ("verlai/verl:vllm1", of_image("x/sglang", OTHER), False, False, "does not look like a vLLM image"),
         ("verlai/verl:vllm1", of_image("verlai/verl:vllm1"), True, True, "image verlai/verl:vllm1 (by docker inspect)"),
     ],
@@ -114,8 +114,8 @@ def test_what_runs_is_held_against_what_is_pinned(
     [
         (None, "does not exist"),
         (b"", "is empty"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is no parquet file (43 bytes, starts with b'vers')"),
-        (b"PAR1 cut short by a full disk", "is no parquet file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is not a parquet file (43 bytes, starts with b'vers')"),
+        (b"PAR1 cut short by a full disk", "is not a parquet file"),
     ],
 )
 def test_data_that_is_no_parquet_blocks(content: bytes | None, words: str, world: World, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Session:
 
 
 def read_session(file: Path) -> Session:
-    """The session as far as the file tells; a last line that was cut is ignored."""
+    """The session as far as the file goes; a last line that was cut is ignored."""
     session = Session()
     raw = read_below(file.parent, file.name, limit=_MOST_BYTES) or b""
     for line in raw.decode(errors="replace").splitlines(keepends=True):
@@ -70,7 +70,7 @@ def _take(session: Session, event: Mapping[str, Any]) -> None:
 
 
 def _report(session: Session, event: Mapping[str, Any]) -> None:
-    """A test's parts are told one by one; the worst counts, and it has ended when its tear-down has."""
+    """A test has a line for set-up, call and tear-down: the worst counts, and the test ends with its tear-down."""
     node, outcome = event["node"], event["outcome"]
     if event["when"] == "teardown" and session.running == node:
         session.running = ""

@@ -88,8 +88,8 @@ def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
     if not any(one.outcome in ("passed", "failed") for one in junit.tests):
         return _skipped(job, "no test of the file that was brought ran", (), 0.0, [])
     (out / JUNIT_FILE).write_bytes(raw)
-    outcome, said = _told(job, junit, (), "taken from a file of this commit")
-    return BridgeTests(outcome, (), 0.0, said)
+    outcome, findings_of_tests = _summarized(job, junit, (), "taken from a file of this commit")
+    return BridgeTests(outcome, (), 0.0, findings_of_tests)
 
 
 def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
@@ -159,8 +159,8 @@ def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path
 
 def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
     """Node ids that pytest did not find in their files, after which it runs nothing."""
-    told = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
-    return [test for test in tests if "::" in test and any(node.endswith(test) for node in told)]
+    missing = _NO_SUCH_TEST.findall(finished.stdout + finished.stderr)
+    return [test for test in tests if "::" in test and any(node.endswith(test) for node in missing)]
 
 
 def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
@@ -173,17 +173,17 @@ def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: l
         return replace(skipped, absent=tuple(absent))
     raw = junit_document(results, job.bridge.commit)
     (out / JUNIT_FILE).write_bytes(raw)
-    outcome, said = _told(job, read_junit(raw), tuple(absent), f"in {finished.seconds:.0f} s")
-    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *said), tuple(absent))
+    outcome, findings_of_tests = _summarized(job, read_junit(raw), tuple(absent), f"in {finished.seconds:.0f} s")
+    return BridgeTests(outcome, finished.argv, finished.seconds, (*findings, *findings_of_tests), tuple(absent))
 
 
-def _told(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
+def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
     """The outcome of tests of which some ran, with what the record says of it."""
     counts = {kind: sum(one.outcome == kind for one in junit.tests) for kind in ("passed", "failed", "skipped")}
-    told = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
+    summary = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
     if counts["failed"]:
-        return "failed", (remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {told}", f"see {JUNIT_FILE}"),)
-    passed = good(Check.BRIDGE_TESTS, f"Bridge tests: {told}")
+        return "failed", (remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {summary}", f"see {JUNIT_FILE}"),)
+    passed = good(Check.BRIDGE_TESTS, f"Bridge tests: {summary}")
     unseen = without_result(job, junit.tests, absent) if job.require_bridge_checks else ()
     if not unseen:
         return "passed", (passed,)

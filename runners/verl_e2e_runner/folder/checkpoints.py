@@ -26,10 +26,12 @@ _TRACKER_BYTES = 64
 
 @dataclass(slots=True)
 class CheckpointLister:
-    """Writes `checkpoints.json` anew after each phase. `folder` is where the trainer saves, relative to `cwd`."""
+    """Writes `checkpoints.json` again after each phase."""
 
     recorder: Recorder
+    # The wrapper's working directory.
     cwd: Path
+    # Where the trainer saves, relative to `cwd`.
     folder: str
     # The folder below which the run may write and whose links are not followed; None where it may write anywhere.
     bounds: Path | None = None

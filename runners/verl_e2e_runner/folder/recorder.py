@@ -72,7 +72,7 @@ class Recorder:
         return event.t_s
 
     def log(self, chunk: bytes) -> bytes:
-        """Take output of the wrapper; returns what was written of it, redacted, for whoever reads along.
+        """Take output of the wrapper; returns what was written of it, redacted, for a reader that follows the log.
 
         A line that has not ended yet is held back until it has.
         """
@@ -120,7 +120,7 @@ class Recorder:
             file.write(self.redactor.redact_text(text).encode("utf-8", "replace"))
 
     def close(self) -> None:
-        """End the log's last frame and close both streams; doing it twice is no fault."""
+        """End the log's last frame and close both streams; a second call does nothing."""
         if self._log.closed:
             return
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A pytest plugin that tells each result at once, so that a session that hangs or dies keeps what had finished.
+"""A pytest plugin that writes each result at once, so that a session that hangs or dies keeps what had finished.
 
 pytest writes its JUnit file only at its end. This writes one JSON line an event to the file that VERL_E2E_TESTS names:
 what was collected, which test starts, every report, every file that could not be collected, and the end.
@@ -14,20 +14,20 @@ _FILE = os.environ.get("VERL_E2E_TESTS", "")
 def pytest_collectreport(report):
     """A file or folder that could not be collected."""
     if report.failed:
-        _tell(kind="uncollected", node=report.nodeid, text=_text(report))
+        _write_event(kind="uncollected", node=report.nodeid, text=_text(report))
     elif report.skipped:
-        told = {"when": "collect", "outcome": "skipped", "text": _reason(report), "error": "", "seconds": 0}
-        _tell(kind="report", node=report.nodeid, **told)
+        data = {"when": "collect", "outcome": "skipped", "text": _reason(report), "error": "", "seconds": 0}
+        _write_event(kind="report", node=report.nodeid, **data)
 
 
 def pytest_collection_finish(session):
     """All tests that are going to be run."""
-    _tell(kind="collected", nodes=[item.nodeid for item in session.items])
+    _write_event(kind="collected", nodes=[item.nodeid for item in session.items])
 
 
 def pytest_runtest_logstart(nodeid):
     """A test starts."""
-    _tell(kind="start", node=nodeid)
+    _write_event(kind="start", node=nodeid)
 
 
 def pytest_runtest_logreport(report):
@@ -35,13 +35,13 @@ def pytest_runtest_logreport(report):
     outcome = report.outcome
     text = _reason(report) if outcome == "skipped" else _text(report) if outcome == "failed" else ""
     seconds = round(getattr(report, "duration", 0), 3)
-    told = {"when": report.when, "outcome": outcome, "text": text, "error": _error(report), "seconds": seconds}
-    _tell(kind="report", node=report.nodeid, **told)
+    data = {"when": report.when, "outcome": outcome, "text": text, "error": _error(report), "seconds": seconds}
+    _write_event(kind="report", node=report.nodeid, **data)
 
 
 def pytest_sessionfinish(exitstatus):
     """The session ended by itself."""
-    _tell(kind="end", code=int(exitstatus))
+    _write_event(kind="end", code=int(exitstatus))
 
 
 def _error(report):
@@ -60,11 +60,11 @@ def _text(report):
 def _reason(report):
     if getattr(report, "wasxfail", None) is not None:
         return f"expected to fail: {report.wasxfail}"[:_LONGEST]
-    told = report.longrepr
-    return str(told[2] if isinstance(told, tuple) and len(told) == 3 else told)[:_LONGEST]
+    reason = report.longrepr
+    return str(reason[2] if isinstance(reason, tuple) and len(reason) == 3 else reason)[:_LONGEST]
 
 
-def _tell(**event):
+def _write_event(**event):
     if not _FILE:
         return
     line = (json.dumps(event, default=str) + "\n").encode("utf-8", "replace")

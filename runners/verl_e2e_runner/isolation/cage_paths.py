@@ -60,7 +60,7 @@ def _interpreter(python: str, path: str) -> Iterator[Path]:
         if not place.is_absolute():
             return
         prefix = place.parent.parent
-        # A program that lies in no `bin` is no environment: a wrapper of the site, say, in a folder of other things.
+        # A program outside of a `bin` folder is not an environment: it may be a script of the site among other things.
         yield prefix if place.parent.name == "bin" and len(prefix.parts) > 2 else place
         if not place.is_symlink():
             return

@@ -30,9 +30,11 @@ _FOLDERS = ("out", "home", "huggingface", "cache")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What this host can do: the tools of a cage, or the problem why there is none."""
+    """What this host can do to isolate code under test."""
 
+    # None where it can do nothing.
     tools: Tools | None
+    # Why it can do nothing, in one sentence; else empty.
     problem: str = ""
 
 

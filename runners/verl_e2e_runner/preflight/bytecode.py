@@ -21,11 +21,14 @@ _PACKAGES = {"bridge": "src", "megatron_lm": "megatron", "verl": "verl"}
 
 @dataclass(frozen=True, slots=True)
 class ByteCode:
-    """What it cost: seconds in all, and the trees that were compiled, taken from the cache, or failed in part."""
+    """What was compiled, by the names of the trees."""
 
+    # Wall time in all.
     seconds: float
     compiled: tuple[str, ...] = ()
+    # Taken from an earlier run's cache.
     cached: tuple[str, ...] = ()
+    # Compiled, with a file or more that failed.
     incomplete: tuple[str, ...] = ()
 
 
@@ -95,6 +98,6 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
     target = folder / member.name
     content = tar.extractfile(member)
     if content is None or target.suffix != ".pyc" or not target.resolve().is_relative_to(folder.resolve()):
-        raise tarfile.TarError(f"{member.name} is no compiled file of this tree")
+        raise tarfile.TarError(f"{member.name} is not a compiled file of this tree")
     target.parent.mkdir(exist_ok=True)
     target.write_bytes(content.read())

@@ -1,4 +1,4 @@
-"""The container that this process runs in: what files of the kernel and of the engine tell, and what is only said.
+"""The container that this process runs in: by files of the kernel and of the engine, else by variables.
 
 A variable can be set by anyone who starts the runner, so none names the image. What the engine itself was asked about
 the container (`docker inspect`, in a file that `VERL_E2E_CONTAINER_INSPECT` names) counts while it is of this very
@@ -26,18 +26,18 @@ _MOUNTS = (
 )
 _ENROOT_ROOT = re.compile(r"/enroot[^\s]*/(?P<name>pyxis_[\w.-]+|[\w.+-]+) / ")
 _ENGINES = {"libpod": "podman", "crio": "kubernetes", "cri-containerd": "kubernetes", "containerd": "containerd"}
-# What a scheduler tells of the container in its variables.
+# Variables by which a scheduler names the container.
 _VARIABLES = {"SLURM_CONTAINER_ID": "slurm", "ENROOT_CONTAINER_NAME": "enroot", "POD_UID": "kubernetes"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def read_container(environ: Mapping[str, str], root: Path = Path("/")) -> Container:
     """What is known of the container; `environ` are the runner's own variables, `root` where its files are."""
-    found = _from_kernel(root) or _from_engine(root) or _said(environ)
-    told = _containerenv(root)
-    if told.get("image"):
+    found = _from_kernel(root) or _from_engine(root) or _from_variables(environ)
+    keys = _containerenv(root)
+    if keys.get("image"):
         # Podman names the image by its name and by the digest of its configuration, which no reference pins.
-        found = found.model_copy(update={"image": told["image"], "image_from": "/run/.containerenv"})
+        found = found.model_copy(update={"image": keys["image"], "image_from": "/run/.containerenv"})
     return _inspected(found, environ)
 
 
@@ -59,19 +59,19 @@ def _from_kernel(root: Path) -> Container | None:
 
 def _from_engine(root: Path) -> Container | None:
     """The container by the files that an engine leaves in it."""
-    told = _containerenv(root)
-    if told:
-        return Container(engine="podman", id=told.get("id", ""), id_from="/run/.containerenv" if "id" in told else "")
+    keys = _containerenv(root)
+    if keys:
+        return Container(engine="podman", id=keys.get("id", ""), id_from="/run/.containerenv" if "id" in keys else "")
     if (root / ".dockerenv").exists():
         return Container(engine="docker")
     return None
 
 
-def _said(environ: Mapping[str, str]) -> Container:
-    """The container by what started the runner: GitHub's runner, Slurm, Kubernetes. The image is nowhere among it."""
-    said = environ.get(ID_VARIABLE, "")
-    if re.fullmatch("[0-9a-f]{12,64}", said):
-        return Container(engine="docker", id=said, id_from=ID_VARIABLE)
+def _from_variables(environ: Mapping[str, str]) -> Container:
+    """The container by what started the runner: GitHub's runner, Slurm, Kubernetes. None of them names the image."""
+    given = environ.get(ID_VARIABLE, "")
+    if re.fullmatch("[0-9a-f]{12,64}", given):
+        return Container(engine="docker", id=given, id_from=ID_VARIABLE)
     for name, engine in _VARIABLES.items():
         if environ.get(name):
             return Container(engine=engine, id=environ[name], id_from=name)

@@ -19,18 +19,21 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU of the host and its UUID; CUDA_VISIBLE_DEVICES may name it by index or UUID."""
+    """A GPU of the host."""
 
     gpu: Gpu
+    # CUDA_VISIBLE_DEVICES may name a GPU by its index or by this.
     uuid: str
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What the driver reports; `problem` says why there is nothing."""
+    """What the driver reports."""
 
     devices: tuple[Device, ...] = ()
+    # The driver's version.
     driver: str = ""
+    # Why nothing is reported; else empty.
     problem: str = ""
 
 
@@ -87,12 +90,12 @@ def check_image(job: Job, container: Container) -> Finding:
     _, _, pin = job.site.image.partition("@")
     known = container.image or ", ".join(container.digests)
     if pin and container.digests and pin not in container.digests:
-        told = f"the container is of {_named(container)}, and the job is for {job.site.image}"
-        return blocked(Check.IMAGE, f"{told} (by {container.image_from})", f"start the job in {job.site.image}")
+        summary = f"the container is of {_named(container)}, and the job is for {job.site.image}"
+        return blocked(Check.IMAGE, f"{summary} (by {container.image_from})", f"start the job in {job.site.image}")
     if not known:
         asked = f"; {job.site.image} was asked for" if job.site.image else ""
         mend = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
-        return remark(Check.IMAGE, f"the container's image is not recorded, for nothing here tells it{asked}", mend)
+        return remark(Check.IMAGE, f"the container's image is not recorded, because nothing here names it{asked}", mend)
     if pin and not container.digests:
         summary = f"the container is of {known} (by {container.image_from}), and its digest is not recorded"
         return remark(Check.IMAGE, f"{summary}; {job.site.image} was asked for")

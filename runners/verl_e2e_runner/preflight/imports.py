@@ -33,10 +33,12 @@ _MODULES = frozenset({"megatron.core", "megatron.bridge", "verl", "ray"})
 
 @dataclass(frozen=True, slots=True)
 class ImportProof:
-    """The lines of both processes, the findings, and how long it took."""
+    """The result of the import proof."""
 
+    # Of both processes.
     lines: tuple[ImportLine, ...]
     findings: tuple[Finding, ...]
+    # Wall time.
     seconds: float
 
 
@@ -200,12 +202,12 @@ def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
 def _record(line: bytes) -> dict[str, Any] | None:
     """A line with everything that is asked of it, in texts and numbers."""
     try:
-        told = json.loads(line)
-        named = {key: told[key] for key in ("module", "file", "process")}
-        known = told["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
-        rest = (told.get(key) for key in ("error", "root", "root_missing", "missing", "where"))
-        if known and isinstance(told["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
-            return dict(told)
+        record = json.loads(line)
+        named = {key: record[key] for key in ("module", "file", "process")}
+        known = record["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
+        rest = (record.get(key) for key in ("error", "root", "root_missing", "missing", "where"))
+        if known and isinstance(record["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
+            return dict(record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return None

@@ -96,7 +96,7 @@ def _data_file(job: Job, key: str, file: Path, *, prepared: bool) -> Finding:
         stream.seek(max(0, size - 4))
         end = stream.read(4)
     if size < _SMALLEST_PARQUET or start != _PARQUET or end != _PARQUET:
-        what = "is empty" if size == 0 else f"is no parquet file ({size} bytes, starts with {start!r})"
+        what = "is empty" if size == 0 else f"is not a parquet file ({size} bytes, starts with {start!r})"
         return blocked(Check.DATA, f"{place} {what}", "remove it and prepare the data again", stage=Stage.DATA)
     return good(Check.DATA, f"{place}: parquet, {size} bytes")
 

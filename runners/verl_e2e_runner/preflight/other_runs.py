@@ -21,7 +21,7 @@ _ENTRY_POINT = "verl.trainer.main_ppo"
 def sole_run(lock: Path = LOCK) -> Iterator[Finding]:
     """Hold the host's lock meanwhile; the finding blocks where another run holds it or verl's trainer is at work.
 
-    The lock goes with the process that holds it, so one that was killed keeps nobody out.
+    The lock goes with the process that holds it, so a process that was killed keeps no one out.
     """
     descriptor = _opened(lock)
     try:
@@ -46,8 +46,8 @@ def _holder(descriptor: int | None) -> str:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        said = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-        return f"verl-e2e run, process {said}" if said.isdigit() else "verl-e2e run of another user"
+        pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        return f"verl-e2e run, process {pid}" if pid.isdigit() else "verl-e2e run of another user"
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -55,7 +55,7 @@ def _holder(descriptor: int | None) -> str:
 
 
 def _trainer() -> str:
-    """verl's trainer, started by whomever, where it is shown to share our /tmp; empty when there is none."""
+    """verl's trainer, whoever started it, where it provably shares our /tmp; empty when there is none."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if _ENTRY_POINT in words[1:] and _shares_folder(process.pid):

@@ -28,11 +28,14 @@ _TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl":
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The job's Python: its version and path, versions by distribution, and those that the image did not bring."""
+    """The job's Python."""
 
     version: str = ""
+    # Its path.
     executable: str = ""
+    # Versions by distribution.
     versions: Mapping[str, str] = field(default_factory=dict)
+    # Distributions that the image did not bring.
     hand_installed: tuple[str, ...] = ()
 
 

@@ -33,20 +33,22 @@ from verl_e2e_runner.verl_wrapper import Launch, launches
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """All that preflight found out; `launches` are ready to start when nothing in `findings` blocks.
-
-    `configs` are the composed configurations of the phases, `byte_code` and `imports` are missing where a
-    cheap check already blocked.
-    """
+    """All that preflight found out."""
 
     findings: tuple[Finding, ...]
+    # Ready to start when nothing in `findings` blocks.
     launches: tuple[Launch, ...]
+    # The composed configurations of the phases.
     configs: tuple[Config, ...] = ()
+    # What the import proof saw; empty where a cheap check already blocked.
     imports: tuple[ImportLine, ...] = ()
     interpreter: Interpreter = field(default_factory=Interpreter)
+    # Those that the run will see.
     gpus: tuple[Gpu, ...] = ()
+    # The NVIDIA driver's version.
     driver: str = ""
     container: Container | None = None
+    # None where a cheap check already blocked.
     byte_code: ByteCode | None = None
 
     @property
@@ -79,12 +81,12 @@ def preflight(
         wrapper, seen = _cheap(job, trees, session, devices(), base=base, work=work)
         untried = tuple(_untried(seen)) if seen.blocked else ()
         seen = _with(seen, untried)
-        _tell(seen.findings, emit)
+        _emit_findings(seen.findings, emit)
     if seen.blocked:
         return seen
     with _phase(emit, "prepare"):
         made = _prepare(job, trees, seen.launches[0].environment, base=base, work=work)
-        _tell(made, emit)
+        _emit_findings(made, emit)
         seen = _with(seen, made)
         model = _snapshot(job, base)
         seen = replace(seen, launches=launches(job, trees, session, base=base, model=model, reads=wrapper.reads))
@@ -96,7 +98,7 @@ def preflight(
         assert wrapper.driver_environment is not None
         runtime_env = lookup(wrapper.configs[0], "ray_kwargs.ray_init.runtime_env") or {}
         proof = prove_imports(job, trees, session, wrapper.driver_environment, runtime_env, work)
-        _tell(proof.findings, emit)
+        _emit_findings(proof.findings, emit)
     return replace(_with(seen, proof.findings), imports=proof.lines, byte_code=byte_code)
 
 
@@ -169,7 +171,7 @@ def _with(seen: Preflight, findings: Iterable[Finding]) -> Preflight:
     return replace(seen, findings=(*seen.findings, *findings))
 
 
-def _tell(findings: Iterable[Finding], emit: Emit) -> None:
+def _emit_findings(findings: Iterable[Finding], emit: Emit) -> None:
     for finding in findings:
         emit("finding", **finding.model_dump(mode="json"))
 

@@ -45,9 +45,11 @@ exit 0
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The call of verl's entry point: the program, what follows `-m verl.trainer.main_ppo`, and its environment."""
+    """The call of verl's entry point, as the wrapper makes it."""
 
+    # `python3`, or the launcher before it.
     program: str
+    # What follows `-m verl.trainer.main_ppo`.
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
 
@@ -77,8 +79,8 @@ def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
         words = _zero_separated(folder, name) if name.endswith(".argv") else []
         if ENTRY_POINT in words:
             position = words.index(ENTRY_POINT)
-            told = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
-            environment = dict(item.split("=", 1) for item in told if "=" in item)
+            variables = _zero_separated(folder, f"{name.removesuffix('.argv')}.env")
+            environment = dict(item.split("=", 1) for item in variables if "=" in item)
             environment["PATH"] = environment.get("PATH", "").replace(f"{shims}{os.pathsep}", "")
             return Rehearsal(words[0], tuple(words[position + 1 :]), environment)
     return _never_called(launch, finished)

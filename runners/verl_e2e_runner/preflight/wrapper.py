@@ -17,16 +17,15 @@ from verl_e2e_runner.verl_wrapper import DROPPABLE, Launch, launches, wrapper_ma
 
 @dataclass(frozen=True, slots=True)
 class WrapperCheck:
-    """What the wrapper's checks gave; `reads` is None when the script could not be read.
-
-    `configs` and `driver_environment` (what the wrapper exports to verl's entry point) are those of the
-    phases in order and of the first phase; both are empty when the rehearsal or the composition failed.
-    """
+    """The results of the wrapper's checks."""
 
     launches: tuple[Launch, ...]
     findings: tuple[Finding, ...]
+    # The variables that the script reads; None when it could not be read.
     reads: frozenset[str] | None = None
+    # The composed configuration of each phase in order; empty when the rehearsal or the composition failed.
     configs: tuple[Config, ...] = ()
+    # What the wrapper exports to verl's entry point in the first phase; None when the rehearsal failed.
     driver_environment: Mapping[str, str] | None = None
 
 

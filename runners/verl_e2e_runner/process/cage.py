@@ -45,9 +45,11 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The programs that build a cage, absolute paths; `setpriv` and `prlimit` are those of util-linux."""
+    """The programs that build a cage, as absolute paths; an empty one is not there."""
 
+    # bubblewrap's.
     bwrap: str
+    # Both of util-linux.
     setpriv: str = ""
     prlimit: str = ""
 
@@ -82,11 +84,11 @@ class Cage:
 
     @property
     def outbox(self) -> Path:
-        """The folder for what the code under test tells by files: import lines, test events."""
+        """The folder for files that the code under test writes for us: import lines, test events."""
         return self.scratch / "out"
 
     def command(self, argv: tuple[str, ...], *, env: Mapping[str, str], cwd: Path, info: int) -> tuple[str, ...]:
-        """bubblewrap's argument list for `argv`; its process number is told on file descriptor `info`."""
+        """bubblewrap's argument list for `argv`; it writes its process number to file descriptor `info`."""
         mounts = self._mounts(hub=env.get("HF_HUB_CACHE"))
         return (self.tools.bwrap, *self._namespaces(info), *mounts, "--chdir", str(cwd), "--", *self._inside(argv, env))
 

@@ -13,17 +13,19 @@ from typing import IO
 
 from verl_e2e_runner.process.cage import Cage
 
-# bubblewrap tells its process number before it mounts anything.
+# bubblewrap writes its process number before it mounts anything.
 _INFO_S = 10.0
 _INFO_BYTES = 4096
 
 
 @dataclass(slots=True)
 class Confined:
-    """A started program. `init` is a descriptor of the cage's first process, None without a cage."""
+    """A started program; the fields on `init` are None without a cage."""
 
     process: subprocess.Popen[bytes]
+    # The cage's first process.
     init_pid: int | None = None
+    # A file descriptor of that process, which stays true when its number is used again.
     init: int | None = None
 
     def gone(self, timeout_s: float) -> bool:
@@ -48,7 +50,7 @@ class Confined:
             signal.pidfd_send_signal(self.init, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the cage; doing it twice is no fault."""
+        """Close the descriptor of the cage; a second call does nothing."""
         if self.init is not None:
             os.close(self.init)
             self.init = None
@@ -77,10 +79,10 @@ def launch(
             start_new_session=True,
         )
         return Confined(plain)
-    told, telling = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         process = subprocess.Popen(
-            cage.command(tuple(argv), env=env, cwd=cwd, info=telling),
+            cage.command(tuple(argv), env=env, cwd=cwd, info=write_end),
             env={},
             cwd="/",
             stdin=stdin,
@@ -88,14 +90,14 @@ def launch(
             stderr=stderr,
             bufsize=0,
             start_new_session=True,
-            pass_fds=(telling,),
+            pass_fds=(write_end,),
         )
     except BaseException:
-        os.close(told)
+        os.close(read_end)
         raise
     finally:
-        os.close(telling)
-    with os.fdopen(told, "rb") as file:
+        os.close(write_end)
+    with os.fdopen(read_end, "rb") as file:
         return _known(process, file)
 
 
@@ -112,11 +114,11 @@ def hand_folder_over(folder: Path, cage: Cage) -> None:
     folder.chmod(0o700)
 
 
-def _known(process: subprocess.Popen[bytes], told: IO[bytes]) -> Confined:
-    if not select.select([told], [], [], _INFO_S)[0]:
+def _known(process: subprocess.Popen[bytes], info: IO[bytes]) -> Confined:
+    if not select.select([info], [], [], _INFO_S)[0]:
         process.kill()
         return Confined(process)
-    text = told.read(_INFO_BYTES)
+    text = info.read(_INFO_BYTES)
     try:
         pid = int(json.loads(text)["child-pid"])
         return Confined(process, pid, os.pidfd_open(pid))

@@ -1,4 +1,4 @@
-"""How a wrapper ended, for the folder and for whoever started it."""
+"""How a wrapper ended, for the folder and for the caller."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Ended:
     """How the wrapper ended."""
 
     reason: EndReason
-    # That of a wrapper that ended by itself, negative for a signal; None for a run that we ended: it says nothing.
+    # Of a wrapper that ended by itself, negative for a signal. None for a run that we ended, whose code says nothing.
     exit_code: int | None
     # One sentence, empty for an ordinary exit.
     note: str = ""

@@ -1,6 +1,6 @@
 """Which of the runner's own environment variables a run may see.
 
-The code under test is somebody's pull request, so no secret is handed to it: what `verl_e2e.core.text.secret_names`
+The code under test is a pull request of anyone, so no secret is handed to it: what `verl_e2e.core.text.secret_names`
 knows, which is what the redactor hides. The lists name what is dropped and keep the rest: the stack reads hundreds of
 variables of CUDA, NCCL, UCX, Triton, vLLM and the site's fabric, and a list of the kept ones would silently weaken a
 site that sets one more.

@@ -37,10 +37,11 @@ Identity = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """A process of the run that did not end: its number, name and the start of its command line."""
+    """A process of the run that did not end."""
 
     pid: int
     name: str
+    # The start of its command line.
     command: str
 
 
@@ -101,15 +102,15 @@ class WrapperProcess:
         `wait(seconds)` lets time pass (the watch reads the output meanwhile); `hurry` cuts the grace short.
         """
         wait = wait or (lambda seconds: clock.wait(None, seconds))
-        told: set[Identity] = set()
+        signalled: set[Identity] = set()
         for number, seconds in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
             deadline = clock.monotonic() + seconds
             while self.alive():
-                self._signal(number, told)
+                self._signal(number, signalled)
                 if clock.monotonic() >= deadline or (number == signal.SIGTERM and hurry()):
                     break
                 wait(_LOOK_S)
-            told.clear()
+            signalled.clear()
         self._confined.kill()
         if not self._confined.gone(_KILL_S):
             return self.alive() or (Survivor(self.pid, "bwrap", "the cage did not end"),)
@@ -123,12 +124,12 @@ class WrapperProcess:
             os.close(self.output)
             self.output = -1
 
-    def _signal(self, number: int, told: set[Identity]) -> None:
+    def _signal(self, number: int, signalled: set[Identity]) -> None:
         # With bubblewrap's own two everything in the cage ends at once: they are spared until the grace is over.
         spared = () if number == signal.SIGKILL or self._confined.init is None else (self.pid, self._confined.init_pid)
         for identity, process in self._own.items():
-            if identity not in told and process.pid not in spared:
-                told.add(identity)
+            if identity not in signalled and process.pid not in spared:
+                signalled.add(identity)
                 # psutil compares the start time first, so a reused number is never hit.
                 with suppress(psutil.Error):
                     process.send_signal(number)
@@ -150,7 +151,7 @@ def start(
 
     `nonce` marks the environment of everything that the run starts and must be unlike that of any other run.
     """
-    # Ray and vLLM rename their processes over the environment that /proc shows, unless told otherwise.
+    # Ray and vLLM rename their processes over the environment that /proc shows, unless they are set not to.
     marked = {**env, RUN_VARIABLE: nonce, "SPT_NOENV": "1"}
     output, write_end = os.pipe()
     hand_over(write_end, cage)

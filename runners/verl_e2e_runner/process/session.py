@@ -16,10 +16,13 @@ _LONGEST_RAY_FOLDER = 107 - 69
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`nonce` marks every process of the run in its environment; `ray_folder` is short and the run's own."""
+    """What is private to one run on the host."""
 
+    # In the environment of every process of the run.
     nonce: str
+    # Ray's temporary folder, the run's own and short: sockets lie in it.
     ray_folder: Path
+    # The file of the import instrumentation.
     imports: Path
 
 

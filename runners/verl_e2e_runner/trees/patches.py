@@ -47,7 +47,7 @@ def _apply(patch: Patch, trees: Trees) -> Finding:
             Check.PATCHES,
             f"{place}: digest {_digest(text)} is neither the one before ({patch.before}) nor the one after"
             f" ({patch.after})",
-            "declare the patch anew for this commit, or remove it if the commit no longer needs it",
+            "declare the patch again for this commit, or remove it if the commit no longer needs it",
         )
     return _write(patch, file, text, place)
 
@@ -59,7 +59,7 @@ def _write(patch: Patch, file: Path, text: bytes, place: str) -> Finding:
             return blocked(
                 Check.PATCHES,
                 f"{place}: substitution {position} occurs {found} times, {change.count} declared",
-                "declare the substitution anew for this commit",
+                "declare the substitution again for this commit",
             )
         text = text.replace(change.old.encode(), change.new.encode())
     if _digest(text) != patch.after:

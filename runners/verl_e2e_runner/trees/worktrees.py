@@ -31,18 +31,18 @@ Name = Literal["bridge", "megatron_lm", "verl"]
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Where the run's sources lie, resolved paths all; `cwd` is the wrapper's working directory.
-
-    With a blocking finding among `findings` the folders may be missing or empty. `private` names the trees
-    that belong to the run, and that it may therefore patch and fill with byte code.
-    """
+    """Where the run's sources are; all paths are resolved."""
 
     bridge: Path
     megatron_lm: Path
     verl: Path
+    # The wrapper's working directory.
     cwd: Path
+    # The names of the trees that belong to the run: it may patch them and write byte code into them.
     private: frozenset[str] = frozenset()
+    # What is known of each tree that is there.
     states: tuple[RepositoryState, ...] = ()
+    # Where one of them blocks, folders may be missing or empty.
     findings: tuple[Finding, ...] = ()
     # How code of these trees is started; None where the host cannot isolate it.
     cage: Cage | None = None
@@ -144,7 +144,7 @@ def _in_place(name: Name, root: Path, commit: str, *, base: Mapping[str, str]) -
     head = repository.resolve("HEAD")
     if head != commit:
         raise RepositoryError(
-            f"{root} is used in place and stands at {head}, but the job names {commit}",
+            f"{root} is used in place and is at {head}, but the job names {commit}",
             f"check {commit} out there, or drop in_place so that the runner makes its own worktree",
         )
     return RepositoryState(name=name, root=str(root), commit=commit, dirty=_dirty_files(repository))

@@ -11,10 +11,12 @@ KEPT_BEFORE_THINNING = 120
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """One GPU at one moment: memory in MiB of the whole device, utilization in percent (None: not supported)."""
+    """One GPU at one moment."""
 
     index: int
+    # Of the whole device, by all processes.
     memory_used_mib: int
+    # Percent; None where the device does not support it.
     utilization: int | None
 
 
@@ -34,13 +36,14 @@ class GpuSampler:
     """
 
     read: Reader
+    # Why there are no readings; it becomes the data of one event.
     problem: str = ""
     _due_at: float = 0.0
     _readings: int = 0
     _every: int = 1
     _room: int = KEPT_BEFORE_THINNING
     _peak: dict[int, GpuReading] = field(default_factory=dict)
-    _said: bool = False
+    _problem_reported: bool = False
 
     def tick(self, now: float) -> dict[str, object] | None:
         """The data of a `gpu` event when one is due at `now` (monotonic seconds), else None; cheap otherwise.
@@ -48,7 +51,7 @@ class GpuSampler:
         When the GPUs cannot be read the first call returns `{"problem": ...}` and sampling ends.
         """
         if self.problem:
-            first, self._said = not self._said, True
+            first, self._problem_reported = not self._problem_reported, True
             return {"problem": self.problem} if first else None
         if now < self._due_at:
             return None

@@ -24,7 +24,7 @@ class ImportLines:
         grown = read_below(self.path.parent, self.path.name, limit=_READ_BYTES, offset=self._offset) or b""
         whole = grown[: grown.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return next((said for line in whole.splitlines() if (said := self._wrong(line))), "")
+        return next((sentence for line in whole.splitlines() if (sentence := self._wrong(line))), "")
 
     def _wrong(self, line: bytes) -> str:
         try:

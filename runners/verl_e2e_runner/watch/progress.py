@@ -1,4 +1,4 @@
-"""Progress for a person: where the run stands, on one moving line of a terminal or in plain lines elsewhere."""
+"""Progress for a person: how far the run is, on one moving line of a terminal or in plain lines elsewhere."""
 
 import shutil
 from collections.abc import Callable
@@ -11,15 +11,15 @@ MOVING_S = 0.5
 
 @dataclass(slots=True)
 class Progress:
-    """Writes the phase, the time since the start, the stage and the step to a stream.
-
-    `moving` (a terminal) keeps one line up to date. Otherwise a line is written on each change, and after
-    `PLAIN_S` seconds without one, so that a reader of a log sees that the run lives.
-    """
+    """Writes the phase, the time since the start, the stage and the step to a stream."""
 
     stream: TextIO
+    # Seconds of a monotonic clock.
     monotonic: Callable[[], float]
+    # True (a terminal) keeps one line up to date. False writes a line on each change, and after `PLAIN_S` seconds
+    # without one, so that a reader of the output sees that the run is alive.
     moving: bool
+    # Begins each line, for example the job's id.
     label: str = ""
     _phase: str = ""
     _stage: str = ""
@@ -54,7 +54,7 @@ class Progress:
             self.tick()
 
     def tick(self) -> None:
-        """Show where the run stands, if that changed or if enough time has passed; call it often."""
+        """Show how far the run is, if that changed or if enough time has passed; call it often."""
         now = self.monotonic()
         state = " · ".join(part for part in (self._phase, self._stage, self._step) if part)
         due = now - self._shown_at >= (MOVING_S if self.moving else PLAIN_S)

@@ -1,4 +1,4 @@
-"""What the watch asks of its surroundings, and what it answers: narrow protocols, and its limits."""
+"""What the watch needs: a scanner, a process and a sampler as protocols, and the limits of a run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -90,18 +90,16 @@ MIN_GRACE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a run is given up, all in seconds.
-
-    `stall_s` is by stage name, `default` for the rest; `hang_grace_s` is how long after a fatal error the run
-    may take to exit by itself; `end_grace_s` lies between SIGTERM and SIGKILL, less after a fatal error, so that
-    a run that hangs is gone `FATAL_END_S` after the error appeared; `linger_s` is what its daemons have to go by
-    themselves after an ordinary exit.
-    """
+    """When a run is given up."""
 
     time_limit_s: float
+    # How long a stage may show no progress, by the stage's name; `default` for the others.
     stall_s: Mapping[str, float]
+    # How long after a fatal error the run may take to exit by itself.
     hang_grace_s: float = 8.0
+    # Between SIGTERM and SIGKILL. Less after a fatal error: a run that hangs is gone `FATAL_END_S` after the error.
     end_grace_s: float = 10.0
+    # How long daemons may take to end by themselves after an ordinary exit.
     linger_s: float = 2.0
 
     @staticmethod
@@ -109,7 +107,7 @@ class Limits:
         """The limits that a job and its site ask for."""
         return Limits(job.time_limit_s, dict(job.site.stall_s), job.site.hang_grace_s)
 
-    def last_words_s(self, fatal_for_s: float) -> float:
+    def kill_grace_s(self, fatal_for_s: float) -> float:
         """How long a run may take between SIGTERM and SIGKILL when its fatal error is `fatal_for_s` old."""
         return min(self.end_grace_s, max(MIN_GRACE_S, FATAL_END_S - KILL_MARGIN_S - fatal_for_s))
 

@@ -68,7 +68,7 @@ class _Watch:
             code = self.process.poll()
             if code is not None:
                 self.drain()
-                # Whoever cancels a job often signals all of its processes at once.
+                # A scheduler that cancels a job often signals all of its processes at once.
                 if code and self.signals:
                     return EndReason.INTERRUPTED, None, f"Interrupted by {self.signals[0]}."
                 # Then the guard has ended it: see `verl_e2e_runner.process.deadline`.
@@ -106,7 +106,7 @@ class _Watch:
         if not quick and now - self.ticked_at < _TICK_S:
             return None
         self.ticked_at = now
-        self.keep_house(now)
+        self.sample(now)
         if self.signals:
             return EndReason.INTERRUPTED, f"Interrupted by {self.signals[0]}."
         if wrong := self.imports.wrong():
@@ -141,7 +141,8 @@ class _Watch:
             return True
         return self.stages[-1][0] is not stage and stage.order >= Stage.ROLLOUT_ENGINE.order
 
-    def keep_house(self, now: float) -> None:
+    def sample(self, now: float) -> None:
+        """Show the progress, read the GPUs and remember the processes, each when it is due."""
         self.progress.tick()
         if sample := self.gpu.tick(now):
             self.recorder.event("gpu", **sample)
@@ -177,10 +178,10 @@ class _Watch:
     def end_grace_s(self) -> float:
         if self.fatal_at is None:
             return self.limits.end_grace_s
-        return self.limits.last_words_s(self.clock.monotonic() - self.fatal_at)
+        return self.limits.kill_grace_s(self.clock.monotonic() - self.fatal_at)
 
     def finish(self, *, linger_s: float) -> tuple[Survivor, ...]:
-        """End what is left of the run and read its last words."""
+        """End what is left of the run and read its last output."""
         deadline = self.clock.monotonic() + linger_s
         while self.process.alive() and self.clock.monotonic() < deadline:
             self.read(_TICK_S / 5)
