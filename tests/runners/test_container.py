@@ -66,7 +66,7 @@ def test_podman_leaves_a_file_with_id_and_image(tmp_path: Path) -> None:
     [
         ({"VERL_E2E_CONTAINER_ID": ID}, "docker", ID),
         ({"SLURM_CONTAINER_ID": "4711.0"}, "slurm", "4711.0"),
-        ({"ENROOTCONTAINER_NAME": "pyxis_1"}, "enroot", "pyxis_1"),
+        ({"ENROOT_CONTAINER_NAME": "pyxis_1"}, "enroot", "pyxis_1"),
         ({"POD_UID": "3c1d-22"}, "kubernetes", "3c1d-22"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes", ""),
         ({}, "", ""),
