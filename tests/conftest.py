@@ -6,6 +6,7 @@ With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU, labell
 import fcntl
 import importlib.util
 import os
+import random
 import shutil
 import tempfile
 from collections import Counter
@@ -73,6 +74,8 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "ray": _ray,
     "slurm": _program("slurmctld"),
 }
+TESTS = Path(__file__).parent
+SLOW_FOLDERS = frozenset({"contract", "mutation", "pages", "workflows"})
 OPT_IN = frozenset({"gpu", "labelled", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
@@ -81,6 +84,8 @@ REASONS = pytest.StashKey[dict[str, str]]()
 def pytest_configure(config: pytest.Config) -> None:
     # A recorder of the tests signs with a key of its own, not with the user's.
     os.environ.setdefault("VERL_E2E_RECORDER_KEY", str(Path(tempfile.mkdtemp(prefix="verl-e2e-key-")) / "recorder.key"))
+    if config.option.search_seed is None:
+        config.option.search_seed = random.SystemRandom().randrange(10**6)
     config.stash[REASONS] = {marker: absent() for marker, absent in NEEDS.items()}
 
 
@@ -134,3 +139,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", default="", help="how often tests/e2e/test_serve_kills.py kills the service")
+    parser.addoption("--search-seconds", type=float, default=30, help="how long each state machine is searched anew")
+    parser.addoption("--search-seed", type=int, help="where such a search begins; by default anywhere")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"searches: --search-seed={config.option.search_seed} --search-seconds={config.option.search_seconds:g}"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark whole folders as slow: each test of them starts programs, a browser or a whole service."""
+    if item.path.parent.name in SLOW_FOLDERS and item.path.is_relative_to(TESTS):
+        item.add_marker("slow")

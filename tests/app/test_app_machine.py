@@ -9,12 +9,14 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.events import check_event, comment_event, group_event, pull_event
+from tests.fakes.searching import search
 from tests.fakes.trees import sha
 from verl_e2e.app.on_event import hear
 from verl_e2e.app.reconcile import reconcile, under_way
@@ -253,5 +255,15 @@ class AppMachine(RuleBasedStateMachine):
 
 TestApp = AppMachine.TestCase
 TestApp.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=10,
+    stateful_step_count=40,
+    # The same orders in every run; the search below tries others.
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+@pytest.mark.slow
+def test_a_search_finds_no_other_order_that_breaks_it(pytestconfig: pytest.Config) -> None:
+    search(AppMachine, TestApp.settings, pytestconfig)

@@ -5,6 +5,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.github_standin.world import living
+from tests.fakes.searching import search
 from tests.stories.conftest import furnish
 from tests.stories.recordings import BROKEN, SMOKE, job_of, left_by
 from tests.stories.service import running
@@ -236,8 +238,13 @@ TestAnything = Anything.TestCase
 TestAnything.settings = settings(
     max_examples=8,
     stateful_step_count=30,
-    # The same orders in every run of the suite; a longer search is made by hand with other settings.
+    # The same orders in every run; the search below tries others.
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
+
+
+@pytest.mark.slow
+def test_a_search_finds_no_other_order_that_breaks_it(pytestconfig: pytest.Config) -> None:
+    search(Anything, TestAnything.settings, pytestconfig)
