@@ -35,7 +35,7 @@ def _postgres() -> str:
 
 def _ray() -> str:
     missing = [name for name in ("ray", "hydra") if importlib.util.find_spec(name) is None]
-    return f"not installed: {', '.join(missing)} (REQUIRE_ALL=1 make test installs both)" if missing else ""
+    return f"not installed: {', '.join(missing)} (make test-all REQUIRE_ALL=1 installs both)" if missing else ""
 
 
 def _plots() -> str:
@@ -75,7 +75,16 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "slurm": _program("slurmctld"),
 }
 TESTS = Path(__file__).parent
-SLOW_FOLDERS = frozenset({"contract", "mutation", "pages", "workflows"})
+# What `make test` leaves to `make test-all`: each starts many programs, a browser, Node or a whole service, and what it
+# decides has quicker tests as well. A single slow test is marked where it stands.
+SLOW = frozenset(
+    {"contract", "mutation", "pages", "workflows"}
+    | {f"adapters/test_{name}.py" for name in ("bombs", "github_faults", "plots", "retention")}
+    | {f"e2e/test_{name}.py" for name in ("action_order", "action_story", "card_page", "doctor", "hostile_pulls")}
+    | {f"e2e/test_serve_{name}.py" for name in ("database", "kills", "lanes", "lost")}
+    | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
+    | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
+)
 OPT_IN = frozenset({"gpu", "labelled", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
@@ -148,6 +157,6 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark whole folders as slow: each test of them starts programs, a browser or a whole service."""
-    if item.path.parent.name in SLOW_FOLDERS and item.path.is_relative_to(TESTS):
+    path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else item.path
+    if {path.as_posix(), path.parts[0]} & SLOW:
         item.add_marker("slow")

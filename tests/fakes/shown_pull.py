@@ -48,6 +48,7 @@ def shown_plan() -> Plan:
     return plan(Change(BASE, HEAD, BASE, modified), packaged_policy(), effects=effects)
 
 
+@cache
 def shown_situation(*recorded: str) -> Situation:
     """The situation once the recorded runs, by their folders' names, have ended; the rest of the plan has not begun."""
     jobs = {name: Job.model_validate_json((RUNS / name / "job.json").read_bytes()) for name in recorded}

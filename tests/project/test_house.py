@@ -275,7 +275,7 @@ def test_people_and_ci_call_the_same_commands() -> None:
         assert "make run" in (ROOT / file).read_text()
     assert "make test" in (ROOT / "README.md").read_text()
     assert ".ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
-    assert "make test REQUIRE_ALL=1" in (ROOT / ".ci/run").read_text()
+    assert "make test-all REQUIRE_ALL=1" in (ROOT / ".ci/run").read_text()
 
 
 def test_every_action_is_pinned_by_commit() -> None:
@@ -353,6 +353,25 @@ def test_a_busy_machine_breaks_no_test() -> None:
     assert list(_hasty(ast.parse("run(timeout=120); until = time.monotonic() + 30; run(timeout=HANG_S)"))) == [1, 1]
 
 
+def test_the_tests_of_core_lie_as_core_does() -> None:
+    core, tests = ROOT / "bot" / "verl_e2e" / "core", ROOT / "tests" / "core"
+    files = [path.relative_to(tests) for path in tests.rglob("test_*.py")]
+    assert [str(path) for path in files if len(path.parts) == 1] == []
+    assert [str(path) for path in files if not (core / path.parent / "__init__.py").exists()] == []
+
+
+def test_what_is_left_out_as_slow_exists() -> None:
+    text = (ROOT / "tests" / "conftest.py").read_text()
+    namespace: dict[str, frozenset[str]] = {}
+    (slow,) = (
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "SLOW"
+    )
+    exec(compile(ast.Module([slow], []), "conftest", "exec"), namespace)
+    assert [name for name in namespace["SLOW"] if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_every_marker_has_a_need() -> None:
     text = (ROOT / "tests" / "conftest.py").read_text()
     (needs,) = (
@@ -363,7 +382,9 @@ def test_every_marker_has_a_need() -> None:
     assert isinstance(needs, ast.Dict)
     keys = [key.value for key in needs.keys if isinstance(key, ast.Constant)]
     markers = [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["markers"]]
-    assert keys == [marker for marker in markers if marker != "host"]  # how it runs, and not what it needs
+    assert keys == [
+        marker for marker in markers if marker not in {"host", "slow"}
+    ]
 
 
 def fake_python(folder: Path, *, version_ok: bool) -> str:

@@ -23,6 +23,7 @@ def right(case: Asked, answer: Triage) -> bool:
     return answer.verdict == case.verdict and placed and all(word in answer.cause for word in case.says)
 
 
+@pytest.mark.slow
 def test_contradictions_reach_the_figure_and_none_is_a_pass() -> None:
     check_table(CASES, right)
 

@@ -32,6 +32,7 @@ def is_right(row: Case, answer: Triage) -> bool:
     return answer.verdict in row.verdicts and stage and row.line in (0, answer.line)
 
 
+@pytest.mark.slow
 def test_the_generated_table() -> None:
     right, every, wrong = Counter[str](), Counter[str](), []
     for row in CASES:

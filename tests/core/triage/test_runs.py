@@ -30,6 +30,7 @@ def of(*texts: str) -> Triage:
     return triage(scan(lines(*texts)))
 
 
+@pytest.mark.slow
 def test_the_generated_table() -> None:
     right, every, wrong = Counter[str](), Counter[str](), []
     for row in CASES:

@@ -24,6 +24,7 @@ def right(case: Silent, answer: Triage) -> bool:
     return answer.verdict == case.verdict and (not case.stages or answer.stage in case.stages)
 
 
+@pytest.mark.slow
 def test_silent_faults_reach_the_figure_and_none_is_a_pass() -> None:
     check_table(CASES, right)
 
