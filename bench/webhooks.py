@@ -1,7 +1,7 @@
 """How fast the service answers webhooks: a burst of signed deliveries over HTTP against a whole process.
 
 150 deliveries a second for 10 s, about 100 pull requests, half of a payload's usual size and more. The process is the
-one of `verl-e2e serve`, database, worker and DBOS queue included, on SQLite; only what a look at a pull request asks
+one of `verl-e2e serve`, database and worker included; only what a look at a pull request asks
 of GitHub is replaced by a pause. Called by `bench/bench.py`; alone: `python bench/webhooks.py [--runs N]`.
 """
 
@@ -17,7 +17,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "a secret of twenty-four c"
@@ -26,33 +31,67 @@ P99_S, DRAIN_S = 0.050, 60.0
 RECONCILE_S = 0.05
 PAYLOAD_BYTES = 24_000
 
-# argv: the root, a data folder, seconds for one look at a pull request.
+# argv: the root, seconds for one look at a pull request; the settings come from the environment, as in the service.
 SERVER = """
-import json, sys, time
-from pathlib import Path
+import json, os, sys, time
 sys.path.insert(0, sys.argv[1])
-from verl_e2e.adapters.durable import Work
+from verl_e2e.adapters.clock import SystemClock
+from verl_e2e.adapters.worker import Work
 from verl_e2e.adapters.json_log import log_to_stderr
 from verl_e2e.cli.serve import listen
-from verl_e2e.config.settings import Settings
+from verl_e2e.config.settings import load_settings
 from verl_e2e.wiring.app import open_service
-from datetime import UTC, datetime
-data = Path(sys.argv[2])
 def hear(delivery):
     payload = json.loads(delivery.body)
     return [f"{payload['repository']['full_name']}#{payload['number']}"]
-def make_work(settings, ledger, worklist, now):
-    return Work(hear, lambda target: time.sleep(float(sys.argv[3])), tuple, tuple, now)
-settings = Settings(
-    api_url="https://api.github.com", app_id=1, private_key="", webhook_secret=sys.argv[4],
-    database_url=f"sqlite:///{data / 'bench.sqlite3'}", public_url="", host="127.0.0.1", port=0, data=data,
-    repositories=(), backend="local", workflow="", workflow_ref="", tool=("", ""), image="", verl="", bridge="",
-    runners={}, site_profile="", site_values={}, workers=4, tick_s=60,
-    log_level="info",
-)
+def make_work(settings, ledger, worklist, outbox, clock):
+    return Work(
+        hear=hear, reconcile=lambda target: time.sleep(float(sys.argv[2])), open_targets=tuple, missed_targets=tuple,
+        lane_of=lambda delivery: "", write=print, announce=lambda target: None,
+    )
+settings = load_settings(os.environ)
 log_to_stderr("info")
-listen(settings, open_service(settings, lambda: datetime.now(UTC), make_work))
+listen(settings, open_service(settings, SystemClock(), make_work))
 """
+
+
+def settings(data: Path, database: str, bot: int) -> dict[str, str]:
+    """The environment of one bot."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return kept | {
+        "GITHUB_APP_ID": "1",
+        "GITHUB_APP_PRIVATE_KEY": key.private_bytes(
+            Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()
+        ).decode(),
+        "GITHUB_WEBHOOK_SECRET": SECRET,
+        "DATABASE_URL": database or f"sqlite:///{data / 'bench.sqlite3'}",
+        "VERL_E2E_DATA": str(data / f"bot{bot}"),
+        "VERL_E2E_PORT": "0",
+        "VERL_E2E_TOOL": "owner/verl-e2e@" + "a" * 40,
+        "VERL_E2E_TICK_S": "60",
+    }
+
+
+@contextmanager
+def bots(data: Path, database: str, count: int, reconcile_s: float) -> Iterator[list[int]]:
+    """The ports of so many bots on one database."""
+    argv = [sys.executable, "-c", SERVER, str(ROOT), str(reconcile_s)]
+    with ExitStack() as stack:
+        ports = []
+        for bot in range(count):
+            (data / f"bot{bot}").mkdir()
+            log = stack.enter_context((data / f"log{bot}").open("w"))
+            environment = settings(data, database, bot)
+            server = stack.enter_context(
+                subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+            )
+            stack.callback(server.send_signal, signal.SIGTERM)
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            assert said, (data / f"log{bot}").read_text()
+            ports.append(int(said.rsplit(":", 1)[1].partition("/")[0]))
+        yield ports
 
 
 def payloads(run: int) -> list[bytes]:
@@ -77,11 +116,11 @@ def request(index: int, body: bytes, run: int) -> bytes:
     return head.encode() + body
 
 
-async def burst(port: int, requests: list[bytes]) -> tuple[list[float], list[int]]:
+async def burst(ports: list[int], requests: list[bytes]) -> tuple[list[float], list[int]]:
     """Seconds until each answer and its status; each is sent at its time, whether or not the earlier are answered."""
     free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-    for _ in range(CONNECTIONS):
-        free.put_nowait(await asyncio.open_connection("127.0.0.1", port))
+    for number in range(CONNECTIONS):
+        free.put_nowait(await asyncio.open_connection("127.0.0.1", ports[number % len(ports)]))
     took, statuses = [], []
     started = time.perf_counter()
 
@@ -108,39 +147,36 @@ def figures(port: int) -> dict[str, float]:
         return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
-def drained(port: int) -> tuple[float, dict[str, float]]:
-    """Seconds until nothing waits any more."""
+def drained(ports: list[int]) -> tuple[float, list[dict[str, float]]]:
+    """Seconds until nothing waits any more, and the figures of each bot."""
     started = time.perf_counter()
-    while time.perf_counter() - started < 2 * DRAIN_S:
-        now = figures(port)
-        if not now["deliveries_waiting"] and not now["targets_waiting"]:
-            return time.perf_counter() - started, now
+    while True:
+        now = [figures(port) for port in ports]
+        waited = time.perf_counter() - started
+        if waited > 2 * DRAIN_S or not (now[0]["deliveries_waiting"] or now[0]["targets_waiting"]):
+            return waited, now
         time.sleep(0.2)
-    return 2 * DRAIN_S, figures(port)
 
 
-def measure(run: int = 1, reconcile_s: float = RECONCILE_S) -> bool:
+def measure(run: int = 1, reconcile_s: float = RECONCILE_S, *, database: str = "", count: int = 1) -> bool:
     """One burst against a fresh service; prints a row, and says whether every figure is met."""
-    with tempfile.TemporaryDirectory(prefix="verl-e2e-bench-") as data, (Path(data) / "log").open("w") as log:
-        argv = [sys.executable, "-c", SERVER, str(ROOT), data, str(reconcile_s), SECRET]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, text=True) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline().rsplit(":", 1)[1].partition("/")[0])
-                requests = [request(index, body, run) for index, body in enumerate(payloads(run))]
-                took, statuses = asyncio.run(burst(port, requests))
-                drain, numbers = drained(port)
-            finally:
-                server.send_signal(signal.SIGTERM)
-                server.wait(30)
+    load = os.getloadavg()[0]
+    with (
+        tempfile.TemporaryDirectory(prefix="verl-e2e-bench-") as folder,
+        bots(Path(folder), database, count, reconcile_s) as ports,
+    ):
+        requests = [request(index, body, run) for index, body in enumerate(payloads(run))]
+        took, statuses = asyncio.run(burst(ports, requests))
+        drain, numbers = drained(ports)
     took.sort()
     p50, p99 = took[len(took) // 2], took[int(len(took) * 0.99)]
-    kept, heard = statuses.count(202), int(numbers["deliveries_heard_total"])
+    kept, heard = statuses.count(202), sum(int(bot["deliveries_heard_total"]) for bot in numbers)
     lost = len(requests) - min(kept, heard)
     print(
-        f"  webhooks {RATE}/s for {SECONDS} s: p50 {p50 * 1000:5.1f} ms, p99 {p99 * 1000:5.1f} ms, "
-        f"most {took[-1] * 1000:5.1f} ms; lost {lost}; drained {drain:.1f} s after the last answer by "
-        f"{numbers['reconciles_total']:.0f} reconciles; load {os.getloadavg()[0]:.1f}"
+        f"  webhooks {RATE}/s for {SECONDS} s, {count} bot(s): p50 {p50 * 1000:5.1f} ms, p99 {p99 * 1000:5.1f} ms, "
+        f"most {took[-1] * 1000:5.1f} ms; lost {lost}, twice {max(0, heard - len(requests))}; "
+        f"drained {drain:.1f} s after the last answer by "
+        f"{' + '.join(format(bot['reconciles_total'], '.0f') for bot in numbers)} reconciles; load {load:.1f}"
     )
     return p99 <= P99_S and lost == 0 and drain <= DRAIN_S
 
@@ -149,8 +185,12 @@ def main() -> int:
     """0 when every figure is met in the best run, as elsewhere in this folder."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--database", default="", help="a PostgreSQL URL with an empty database; SQLite without it")
+    parser.add_argument("--bots", type=int, default=1, help="processes on this database")
     options = parser.parse_args()
-    met = [measure(run) for run in range(options.runs)]
+    # Numbered by the time, because a database remembers the deliveries of earlier runs.
+    began = int(time.time()) % 10**7
+    met = [measure(began + run, database=options.database, count=options.bots) for run in range(options.runs)]
     return 0 if any(met) else 1
 
 

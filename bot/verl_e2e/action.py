@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
+from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.app.accept_job import Order
 from verl_e2e.app.action_run import Here, act_on, busy_pulls
 from verl_e2e.app.merge_groups import remembered_group
@@ -40,11 +40,6 @@ _TRUSTED = {"pull_request_target": "pull_request"}
 
 class ActionError(UserError):
     """The step is set up wrongly; the text says how to mend it."""
-
-
-class _Clock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
 
 
 def act(command: str, environ: Mapping[str, str], say: Say) -> int:
@@ -112,7 +107,7 @@ def _named(settings: ActionSettings, here: Here) -> tuple[Reference, ...]:
 
 @contextmanager
 def _here(settings: ActionSettings, environ: Mapping[str, str]) -> Iterator[Here]:
-    with action_rooms(settings, environ, _Clock()) as (rooms, memory):
+    with action_rooms(settings, environ, SystemClock()) as (rooms, memory):
         yield Here(rooms, memory, time.sleep, settings.patience_s)
 
 

@@ -15,7 +15,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CheckNotes, Record
 from verl_e2e.core.pulls.check_runs import Annotation as Annotation
 from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
-from verl_e2e.core.pulls.deliveries import Backlog, Received
+from verl_e2e.core.pulls.deliveries import Backlog, Received, Taken
 from verl_e2e.core.pulls.forge import (
     Artifact,
     BranchRules,
@@ -285,8 +285,11 @@ class Outbox(Protocol):
         """Whether a message with this subject was ever put."""
         ...
 
-    def due(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
-        """The messages to write now, oldest first and people with a role first, but for those of some lanes."""
+    def take(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
+        """The messages to write now, oldest first and people with a role first, but for those of some lanes.
+
+        They are this process's until `written` or `failed`.
+        """
         ...
 
     def written(self, letter: int) -> None:
@@ -309,8 +312,8 @@ class Deliveries(Protocol):
         """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
         ...
 
-    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
-        """The deliveries to hear now, oldest first, but for those with some ids."""
+    def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
+        """The deliveries to act on now, oldest first; they are this process's until `heard` or `failed`."""
         ...
 
     def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
@@ -336,31 +339,51 @@ class Worklist(Protocol):
         """
         ...
 
-    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
-        """The targets to look at now: those named first, then the longest waiting."""
-        ...
+    def take(
+        self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
+    ) -> tuple[Taken, ...]:
+        """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
-    def asked(self, target: str) -> int:
-        """How often it was asked for up to now, to be handed to `finish`."""
-        ...
-
-    def finish(self, target: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
-        """It was looked at for all that was asked up to then; what was asked meanwhile is not lost.
-
-        With `again_at` it is wanted then once more, or earlier when something happens to it.
+        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
         """
         ...
 
-    def attempts(self, target: str) -> int:
-        """How often looking at it failed since it last succeeded."""
+    def finish(self, taken: Taken, now: datetime, again_at: datetime | None = None) -> None:
+        """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
+
+        With `again_at` it is wanted then once more, or earlier when something happens to it.
+        """
         ...
 
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
         """Looking at it failed: try again then, or earlier when something happens to it."""
         ...
 
+    def release(self, target: str) -> None:
+        """It was not looked at, and anyone may."""
+        ...
+
     def stale(self, touched_since: datetime, finished_before: datetime, limit: int) -> tuple[str, ...]:
         """Targets that something happened to since one instant and that were last looked at before another."""
+        ...
+
+
+class Leases(Protocol):
+    """The processes that share the work of one database: what one that ended had taken is free for the others."""
+
+    def renew(self, now_s: float) -> bool:
+        """Say that this process lives, by its monotonic clock; whether it is the one that does what one does for all.
+
+        Called every few seconds; a process that does not for a while is taken for dead by the others.
+        """
+        ...
+
+    def retain(self, delivery_ids: Collection[str], letters: Collection[int], wanted: Collection[str]) -> None:
+        """Free what this process has taken but for these."""
+        ...
+
+    def leave(self) -> None:
+        """This process ends in good order: what it has taken is free at once."""
         ...
 
 
@@ -543,8 +566,12 @@ class Administration(Protocol):
 
 
 class Clock(Protocol):
-    """The time, so that tests can choose it."""
+    """Time as an argument."""
 
     def now(self) -> datetime:
-        """Now, with its zone."""
+        """Now, with its zone; the clock may be set back."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since an unknown start, never going back."""
         ...

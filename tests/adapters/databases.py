@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.fakes.postgres import postgres_server
-from verl_e2e.adapters.ledger import Store, open_store
+from verl_e2e.adapters.store import Store, open_store
 
 _NAMES = count()
 BOTH = ("sqlite", pytest.param("postgresql", marks=pytest.mark.postgres))

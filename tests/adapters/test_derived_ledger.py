@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.clocks import BEGAN, Hand
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.core.builders import make_job
+from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK, DerivedLedger
 from verl_e2e.adapters.github.checks import GithubChecks
@@ -42,17 +42,17 @@ def workflow(at: Room) -> Iterator[GitHub]:
 
 
 @pytest.fixture
-def clock() -> Hand:
-    return Hand()
+def clock() -> HandClock:
+    return HandClock()
 
 
-def opened(github: GitHub, clock: Hand, **more: Any) -> DerivedLedger:
+def opened(github: GitHub, clock: HandClock, **more: Any) -> DerivedLedger:
     """The ledger as a fresh workflow run has it."""
     return DerivedLedger(GithubChecks(github), GithubConversation(github), GithubPulls(github), clock, **more)
 
 
 @pytest.fixture
-def ledger(workflow: GitHub, clock: Hand) -> DerivedLedger:
+def ledger(workflow: GitHub, clock: HandClock) -> DerivedLedger:
     return opened(workflow, clock)
 
 
@@ -69,7 +69,7 @@ def run(head: str, attempt: int = 1, **more: Any) -> Run:
 
 
 def test_what_one_workflow_run_writes_the_next_one_reads(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     common = {"repository": REPOSITORY, "number": 1, "head_sha": head, "actor": "ada", "at": BEGAN}
@@ -95,7 +95,7 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
 
 
 def test_the_card_of_the_head_before_is_still_the_card(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     first = at.world.head(1)
     ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
@@ -136,7 +136,7 @@ def test_a_command_counts_only_while_its_comment_stands(at: Room, ledger: Derive
     assert ledger.entries(REPOSITORY, 1) == ()
 
 
-def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, clock: Hand) -> None:
+def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, clock: HandClock) -> None:
     head = at.world.head(1)
     forger = opened(at.github, clock, app_id=at.world.app.id)
     forger.add(asked(head))
@@ -145,7 +145,7 @@ def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, 
 
 
 def test_a_book_copied_from_another_head_is_not_believed(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     ledger.put_run(run(head, state=RunState.FINISHED))
@@ -155,7 +155,7 @@ def test_a_book_copied_from_another_head_is_not_believed(
     assert opened(workflow, clock).runs(REPOSITORY, number=1) == ()
 
 
-def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand) -> None:
+def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock) -> None:
     head = at.world.head(1)
     ledger.add(asked(head))
     (check,) = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
@@ -166,7 +166,7 @@ def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow:
 
 
 def test_the_runs_of_the_head_before_are_known_after_a_push(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     first = at.world.head(1)
     ledger.put_run(run(first))
@@ -182,7 +182,7 @@ def test_the_runs_of_the_head_before_are_known_after_a_push(
     assert later.entries(REPOSITORY, 1) == ()
 
 
-def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedger, clock: Hand) -> None:
+def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedger, clock: HandClock) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     heard = at.world.comment("ada", "/verl-e2e run")
     missed = at.world.comment("bob", "/verl-e2e cancel")
@@ -196,7 +196,7 @@ def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedg
 
 
 def test_a_comment_on_an_earlier_head_is_never_heard_late(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     at.world.comment("ada", "/verl-e2e override 2 the cluster is down")
@@ -207,7 +207,7 @@ def test_a_comment_on_an_earlier_head_is_never_heard_late(
 
 
 def test_the_command_of_another_app_stands_and_is_found_as_a_persons_is(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     GithubConversation(workflow).comment(ONE, "/verl-e2e run, says our own card")
@@ -225,7 +225,7 @@ def noise(length: int) -> str:
 
 
 def test_a_long_book_loses_what_can_be_done_without_first(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: Hand
+    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     for attempt in range(1, 7):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.adapters.clocks import BEGAN, Hand
 from tests.core.builders import make_job
+from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.workflow_runs import FakeWorkflows
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
@@ -44,8 +44,8 @@ def order(job: Job | None = None, **changes: Any) -> Run:
 
 
 @pytest.fixture
-def clock() -> Hand:
-    return Hand()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def forge() -> FakeWorkflows:
 
 
 @pytest.fixture
-def backend(forge: FakeWorkflows, clock: Hand) -> GitHubActionsBackend:
+def backend(forge: FakeWorkflows, clock: HandClock) -> GitHubActionsBackend:
     return GitHubActionsBackend(forge, SETTINGS, clock)
 
 
@@ -195,7 +195,7 @@ def test_what_github_says_of_a_run(
     ],
 )
 def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
-    clock: Hand,
+    clock: HandClock,
     forge: FakeWorkflows,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -213,7 +213,7 @@ def test_a_run_has_ended_when_its_job_has_whatever_follows_it(
 
 
 def test_what_followed_a_job_that_never_was_says_nothing_of_it(
-    clock: Hand, forge: FakeWorkflows, monkeypatch: pytest.MonkeyPatch
+    clock: HandClock, forge: FakeWorkflows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = GitHubActionsBackend(forge, replace(SETTINGS, followed=True), clock)
     run = submitted(backend, job_id="0-lora-ddp").model_copy(update={"state": RunState.CANCELLING})
@@ -224,7 +224,7 @@ def test_what_followed_a_job_that_never_was_says_nothing_of_it(
 
 
 def test_a_run_that_no_runner_takes_is_given_up(
-    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand
+    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: HandClock
 ) -> None:
     run = submitted(backend, queue_deadline_s=7_200)
     clock.time += timedelta(minutes=119)
@@ -244,7 +244,7 @@ def test_a_run_that_no_runner_takes_is_given_up(
 
 
 def test_a_run_that_a_runner_took_is_not_given_up(
-    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand
+    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: HandClock
 ) -> None:
     run = submitted(backend)
     forge.becomes(1, "in_progress")
@@ -253,7 +253,9 @@ def test_a_run_that_a_runner_took_is_not_given_up(
     assert forge.orders == []
 
 
-def test_a_run_that_does_not_end_is_forced(backend: GitHubActionsBackend, forge: FakeWorkflows, clock: Hand) -> None:
+def test_a_run_that_does_not_end_is_forced(
+    backend: GitHubActionsBackend, forge: FakeWorkflows, clock: HandClock
+) -> None:
     run = submitted(backend)
     forge.becomes(1, "in_progress")
     forge.obeys = False
@@ -268,7 +270,7 @@ def test_a_run_that_does_not_end_is_forced(backend: GitHubActionsBackend, forge:
     assert backend.poll(run).state is RunState.CANCELLED
 
 
-def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: Hand) -> None:
+def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: HandClock) -> None:
     forge.obeys = False
     run = submitted(GitHubActionsBackend(forge, SETTINGS, clock), state=RunState.CANCELLING)
     restarted = GitHubActionsBackend(forge, SETTINGS, clock)
@@ -279,7 +281,7 @@ def test_a_restart_while_cancelling_still_forces(forge: FakeWorkflows, clock: Ha
     assert forge.orders == [(1, True)]
 
 
-def test_a_process_that_comes_by_once_an_hour_forces_as_well(forge: FakeWorkflows, clock: Hand) -> None:
+def test_a_process_that_comes_by_once_an_hour_forces_as_well(forge: FakeWorkflows, clock: HandClock) -> None:
     forge.obeys = False
     run = submitted(GitHubActionsBackend(forge, SETTINGS, clock))
     forge.becomes(1, "in_progress")

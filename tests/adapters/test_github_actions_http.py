@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.clocks import Hand
 from tests.adapters.github_rooms import REPOSITORY, Room, room
 from tests.core.builders import make_job
+from tests.fakes.clocks import HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.sigstore_instance import SigstoreInstance
 from verl_e2e.adapters.attestation import verifier
@@ -34,14 +34,14 @@ def at(tmp_path: Path) -> Iterator[Room]:
 
 
 @pytest.fixture
-def clock(at: Room) -> Hand:
-    made = Hand()
+def clock(at: Room) -> HandClock:
+    made = HandClock()
     made.time = at.world.state.now()
     return made
 
 
 @pytest.fixture
-def backend(at: Room, clock: Hand) -> GitHubActionsBackend:
+def backend(at: Room, clock: HandClock) -> GitHubActionsBackend:
     return GitHubActionsBackend(GithubWorkflows(at.github), SETTINGS, clock)
 
 
@@ -99,7 +99,7 @@ def test_a_cancelled_run_ends(at: Room, backend: GitHubActionsBackend) -> None:
     assert backend.poll(run).state is RunState.CANCELLED
 
 
-def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBackend, clock: Hand) -> None:
+def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBackend, clock: HandClock) -> None:
     run = order(at)
     changes = {"handle": backend.submit(run), "state": RunState.SUBMITTED, "queue_deadline_s": 7_200}
     run = run.model_copy(update=changes)
@@ -110,7 +110,7 @@ def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBack
     assert "gpu-x1" in progress.note
 
 
-def test_a_repository_without_the_workflow_says_what_to_do(tmp_path: Path, clock: Hand) -> None:
+def test_a_repository_without_the_workflow_says_what_to_do(tmp_path: Path, clock: HandClock) -> None:
     with room(tmp_path / "another") as bare:
         backend = GitHubActionsBackend(GithubWorkflows(bare.github), SETTINGS, clock)
         with pytest.raises(BackendError, match=r"workflows/verl-e2e\.yml` is not on the branch main") as refused:
@@ -124,7 +124,7 @@ def sigstore() -> SigstoreInstance:
 
 
 @pytest.fixture
-def strict(at: Room, clock: Hand, sigstore: SigstoreInstance, tmp_path: Path) -> GitHubActionsBackend:
+def strict(at: Room, clock: HandClock, sigstore: SigstoreInstance, tmp_path: Path) -> GitHubActionsBackend:
     """A back end that takes no folder that is not attested."""
     verify = verifier(sigstore.write_trusted_root(tmp_path / "trusted_root.json"))
     settings = replace(SETTINGS, attestation=Attestation.REQUIRED, verify=verify)

@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from tests.adapters.databases import database, server, store
-from verl_e2e.adapters.ledger import (
+from verl_e2e.adapters.store import (
     Retention,
     SqlDeliveries,
+    SqlLeases,
     SqlLedger,
     SqlOutbox,
     SqlWorklist,
@@ -18,7 +19,8 @@ from verl_e2e.adapters.ledger import (
     StoreError,
     open_store,
 )
-from verl_e2e.adapters.ledger.schema import entries, metadata, steps, versions
+from verl_e2e.adapters.store.database import instant
+from verl_e2e.adapters.store.schema import entries, metadata, steps, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
@@ -53,6 +55,31 @@ def run(state: RunState = RunState.QUEUED, attempt: int = 1, number: int | None 
 
 def received(key: str = "72d3162e-cc78-11e3-81ab-4c9367dc0958", second: int = 0, body: bytes = b"{}") -> Received:
     return Received(key, "push", body, NOW + timedelta(seconds=second))
+
+
+def give_back(store: Store) -> None:
+    """Nothing is owned any more, as after the end of the process that took it."""
+    SqlLeases(store).retain((), (), ())
+
+
+def wanted(store: Store, now: datetime) -> tuple[str, ...]:
+    """The targets to look at, which stay free."""
+    found = tuple(taken.target for taken in SqlWorklist(store).take(now, 10))
+    give_back(store)
+    return found
+
+
+def waiting(store: Store, now: datetime) -> tuple[Received, ...]:
+    """The deliveries to hear, which stay free."""
+    found = SqlDeliveries(store).take(now, 100)
+    give_back(store)
+    return found
+
+
+def look(store: Store, target: str, now: datetime = NOW, again_at: datetime | None = None) -> None:
+    """Take a target and return it."""
+    (taken,) = SqlWorklist(store).take(now, 1, only=[target])
+    SqlWorklist(store).finish(taken, now, again_at)
 
 
 def test_entries_are_kept_in_order_and_each_source_once_for_each_kind(store: Store) -> None:
@@ -134,11 +161,11 @@ def test_a_delivery_is_kept_once_even_after_it_was_heard(store: Store) -> None:
     deliveries = SqlDeliveries(store)
     assert deliveries.keep([received(body=b"\x00\xff")]) == (True,)
     assert deliveries.keep([received()]) == (False,)
-    assert [each.body for each in deliveries.waiting(NOW, 10)] == [b"\x00\xff"]
+    assert [each.body for each in waiting(store, NOW)] == [b"\x00\xff"]
     deliveries.heard([(received().id, ["pull 5"])], NOW)
     assert deliveries.keep([received()]) == (False,)
-    assert deliveries.waiting(NOW, 10) == ()
-    assert SqlWorklist(store).wanted(NOW, 10) == ("pull 5",)
+    assert waiting(store, NOW) == ()
+    assert wanted(store, NOW) == ("pull 5",)
 
 
 def test_deliveries_are_kept_together_and_each_once(store: Store) -> None:
@@ -146,7 +173,7 @@ def test_deliveries_are_kept_together_and_each_once(store: Store) -> None:
     deliveries.keep([received("known")])
     several = [received(key, body=key.encode()) for key in ("a", "known", "b", "a")]
     assert deliveries.keep(several) == (True, False, True, False)
-    assert [one.body for one in deliveries.waiting(NOW, 10)] == [b"{}", b"a", b"b"]
+    assert [one.body for one in waiting(store, NOW)] == [b"{}", b"a", b"b"]
 
 
 def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing(store: Store) -> None:
@@ -156,8 +183,8 @@ def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing
     deliveries.keep([received("two")])
     deliveries.failed("one", "GitHub answered 502", later)
     deliveries.failed("two", "no JSON", None)
-    assert deliveries.waiting(NOW, 10) == ()
-    assert [(each.id, each.attempts) for each in deliveries.waiting(later, 10)] == [("one", 1)]
+    assert waiting(store, NOW) == ()
+    assert [(each.id, each.attempts) for each in waiting(store, later)] == [("one", 1)]
     backlog = deliveries.backlog(NOW + timedelta(seconds=90))
     assert (backlog.deliveries_waiting, backlog.deliveries_refused, backlog.oldest_s) == (1, 1, 90.0)
 
@@ -177,12 +204,13 @@ def test_what_is_asked_while_a_target_is_looked_at_is_not_lost(store: Store) -> 
     worklist = SqlWorklist(store)
     for _ in range(3):
         worklist.want(["pull 5"], NOW)
-    seen = worklist.asked("pull 5")
+    (taken,) = worklist.take(NOW, 10)
     worklist.want(["pull 5"], NOW)
-    worklist.finish("pull 5", seen, NOW)
-    assert worklist.wanted(NOW, 10) == ("pull 5",)
-    worklist.finish("pull 5", worklist.asked("pull 5"), NOW)
-    assert worklist.wanted(NOW, 10) == ()
+    assert worklist.take(NOW, 10) == ()
+    worklist.finish(taken, NOW)
+    assert wanted(store, NOW) == ("pull 5",)
+    look(store, "pull 5")
+    assert wanted(store, NOW) == ()
 
 
 def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) -> None:
@@ -190,30 +218,35 @@ def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) 
     later = NOW + timedelta(seconds=15)
     for key in ("quiet", "busy", "news"):
         worklist.want([key], NOW)
+    taken = worklist.take(NOW, 10)
     worklist.want(["busy"], NOW)
-    for key in ("quiet", "busy", "news"):
-        worklist.finish(key, 1, NOW, again_at=later)
-    assert worklist.wanted(NOW, 10) == ("busy",)
+    for each in taken:
+        worklist.finish(each, NOW, again_at=later)
+    assert wanted(store, NOW) == ("busy",)
     assert deliveries.backlog(NOW).targets_waiting == 1
     worklist.want(["quiet"], NOW)
     deliveries.heard([("x", ["news"])], NOW)
-    assert worklist.wanted(NOW, 10) == ("busy", "news")
-    assert worklist.wanted(later, 10) == ("busy", "news", "quiet")
+    assert wanted(store, NOW) == ("busy", "news")
+    assert wanted(store, later) == ("busy", "news", "quiet")
     worklist.want(["quiet"], NOW, at_once=True)
-    assert set(worklist.wanted(NOW, 10)) == {"busy", "news", "quiet"}
+    assert set(wanted(store, NOW)) == {"busy", "news", "quiet"}
 
 
 def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
     worklist, deliveries = SqlWorklist(store), SqlDeliveries(store)
     later = NOW + timedelta(minutes=5)
     worklist.want(["pull 5"], NOW)
+    (taken,) = worklist.take(NOW, 10)
     worklist.postpone("pull 5", "GitHub answered 502", later)
     worklist.want(["pull 5"], NOW)
-    assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == ((), 1)
-    assert worklist.wanted(later, 10) == ("pull 5",)
+    assert worklist.take(NOW, 10) == ()
+    (again,) = worklist.take(later, 10)
+    assert (taken.attempts, again.attempts) == (0, 1)
+    give_back(store)
     deliveries.keep([received()])
     deliveries.heard([(received().id, ["pull 5"])], NOW)
-    assert (worklist.wanted(NOW, 10), worklist.attempts("pull 5")) == (("pull 5",), 0)
+    (news,) = worklist.take(NOW, 10)
+    assert (news.target, news.attempts) == ("pull 5", 0)
 
 
 def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_looked_at_since(store: Store) -> None:
@@ -221,7 +254,7 @@ def test_stale_targets_are_those_that_something_happened_to_lately_and_nobody_lo
     worklist.want(["touched"], NOW)
     worklist.want(["old"], NOW - timedelta(days=9))
     for target in ("touched", "old"):
-        worklist.finish(target, 1, NOW)
+        look(store, target)
     assert worklist.stale(NOW - timedelta(days=3), NOW + timedelta(hours=1), 10) == ("touched",)
     assert worklist.stale(NOW - timedelta(days=3), NOW, 10) == ()
 
@@ -235,8 +268,8 @@ def test_many_writers_at_once_lose_nothing_and_double_nothing(store: Store) -> N
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(deliver, range(200))) == 50
-    assert len(deliveries.waiting(NOW, 100)) == 50
-    assert sum(worklist.asked(f"pull {number}") for number in range(3)) == 200
+    assert len(deliveries.take(NOW, 100)) == 50
+    assert sum(taken.asked for taken in worklist.take(NOW, 10)) == 200
 
 
 def test_several_that_open_an_empty_database_at_once_make_its_tables_once(database: str) -> None:
@@ -255,7 +288,7 @@ def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_b
         first, *others = steps(dialect)
         return [list(first), [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
 
-    monkeypatch.setattr("verl_e2e.adapters.ledger.store.steps", half)
+    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", half)
     with pytest.raises(StoreError):
         open_store(database)
     monkeypatch.undo()
@@ -266,14 +299,18 @@ def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_b
 
 
 def test_a_database_of_the_first_version_gets_what_came_since(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("verl_e2e.adapters.ledger.store.steps", lambda dialect: steps(dialect)[:1])
+    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:1])
     store = open_store(database)
-    SqlDeliveries(store).keep([received("old")])
+    with store.write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO deliveries (id, event, body, received, state, attempts, due, problem)"
+            f" VALUES ('old', 'push', '', '{instant(NOW)}', 'waiting', 0, '{instant(NOW)}', '')"
+        )
     store.close()
     monkeypatch.undo()
     store = open_store(database)
     assert SqlOutbox(store).put(reply_to("o/r", 1, "x", "text", person=True), NOW)
-    assert [one.id for one in SqlDeliveries(store).waiting(NOW, 9)] == ["old"]
+    assert [one.id for one in SqlDeliveries(store).take(NOW, 9)] == ["old"]
     store.close()
 
 
@@ -288,9 +325,10 @@ def test_a_message_is_kept_once_and_strangers_have_a_budget(store: Store) -> Non
     assert [put(f"typo {number}", person=False) for number in range(30)].count(True) == 10
     assert put("of a person", person=True)
     assert put("typo later", person=False, minute=2)
-    assert outbox.due(NOW, 99)[0].message.person
-    outbox.failed(outbox.due(NOW, 1)[0].number, "limited", NOW + timedelta(minutes=1))
-    assert [letter.message.subject for letter in outbox.due(NOW, 99, besides=["o:others"])] == ["reply:1:of a person"]
+    (first,) = outbox.take(NOW, 1)
+    assert first.message.person
+    outbox.failed(first.number, "limited", NOW + timedelta(minutes=1))
+    assert [letter.message.subject for letter in outbox.take(NOW, 99, besides=["o:others"])] == ["reply:1:of a person"]
 
 
 def test_the_tables_that_the_steps_make_are_those_that_the_statements_name(store: Store) -> None:

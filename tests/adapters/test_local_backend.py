@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.adapters.clocks import BEGAN, Hand
+from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import World, make_world
@@ -41,8 +41,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture
-def clock() -> Hand:
-    return Hand()
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.fixture
@@ -57,11 +57,11 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def backend(root: Path, clock: Hand) -> LocalBackend:
+def backend(root: Path, clock: HandClock) -> LocalBackend:
     return make_backend(root, clock)
 
 
-def make_backend(root: Path, clock: Hand, **changes: Any) -> LocalBackend:
+def make_backend(root: Path, clock: HandClock, **changes: Any) -> LocalBackend:
     environ = {"PATH": os.environ["PATH"], "HOME": str(root.parent)}
     return LocalBackend(root, **{"environ": environ, "clock": clock, "open_log": open_log, **changes})
 
@@ -137,10 +137,10 @@ STARTER = """
 import os, sys, threading
 from pathlib import Path
 sys.path[:0] = [{root!r}]
-from tests.adapters.clocks import Hand
+from tests.fakes.clocks import HandClock
 from tests.adapters.test_local_backend import make_backend
 from verl_e2e.core.pulls.ledger import Run
-backend = make_backend(Path(sys.argv[1]), Hand())
+backend = make_backend(Path(sys.argv[1]), HandClock())
 run = Run.model_validate_json(sys.stdin.read())
 print("ready", flush=True)
 backend.submit(run)
@@ -161,7 +161,7 @@ def start_elsewhere(root: Path, run: Run) -> subprocess.Popen[bytes]:
     return other
 
 
-def test_a_run_survives_the_service_that_started_it(slow: Job, root: Path, clock: Hand, tmp_path: Path) -> None:
+def test_a_run_survives_the_service_that_started_it(slow: Job, root: Path, clock: HandClock, tmp_path: Path) -> None:
     run = order(slow)
     with start_elsewhere(root, run) as other:
         assert other.stdout is not None
@@ -178,7 +178,7 @@ def test_a_run_survives_the_service_that_started_it(slow: Job, root: Path, clock
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.002, 0.004, 0.008, 0.016])
-def test_a_service_killed_at_any_moment_leaves_one_run(slow: Job, root: Path, clock: Hand, delay_s: float) -> None:
+def test_a_service_killed_at_any_moment_leaves_one_run(slow: Job, root: Path, clock: HandClock, delay_s: float) -> None:
     run = order(slow)
     with start_elsewhere(root, run) as other:
         assert other.stdout is not None
@@ -247,7 +247,7 @@ def test_a_killed_runner_is_lost_and_leaves_nothing_behind(slow: Job, backend: L
     until(lambda: not any(process.is_running() and process.status() != "zombie" for process in below))
 
 
-def test_a_runner_that_will_not_end_is_ended(slow: Job, root: Path, clock: Hand, tmp_path: Path) -> None:
+def test_a_runner_that_will_not_end_is_ended(slow: Job, root: Path, clock: HandClock, tmp_path: Path) -> None:
     stubborn = tmp_path / "stubborn"
     stubborn.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
     stubborn.chmod(0o755)
@@ -261,7 +261,7 @@ def test_a_runner_that_will_not_end_is_ended(slow: Job, root: Path, clock: Hand,
     until(lambda: state(backend, run) is RunState.CANCELLED)
 
 
-def test_a_runner_that_cannot_begin_is_lost_with_its_own_words(world: World, root: Path, clock: Hand) -> None:
+def test_a_runner_that_cannot_begin_is_lost_with_its_own_words(world: World, root: Path, clock: HandClock) -> None:
     backend = make_backend(root, clock, command=("/bin/sh", "-c", "echo no such verb >&2; exit 2", "sh"))
     run = order(world.job())
     backend.submit(run)
@@ -274,7 +274,7 @@ def test_a_run_that_nobody_knows_is_lost(world: World, backend: LocalBackend) ->
 
 
 @pytest.mark.parametrize("name", ["GITHUB_WEBHOOK_SECRET", "GITHUB_APP_PRIVATE_KEY", "DATABASE_URL", "HF_TOKEN"])
-def test_the_service_keeps_its_secrets_to_itself(world: World, root: Path, clock: Hand, name: str) -> None:
+def test_the_service_keeps_its_secrets_to_itself(world: World, root: Path, clock: HandClock, name: str) -> None:
     environ = {"PATH": os.environ["PATH"], name: "not-for-jobs", "CUDA_HOME": "/cuda"}
     backend = make_backend(
         root, clock, environ=environ, command=("/usr/bin/env", "-u", "PATH", "sh", "-c", "env", "sh")
@@ -286,7 +286,7 @@ def test_the_service_keeps_its_secrets_to_itself(world: World, root: Path, clock
     assert "CUDA_HOME=/cuda" in said
 
 
-def test_a_folder_over_the_cap_is_refused_whole(world: World, root: Path, clock: Hand, tmp_path: Path) -> None:
+def test_a_folder_over_the_cap_is_refused_whole(world: World, root: Path, clock: HandClock, tmp_path: Path) -> None:
     backend = make_backend(root, clock, caps=Caps(total_bytes=1000))
     run = order(world.job())
     backend.submit(run)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.adapters.databases import database, server, store
 from tests.adapters.test_ledger import run as run_of
-from verl_e2e.adapters.ledger import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
+from verl_e2e.adapters.store import Retention, SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.pulls.messages import reply_to
@@ -27,10 +27,10 @@ def use(store: Store, day: int, count: int = 400) -> None:
     outbox, worklist = SqlOutbox(store), SqlWorklist(store)
     for number in range(0, count, 10):
         outbox.put(reply_to("o/r", number + 1, f"{day}-{number}", "text " * 100, person=True), now)
-    for letter in outbox.due(now, count):
+    for letter in outbox.take(now, count):
         outbox.written(letter.number)
-    for target in targets:
-        worklist.finish(target, 1, now)
+    for taken in worklist.take(now, count):
+        worklist.finish(taken, now)
 
 
 def test_the_database_stops_growing(store: Store, tmp_path: Path) -> None:
@@ -59,11 +59,11 @@ def test_what_waits_and_the_newest_pull_request_stay_however_old(store: Store, t
     SqlDeliveries(store).keep([Received("waits", "push", b"", NOW)])
     outbox.put(reply_to("o/r", 1, "waits", "text", person=True), NOW)
     worklist.want(["o/r#3", "o/r#9", "o/r#10"], NOW)
-    for number in (9, 10):
-        worklist.finish(f"o/r#{number}", 1, NOW)
+    for taken in worklist.take(NOW, 9, only=["o/r#9", "o/r#10"]):
+        worklist.finish(taken, NOW)
     assert not Retention(store, tmp_path / "runs").remove(NOW + 400 * DAY)
     assert worklist.known() == ("o/r#10", "o/r#3")
-    assert len(SqlDeliveries(store).waiting(NOW, 9)) == len(outbox.due(NOW, 9)) == 1
+    assert len(SqlDeliveries(store).take(NOW, 9)) == len(outbox.take(NOW, 9)) == 1
 
 
 def test_the_folder_of_a_run_goes_when_the_run_is_over_and_old(store: Store, tmp_path: Path) -> None:

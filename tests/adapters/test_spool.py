@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
-from verl_e2e.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
-from verl_e2e.adapters.ledger import spool as spooling
+from verl_e2e.adapters.store import Spool, SpooledDeliveries, SqlDeliveries, open_store
+from verl_e2e.adapters.store import spool as spooling
 from verl_e2e.core.pulls.deliveries import Received
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -50,9 +50,9 @@ def test_what_came_while_the_database_was_away_is_heard_when_it_is_back(tmp_path
         table.away = True
         assert deliveries.keep([received("during", b"\x00\n{"), received("during too")]) == (True, True)
         with pytest.raises(sa.exc.OperationalError):
-            deliveries.waiting(NOW, 9)
+            deliveries.take(NOW, 9)
         table.away = False
-        found = deliveries.waiting(NOW, 9)
+        found = deliveries.take(NOW, 9)
         assert [(one.id, one.body) for one in found][:2] == [("before", b"{}"), ("during", b"\x00\n{")]
         assert len(found) == 3
         assert not list((tmp_path / "spool").iterdir())
@@ -66,7 +66,7 @@ def test_what_is_on_the_disk_outlives_the_process_and_is_kept_once(tmp_path: Pat
     (tmp_path / "spool" / "half.part").write_bytes(b"{")
     (tmp_path / "spool" / "0-bad.delivery").write_bytes(b"no JSON\n")
     with both(tmp_path) as (_, deliveries):
-        assert [one.id for one in deliveries.waiting(NOW, 9)] == ["one"]
+        assert [one.id for one in deliveries.take(NOW, 9)] == ["one"]
         assert [path.name for path in (tmp_path / "spool").iterdir()] == ["0-bad.damaged"]
 
 
@@ -83,7 +83,7 @@ import resource, sys
 from datetime import UTC, datetime
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from verl_e2e.adapters.ledger import Spool, SpooledDeliveries, SqlDeliveries, open_store
+from verl_e2e.adapters.store import Spool, SpooledDeliveries, SqlDeliveries, open_store
 from verl_e2e.core.pulls.deliveries import Received
 import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -100,7 +100,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM
 import time
 time.sleep(1.1)
 print(deliveries.keep([Received("large", "push", b"x" * 2_000_000, now)]))
-print(sorted(one.id for one in deliveries.waiting(now, 9)), list((folder / "spool").iterdir()))
+print(sorted(one.id for one in deliveries.take(now, 9)), list((folder / "spool").iterdir()))
 """
 
 

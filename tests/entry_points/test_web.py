@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from tests.fakes.patience import HANG_S
-from verl_e2e.adapters.ledger import SqlDeliveries, Store, open_store
+from verl_e2e.adapters.store import SqlDeliveries, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web import BODY_BYTES, Door, PatientProtocol, create_app
 from verl_e2e.web.bodies import Bodies
@@ -49,7 +49,7 @@ class House:
         return {"deliveries_waiting": SqlDeliveries(self.store).backlog(NOW).deliveries_waiting}
 
     def kept(self) -> list[tuple[str, str, bytes]]:
-        waiting = SqlDeliveries(self.store).waiting(NOW, 1000)
+        waiting = SqlDeliveries(self.store).take(NOW, 1000)
         return [(delivery.id, delivery.event, delivery.body) for delivery in waiting]
 
 

@@ -6,10 +6,11 @@ effect, and what nobody wrote down is forgotten by a restart.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
+from tests.fakes.clocks import HandClock
 from tests.fakes.rooms import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
@@ -44,19 +45,6 @@ rules:
 """ % sha("verl")  # noqa: UP031  the braces are YAML's
 
 Entry = Asked | Approval | Override
-
-
-class FakeClock:
-    """A clock moved by hand."""
-
-    def __init__(self) -> None:
-        self.time = START
-
-    def now(self) -> datetime:
-        return self.time
-
-    def pass_s(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
 
 
 class FakeLedger:
@@ -103,7 +91,7 @@ class FakeHub:
     `fail` holds names of calls that shall fail once, before (`name`) or after (`name!`) they took effect.
     """
 
-    clock: FakeClock
+    clock: HandClock
     pulls: dict[int, Pull] = field(default_factory=dict)
     talk: dict[int, list[Comment]] = field(default_factory=dict)
     runs: list[CheckRun] = field(default_factory=list)
@@ -394,7 +382,7 @@ class FakeSource:
 class App:
     """The whole in memory. `restart` forgets what a process holds and nothing else."""
 
-    clock: FakeClock = field(default_factory=FakeClock)
+    clock: HandClock = field(default_factory=lambda: HandClock(START))
     ledger: FakeLedger = field(default_factory=FakeLedger)
     folders: FakeFolders = field(default_factory=FakeFolders)
     paths: dict[str, str] = field(default_factory=dict)

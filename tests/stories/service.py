@@ -1,75 +1,73 @@
-"""The service as a story runs it: the real handlers on the real adapters, looked at step by step.
+"""The service as a story runs it: production's own wiring and worker, stepped by the test on a clock of the story.
 
-Webhooks come in over HTTP at the real web application and lie in the real tables. What the queue does in the service
-happens here when a test says `settle`, so that a story is the same each time. `restart` forgets what a process holds.
+Webhooks come in over HTTP at the real web application and lie in the real tables. The worker does its rounds in the
+test's thread when a test says `settle`, so that a story is the same each time. `restart` ends the process as a kill
+does, and starts another on what it left.
 """
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import uvicorn
 
-from tests.fakes.app import FakeSource
+from tests.fakes.clocks import StoryClock
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
-from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend
 from verl_e2e.adapters.files.reach_cache import SummaryCache
-from verl_e2e.adapters.github.administration import GithubAdministration
-from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.people import GithubPeople
-from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.archives import unpack
 from verl_e2e.adapters.github.retry import Patience
 from verl_e2e.adapters.github.session import GitHub, as_app
-from verl_e2e.adapters.github.workflows import GithubWorkflows
-from verl_e2e.adapters.ledger import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.adapters.store import SqlLedger
+from verl_e2e.adapters.worker import Work
 from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.app.base_branch_changed import base_pushed, look_again
-from verl_e2e.app.keep_message import write
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import due, reconcile
-from verl_e2e.app.redeliver import Redelivery
-from verl_e2e.app.services import AppRooms
 from verl_e2e.config.callers import packaged_uses
-from verl_e2e.config.profiles import load_profile
+from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.references import read_reference, reference_text
-from verl_e2e.core.pulls.webhook_events import PushEvent
-from verl_e2e.core.pulls.webhooks import parse_event
-from verl_e2e.ports import Revisions
 from verl_e2e.web import Door, create_app
+from verl_e2e.wiring.app import open_service
+from verl_e2e.wiring.app_services import github_work
 from verl_e2e.wiring.folders import run_folders
 
-# A story whose looks go on for longer than this never comes to rest.
-_MOST_LOOKS = 200
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+# A story whose rounds go on for longer than this never comes to rest.
+_MOST_ROUNDS = 400
 # Events tell of runs; this is for the lost ones.
 POLL_S = 600.0
 # GitHub's lists are believed after so long.
 LAG_S = 30.0
-_RETRY = timedelta(seconds=5)
-_HANDED_OVER = 64
 
 
-class StoryClock:
-    """The true time, moved on by hand."""
+class InThisThread(Executor):
+    """Does what it is given at once, in the caller's thread."""
 
-    def __init__(self) -> None:
-        self.ahead = timedelta(0)
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """The result of a call that has ended."""
+        future: Future[Any] = Future()
+        future.set_result(call(*arguments, **named))
+        return future
 
-    def now(self) -> datetime:
-        """Now, with its zone."""
-        return datetime.now(UTC) + self.ahead
 
-    def pass_s(self, seconds: float) -> None:
-        """Let time go by."""
-        self.ahead += timedelta(seconds=seconds)
+class InThisProcess(DirectAnalysis):
+    """What strangers wrote, read without a child process."""
+
+    def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
+        """Unpack an archive."""
+        unpack(archive, into, limit=limit)
+
+    def commands(self, body: str) -> tuple[CommandLine, ...]:
+        """The command lines of a comment."""
+        return command_lines(body)
 
 
 @dataclass
@@ -102,43 +100,61 @@ class Service:
         self._open()
 
     def _open(self) -> None:
-        self.store: Store = open_store(f"sqlite:///{self.folder / 'verl-e2e.sqlite3'}")
-        self.ledger = SqlLedger(self.store)
-        self.deliveries = SqlDeliveries(self.store)
-        self.worklist = SqlWorklist(self.store)
-        self.outbox = SqlOutbox(self.store)
-        patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
-        self.github: GitHub = as_app(
-            APP_ID, self.world.private_key, api_url=self.api_url, patience=patience, pace=(), timeout_s=5
-        )
-        self.rooms = self._rooms()
-        self.redelivery = Redelivery(GithubAdministration(self.github), self.clock)
+        made = github_work({}, connect=self._connect, make_analysis=self._make_analysis)
 
-    def _rooms(self) -> AppRooms:
-        world, github = self.world, self.github
-        mirrors = Mirrors(self.folder / "cache", world.url)
-        settings = ActionsSettings(branch="main", tool_repository="octo/verl-e2e", tool_sha="0" * 40)
-        return AppRooms(
-            pulls=GithubPulls(github),
-            conversation=GithubConversation(github),
-            checks=GithubChecks(github),
-            people=GithubPeople(github),
-            ledger=self.ledger,
-            backend=GitHubActionsBackend(GithubWorkflows(github), settings, self.clock),
-            analysis=DirectAnalysis(
-                mirrors.changes, packaged_uses(), SummaryCache(self.folder / "summaries"), run_folders(Bands())
-            ),
-            clock=self.clock,
-            changes=mirrors.changes,
-            verl=_no_verl,
-            site=load_profile("hopper-offline", {"kit": "/opt/kit"}),
-            artifacts=self.folder / "artifacts",
-            read_commands=command_lines,
-            poll_s=POLL_S,
-            lag_s=LAG_S,
-            outbox=self.outbox,
-            app_id=APP_ID,
+        def observed(*arguments: Any) -> Work:
+            work = made(*arguments)
+            reconcile = self._noting_failures(work.reconcile)
+
+            def look(target: str) -> float | None:
+                self.looks += 1
+                return reconcile(target)
+
+            hear, write = self._noting_failures(work.hear), self._noting_failures(work.write)
+            return replace(work, hear=hear, reconcile=look, write=write)
+
+        self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread())
+        self._service.enter()
+        self.ledger = SqlLedger(self._service.store)
+
+    def _settings(self) -> Settings:
+        return load_settings(
+            {
+                "GITHUB_API_URL": self.api_url,
+                "GITHUB_APP_ID": str(APP_ID),
+                "GITHUB_APP_PRIVATE_KEY": self.world.private_key,
+                "GITHUB_WEBHOOK_SECRET": SECRET,
+                "VERL_E2E_ATTESTATION": "preferred",
+                "VERL_E2E_DATA": str(self.folder),
+                "VERL_E2E_LIST_LAG_S": str(int(LAG_S)),
+                "VERL_E2E_SITE_PROFILE": "hopper-offline",
+                "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
+                "VERL_E2E_TICK_S": str(int(POLL_S)),
+                "VERL_E2E_TOOL": f"octo/verl-e2e@{'0' * 40}",
+                "VERL_E2E_WORKFLOW_REF": "main",
+            }
         )
+
+    def _connect(self, settings: Settings) -> GitHub:
+        patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
+        self._github = as_app(
+            settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience, pace=(), timeout_s=5
+        )
+        return self._github
+
+    def _make_analysis(self, settings: Settings, mirrors: Mirrors) -> InThisProcess:
+        summaries = SummaryCache(settings.data / "summaries")
+        return InThisProcess(mirrors.changes, packaged_uses(), summaries, run_folders(Bands()))
+
+    def _noting_failures(self, call: Callable[[Given], Result]) -> Callable[[Given], Result]:
+        def noting(given: Given) -> Result:
+            try:
+                return call(given)
+            except Exception as error:
+                self.failures.append(error)
+                raise
+
+        return noting
 
     def restart(self) -> None:
         """End the process and start another on what it left."""
@@ -146,94 +162,35 @@ class Service:
         self._open()
 
     def close(self) -> None:
-        """End the process."""
-        self.github.close()
-        self.store.close()
-
-    # What the worker does
+        """End the process as a kill does: nothing is returned."""
+        self._github.close()
+        self._service.store.close()
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """What the web application does with deliveries; the process may be another by then."""
-        return self.deliveries.keep(received)
+        return self._service.keep(received)
+
+    def round(self) -> bool:
+        """One round of the worker: hear, look, write; whether there was anything to do."""
+        return self._service.worker.round()
 
     def settle(self) -> None:
         """Hear and look until nothing is due now."""
         self.world.deliveries.wait()
-        for _ in range(_MOST_LOOKS):
-            if not (self.hear() or self.look() or self.mail()):
+        for _ in range(_MOST_ROUNDS):
+            if not self.round():
                 return
             self.world.deliveries.wait()
         raise AssertionError("the service never comes to rest")
 
-    def hear(self) -> bool:
-        """Hear what was delivered; whether there was anything."""
-        batch = self.deliveries.waiting(self.clock.now(), _HANDED_OVER)
-        for one in batch:
-            try:
-                event = parse_event(one.event, one.body)
-                if isinstance(event, PushEvent) and event.number is None:
-                    base_pushed(event, self.rooms, self.worklist)
-                found = () if event is None else hear(event, self.rooms, one.id)
-                self.deliveries.heard([(one.id, [reference_text(each) for each in found])], self.clock.now())
-            except Exception as error:
-                self.failures.append(error)
-                self.deliveries.failed(one.id, str(error), self.clock.now() + _RETRY)
-        return bool(batch)
-
-    def look(self) -> bool:
-        """Look at every target that is due; whether there was one."""
-        targets = self.worklist.wanted(self.clock.now(), _HANDED_OVER)
-        for target in targets:
-            self.look_at(target)
-        return bool(targets)
-
-    def mail(self) -> bool:
-        """Write the messages that are due; whether there was one."""
-        letters = self.outbox.due(self.clock.now(), _HANDED_OVER)
-        for letter in letters:
-            try:
-                write(letter.message, self.rooms)
-                self.outbox.written(letter.number)
-            except Exception as error:
-                self.failures.append(error)
-                wait_s = getattr(error, "wait_s", 0.0) or _RETRY.total_seconds()
-                self.outbox.failed(letter.number, str(error), self.clock.now() + timedelta(seconds=wait_s))
-        return bool(letters)
-
-    def look_at(self, target: str) -> None:
-        """One look at one target."""
-        self.looks += 1
-        asked = self.worklist.asked(target)
-        try:
-            again_s = reconcile(read_reference(target), self.rooms)
-        except Exception as error:
-            self.failures.append(error)
-            wait = timedelta(seconds=getattr(error, "wait_s", 0.0)) or _RETRY
-            self.worklist.postpone(target, str(error), self.clock.now() + wait)
-        else:
-            again_at = None if again_s is None else self.clock.now() + timedelta(seconds=again_s)
-            self.worklist.finish(target, asked, self.clock.now(), again_at)
-
     def tick(self) -> None:
-        """What the clock asks for: every open pull request, and whatever has a run under way."""
-        wanted = [reference_text(one) for one in due(self.world.full_name, self.rooms)]
-        self.worklist.want(wanted, self.clock.now())
-        self.redelivery.ask_again()
-        self.settle()
-
-    def search(self) -> None:
-        """What the service looks for now and then: what no delivery told of."""
-        look_again(self.rooms.pulls.open_pulls(self.world.full_name), self.rooms, self.worklist)
-        self.settle()
+        """Let so much time go by that the worker looks for what no delivery told of."""
+        self.go_on(POLL_S)
 
     def go_on(self, seconds: float = 31.0) -> None:
         """Let time go by, and do what is due then."""
         self.clock.pass_s(seconds)
         self.settle()
-
-
-def _no_verl(_: str) -> Revisions:
-    return FakeSource({})
 
 
 @contextmanager

@@ -27,17 +27,17 @@ def test_a_tightened_policy_of_which_no_webhook_told_is_found(story: Story) -> N
     world.move_base({POLICY_FILE: POLICY}, told=False)
     story.service.settle()
     assert world.gate(number) == "success"
-    story.service.search()
+    story.service.tick()
     assert world.gate(number) == "action_required"
 
 
 def test_a_push_that_leaves_the_policy_alone_makes_nobody_look(story: Story) -> None:
     world, service = story.world, story.service
-    story.open()
+    story.open("docs/other.md")
     looks = service.looks
     world.move_base({"docs/guide.md": "how to, better\n"})
     service.settle()
-    service.search()
+    service.tick()
     assert service.looks == looks
 
 
@@ -50,7 +50,7 @@ def test_many_open_pull_requests_are_looked_at_a_few_at_a_time(story: Story) -> 
     assert service.looks - looks == 10
     service.go_on(31)
     assert service.looks - looks == 12
-    service.search()
+    service.tick()
     service.go_on(120)
     assert service.looks - looks == 12
     assert {world.gate(number) for number in numbers} == {"success"}

@@ -145,13 +145,13 @@ class Anything(RuleBasedStateMachine):
         for _ in range(3):
             self._deliver_all()
             self.service.clock.pass_s(16)
-            self.service.hear()
-            self.service.look()
+            self.service.round()
+            self.service.round()
         for run in self.world.live_runs()[:1]:
             self._end(run, how)
         self._deliver_all()
-        self.service.hear()
-        self.service.look()
+        self.service.round()
+        self.service.round()
 
     # The service and its trouble
 
@@ -162,8 +162,8 @@ class Anything(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((1, 20, 700)))
     def work(self, seconds: int) -> None:
         self.service.clock.pass_s(seconds)
-        self.service.hear()
-        self.service.look()
+        self.service.round()
+        self.service.round()
 
     @rule()
     def tick(self) -> None:

@@ -105,8 +105,8 @@ def test_a_service_that_is_killed_at_any_call_takes_up_where_it_was(story: Story
         if call == 0:
             world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
         world.deliveries.wait()
-        story.service.hear()
-        story.service.look()
+        story.service.round()
+        story.service.round()
         world.faults.clear()
         story.service.restart()
         story.service.clock.pass_s(901)

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ def serve(*, check: bool) -> int:
 
     Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
     """
+    from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.adapters.json_log import log_to_stderr
     from verl_e2e.cli.privacy import be_private, forget
     from verl_e2e.config.settings import SECRETS, load_settings
@@ -40,7 +40,7 @@ def serve(*, check: bool) -> int:
     settings = load_settings(os.environ)
     forget(SECRETS)
     log_to_stderr(settings.log_level, settings.webhook_secret, settings.private_key, settings.database_url)
-    service = open_service(settings, _now, github_work(os.environ))
+    service = open_service(settings, SystemClock(), github_work(os.environ))
     _close_files(settings)
     if check:
         service.store.close()
@@ -55,11 +55,10 @@ def serve(*, check: bool) -> int:
 
 def _close_files(settings: "Settings") -> None:
     """Files of earlier versions lay open to every user of the host."""
-    from verl_e2e.adapters.durable import queue_url
     from verl_e2e.cli.privacy import close_to_others
 
-    files = [Path(url.removeprefix("sqlite:///")) for url in (settings.database_url, queue_url(settings.database_url))]
-    beside = [found for file in files if file.parent.is_dir() for found in file.parent.glob(f"{file.name}*")]
+    file = Path(settings.database_url.removeprefix("sqlite:///"))
+    beside = file.parent.glob(f"{file.stem}*") if file.parent.is_dir() else ()
     for path in close_to_others([*settings.data.iterdir(), *beside]):
         logging.getLogger(__name__).warning("%s was open to other users of this host and is no more", path)
 
@@ -71,7 +70,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     from verl_e2e.web import Door, PatientProtocol, create_app
 
     listener = _listener(settings)
-    door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.health, _now)
+    door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.health, service.clock.now)
     config = uvicorn.Config(
         create_app(door),
         log_config=None,
@@ -105,7 +104,3 @@ def _listener(settings: "Settings") -> socket.socket:
     except OSError as error:
         what = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
         raise click.UsageError(f"{what}; set VERL_E2E_HOST and VERL_E2E_PORT") from None
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.sealing import public_keys
@@ -13,7 +13,7 @@ from verl_e2e.adapters.github.archives import unpack
 from verl_e2e.adapters.limited import LimitedProcesses, Limits, StepError, StepRefusedError
 from verl_e2e.adapters.markdown import SHORT_COMMENT, command_lines
 from verl_e2e.adapters.mirror import Mirrors
-from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.analysis import Analysis, DirectAnalysis
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.config.callers import packaged_uses
@@ -40,6 +40,18 @@ _FORK_PATIENCE_S = 2.0
 _JUDGING = Limits(memory_bytes=2 << 30, cpu_s=300, wall_s=600.0)
 _UNPACKING = Limits(memory_bytes=512 << 20, cpu_s=120, wall_s=300.0)
 _HEARING = Limits(memory_bytes=512 << 20, cpu_s=10, wall_s=20.0)
+
+
+class ServiceAnalysis(Analysis, Protocol):
+    """All that the service asks of text and archives that strangers made."""
+
+    def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
+        """Unpack an archive into the new folder `into`; ForgeError."""
+        ...
+
+    def commands(self, body: str) -> tuple[CommandLine, ...]:
+        """The command lines of a comment."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from functools import lru_cache
 
 from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
-from verl_e2e.adapters.durable import Work
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
@@ -19,8 +17,9 @@ from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import Patience
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
-from verl_e2e.adapters.ledger import SqlLedger, SqlOutbox, SqlWorklist
 from verl_e2e.adapters.mirror import Mirrors
+from verl_e2e.adapters.store import SqlLedger, SqlOutbox, SqlWorklist
+from verl_e2e.adapters.worker import Work
 from verl_e2e.app.base_branch_changed import base_pushed, look_again
 from verl_e2e.app.crash_loops import reconcile_counted
 from verl_e2e.app.keep_message import write
@@ -42,8 +41,17 @@ from verl_e2e.core.pulls.pull_address import web_of
 from verl_e2e.core.pulls.references import read_reference, reference_text
 from verl_e2e.core.pulls.webhook_events import PushEvent
 from verl_e2e.core.pulls.webhooks import BadDeliveryError, parse_event
-from verl_e2e.ports import Backend, ForgeError, Pulls, Revisions, UnknownPullError, UnreadableDeliveryError, Worklist
-from verl_e2e.wiring.analysis import LimitedAnalysis
+from verl_e2e.ports import (
+    Backend,
+    Clock,
+    ForgeError,
+    Pulls,
+    Revisions,
+    UnknownPullError,
+    UnreadableDeliveryError,
+    Worklist,
+)
+from verl_e2e.wiring.analysis import LimitedAnalysis, ServiceAnalysis
 from verl_e2e.wiring.app import MakeWork
 from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.verl import verl_at
@@ -56,17 +64,24 @@ _LOOKS_IN_A_TICK = 10
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Clock:
-    """The time as the entry point reads it."""
-
-    read: Callable[[], datetime]
-
-    def now(self) -> datetime:
-        return self.read()
+Connect = Callable[[Settings], GitHub]
+MakeAnalysis = Callable[[Settings, Mirrors], ServiceAnalysis]
 
 
-def github_work(environ: Mapping[str, str]) -> MakeWork:
+def connect_app(settings: Settings) -> GitHub:
+    """GitHub as the App of the settings sees it."""
+    return as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=_PATIENCE)
+
+
+def limited_analysis(settings: Settings, mirrors: Mirrors) -> LimitedAnalysis:
+    """What strangers wrote is read in child processes."""
+    recorders = settings.data / "local" / PUBLIC_KEYS if settings.backend == "local" else None
+    return LimitedAnalysis(settings.data, web_of(settings.api_url), settings.data, mirrors, recorders=recorders)
+
+
+def github_work(
+    environ: Mapping[str, str], *, connect: Connect = connect_app, make_analysis: MakeAnalysis = limited_analysis
+) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 
     def make(
@@ -74,9 +89,11 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
         ledger: SqlLedger,
         worklist: SqlWorklist,
         outbox: SqlOutbox,
-        now: Callable[[], datetime],
+        clock: Clock,
     ) -> Work:
-        rooms, redelivery, courteous = app_rooms(settings, ledger, outbox, now, environ)
+        rooms, redelivery, courteous = app_rooms(
+            settings, ledger, outbox, clock, environ, connect=connect, make_analysis=make_analysis
+        )
 
         def missed() -> Collection[str]:
             redelivery.ask_again()
@@ -92,11 +109,8 @@ def github_work(environ: Mapping[str, str]) -> MakeWork:
             reconcile=lambda target: _stretched(reconcile_counted(read_reference(target), rooms), rooms.poll_s, ledger),
             open_targets=lambda: _open_targets(ledger, rooms),
             missed_targets=missed,
-            now=now,
             lane_of=_lane_of,
             write=lambda message: write(message, courteous),
-            clean=lambda: False,
-            resume=lambda: None,
             announce=lambda target: announce(read_reference(target), rooms),
         )
 
@@ -107,20 +121,22 @@ def app_rooms(
     settings: Settings,
     ledger: SqlLedger,
     outbox: SqlOutbox,
-    now: Callable[[], datetime],
+    clock: Clock,
     environ: Mapping[str, str],
+    *,
+    connect: Connect,
+    make_analysis: MakeAnalysis,
 ) -> tuple[AppRooms, Redelivery, AppRooms]:
     """The rooms of App mode, what asks for lost webhooks again, and the rooms of what can wait."""
-    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=_PATIENCE)
-    tokens, clock = github.tokens, _Clock(now)
+    github = connect(settings)
+    tokens = github.tokens
     mirrors = Mirrors(
         settings.data,
         web_of(github.api_url),
         token=lambda repository: tokens.token(repository) if tokens else None,
         environ=environ,
     )
-    recorders = settings.data / "local" / PUBLIC_KEYS if settings.backend == "local" else None
-    analysis = LimitedAnalysis(settings.data, web_of(github.api_url), settings.data, mirrors, recorders=recorders)
+    analysis = make_analysis(settings, mirrors)
     rooms = AppRooms(
         pulls=GithubPulls(github),
         conversation=GithubConversation(github),
@@ -222,7 +238,7 @@ def _open_pulls(repository: str, pulls: Pulls) -> tuple[OpenPull, ...]:
 
 
 def _backend(
-    settings: Settings, github: GitHub, analysis: LimitedAnalysis, clock: _Clock, environ: Mapping[str, str]
+    settings: Settings, github: GitHub, analysis: ServiceAnalysis, clock: Clock, environ: Mapping[str, str]
 ) -> Backend:
     if settings.backend == "local":
         return LocalBackend(settings.data / "local", environ=environ, clock=clock, open_log=open_log)

@@ -9,7 +9,7 @@ from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import Patience, RefusedError
 from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
 from verl_e2e.adapters.github.tokens import PERMISSIONS
-from verl_e2e.adapters.ledger import open_store
+from verl_e2e.adapters.store import open_store
 from verl_e2e.app.doctor import DoctorRooms, Setup, examine
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
 from verl_e2e.config.workflow_file import workflow_text

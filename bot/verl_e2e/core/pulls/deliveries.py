@@ -19,6 +19,18 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """A target that one process has taken to look at."""
+
+    target: str
+    """The pull request or merge group, as text."""
+    asked: int
+    """How often it was asked for up to then."""
+    attempts: int
+    """How often looking at it failed since it last succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Backlog:
     """How much waits: deliveries nobody has read yet, targets to look at now, and the age of the oldest, in seconds.
 

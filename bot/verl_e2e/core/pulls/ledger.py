@@ -1,6 +1,6 @@
 """What the bot remembers of a repository: commands, approvals, overrides, runs. Frozen documents, appended or replaced.
 
-In App mode they lie in tables (`verl_e2e.adapters.ledger`), in Action mode they are read off GitHub each time.
+In App mode they lie in tables (`verl_e2e.adapters.store`), in Action mode they are read off GitHub each time.
 Run keys make dispatch idempotent: one live run per key, whatever is delivered twice.
 """
 

@@ -4,8 +4,8 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.ledger.schema import entries, posted, runs
-from verl_e2e.adapters.ledger.store import Store, instant
+from verl_e2e.adapters.store.database import Store, instant
+from verl_e2e.adapters.store.schema import entries, posted, runs
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
 
 _KINDS: dict[str, type[Asked] | type[Approval] | type[Override]] = {

@@ -5,24 +5,26 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from verl_e2e.adapters.ledger.schema import steps, versions
+from verl_e2e.adapters.store.schema import steps, versions
 from verl_e2e.core.model.errors import UserError
 
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
 # SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
 _WRITE_BACK_S, _LOG_PAGES = 1.0, 16384
-# Keys of PostgreSQL's advisory locks: while the tables are made, and while a process works on them.
+# Keys of PostgreSQL's advisory locks: while the tables are made, and while bots work on them.
 _MIGRATING, _WORKING = 0x7665726C, 0x7665726D
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
@@ -38,8 +40,11 @@ class Store:
         self._engine = engine
         self.dialect = engine.dialect.name
         self._turn = threading.Lock() if self.dialect == "sqlite" else nullcontext()
+        # This process, as the rows that it works on name it.
+        self.owner = uuid.uuid4().hex
+        # Whether no other process can work on this database meanwhile.
+        self.alone = False
         self._held = ExitStack()
-        self._claiming: sa.Connection | None = None
         self._written_back = 0.0
 
     @contextmanager
@@ -80,34 +85,28 @@ class Store:
             with self._turn, closing(self._engine.raw_connection()) as connection:
                 connection.cursor().execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
 
-    def claim(self) -> bool:
-        """Be the one process that works on this database until `close` or its end; false when another is."""
-        if self.dialect == "postgresql":
-            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            self._held.callback(connection.close)
-            self._claiming = connection
-            return bool(connection.scalar(sa.select(sa.func.pg_try_advisory_lock(_WORKING))))
-        lock = os.open(f"{self._engine.url.database}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        self._held.callback(os.close, lock)
+    def enter(self, *, alone: bool) -> bool:
+        """Be one of the bots on this database until `close` or its end; false when that is not possible.
+
+        With `alone`, and on SQLite always, there is no other one.
+        """
+        self.alone = alone or self.dialect == "sqlite"
+        if self.dialect == "sqlite":
+            return self.hold(Path(f"{self._engine.url.database}.lock"))
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._held.callback(connection.close)
+        lock = sa.func.pg_try_advisory_lock if alone else sa.func.pg_try_advisory_lock_shared
+        return bool(connection.scalar(sa.select(lock(_WORKING))))
+
+    def hold(self, file: Path) -> bool:
+        """Lock a file until `close` or the end of the process; false when another process holds it."""
+        descriptor = os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._held.callback(os.close, descriptor)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
-
-    def claim_again(self) -> None:
-        """Be that process still after the database was away, which forgets it; StoreError when another one is."""
-        if self._claiming is None:
-            return
-        with suppress(SQLAlchemyError):
-            self._claiming.scalar(sa.select(1))
-            return
-        # While the database is away this raises, and is called again.
-        self._held.close()
-        if not self.claim():
-            self._held.close()
-            shown = _without_password(str(self._engine.url))
-            raise StoreError(f"DATABASE_URL {shown}: another process took it over while it was away; stop one")
 
     def close(self) -> None:
         """Give all connections back."""

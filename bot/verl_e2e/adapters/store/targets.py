@@ -6,8 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.ledger.schema import targets
-from verl_e2e.adapters.ledger.store import Store, instant
+from verl_e2e.adapters.store.database import Store, instant
+from verl_e2e.adapters.store.leases import take_rows
+from verl_e2e.adapters.store.schema import targets
+from verl_e2e.core.pulls.deliveries import Taken
 
 _PROBLEM_CHARACTERS = 500
 
@@ -17,7 +19,8 @@ def ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: d
     if not wanted:
         return
     at = instant(now)
-    fresh = {"asked": 1, "done": 0, "since": at, "touched": at, "finished": "", "attempts": 0, "due": at, "problem": ""}
+    fresh = {"asked": 1, "done": 0, "since": at, "touched": at, "finished": "", "attempts": 0, "due": at}
+    fresh |= {"problem": "", "owner": ""}
     # In one order, so that two transactions never wait for each other.
     put = store.insert(targets).values([{"target": target, **fresh} for target in sorted(set(wanted))])
     connection.execute(put.on_conflict_do_update(index_elements=[targets.c.target], set_=_asked(at, touch=touch)))
@@ -52,31 +55,34 @@ class SqlWorklist:
                 late = sa.update(targets).where(targets.c.target.in_(wanted), targets.c.due > instant(now))
                 connection.execute(late.values(due=instant(now), since=instant(now)))
 
-    def wanted(self, now: datetime, limit: int, first: Collection[str] = ()) -> tuple[str, ...]:
-        """The targets to look at now: those named first, then the longest waiting."""
-        rows = sa.select(targets.c.target).where(targets.c.asked > targets.c.done, targets.c.due <= instant(now))
-        with self._store.read() as connection:
-            named = sa.case((targets.c.target.in_(first), 0), else_=1)
-            return tuple(connection.scalars(rows.order_by(named, targets.c.since, targets.c.target).limit(limit)))
+    def take(
+        self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
+    ) -> tuple[Taken, ...]:
+        """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
-    def asked(self, target: str) -> int:
-        """How often it was asked for up to now, to be handed to `finish`."""
-        with self._store.read() as connection:
-            return connection.scalar(sa.select(targets.c.asked).where(targets.c.target == target)) or 0
+        They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
+        """
+        table = targets.c
+        wanted = sa.select(table.target, table.asked, table.attempts)
+        wanted = wanted.where(table.asked > table.done, table.due <= instant(now))
+        if only is not None:
+            wanted = wanted.where(table.target.in_(only))
+        named = sa.case((table.target.in_(first), 0), else_=1)
+        rows = take_rows(self._store, wanted.order_by(named, table.since, table.target).limit(limit), targets)
+        return tuple(Taken(row.target, row.asked, row.attempts) for row in rows)
 
-    def finish(self, target: str, asked: int, now: datetime, again_at: datetime | None = None) -> None:
-        """It was looked at for all that was asked up to then; what was asked meanwhile is not lost.
+    def finish(self, taken: Taken, now: datetime, again_at: datetime | None = None) -> None:
+        """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.
         """
         at = instant(now)
-        values: dict[str, Any] = {"done": asked, "since": at, "finished": at, "attempts": 0, "problem": ""}
-        done = sa.update(targets).where(targets.c.target == target, targets.c.done < asked)
+        values = {"done": taken.asked, "since": at, "finished": at, "attempts": 0, "problem": "", "owner": ""}
         with self._store.write(lasting=False) as connection:
-            connection.execute(done.values(values))
-            if again_at is not None:
-                later = {"asked": asked + 1, "since": instant(again_at), "due": instant(again_at)}
-                quiet = (targets.c.target == target, targets.c.asked == asked)
+            done = connection.execute(sa.update(targets).where(*self._own(taken.target)).values(values))
+            if again_at is not None and done.rowcount:
+                later = {"asked": taken.asked + 1, "since": instant(again_at), "due": instant(again_at)}
+                quiet = (targets.c.target == taken.target, targets.c.asked == taken.asked)
                 connection.execute(sa.update(targets).where(*quiet).values(later))
 
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
@@ -85,14 +91,19 @@ class SqlWorklist:
             "attempts": targets.c.attempts + 1,
             "due": instant(retry_at),
             "problem": problem[:_PROBLEM_CHARACTERS],
+            "owner": "",
         }
         with self._store.write(lasting=False) as connection:
-            connection.execute(sa.update(targets).where(targets.c.target == target).values(values))
+            connection.execute(sa.update(targets).where(*self._own(target)).values(values))
 
-    def attempts(self, target: str) -> int:
-        """How often looking at it failed since it last succeeded."""
-        with self._store.read() as connection:
-            return connection.scalar(sa.select(targets.c.attempts).where(targets.c.target == target)) or 0
+    def release(self, target: str) -> None:
+        """It was not looked at, and anyone may."""
+        with self._store.write(lasting=False) as connection:
+            connection.execute(sa.update(targets).where(*self._own(target)).values(owner=""))
+
+    def _own(self, target: str) -> tuple[sa.ColumnElement[bool], ...]:
+        """A target that this process still has: it was not taken for dead meanwhile."""
+        return targets.c.target == target, targets.c.owner == self._store.owner
 
     def known(self) -> tuple[str, ...]:
         """Every target that was ever asked for."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.durable.failures import problem, retry_at, tell
-from verl_e2e.adapters.durable.lanes import Lanes
+from verl_e2e.adapters.worker.failures import problem, retry_at, tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import PEOPLE
 from verl_e2e.ports import Deliveries, UnreadableDeliveryError
@@ -50,18 +50,25 @@ class Hearing:
         deliveries: Deliveries,
         now: Callable[[], datetime],
         wake: Callable[[], None],
+        make_pool: MakePool,
     ) -> None:
         self._hear, self._lane_of, self._deliveries, self._now = hear, lane_of, deliveries, now
-        self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "hear", wake)
-        self._asking = Lanes(_THREADS, _at_once, "ask", wake)
+        self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "hear", wake, make_pool)
+        self._asking = Lanes(_THREADS, _at_once, "ask", wake, make_pool)
         self._lock = threading.Lock()
         self._held: dict[str, int] = {}
         self._ended: dict[str, tuple[str, Collection[str] | None]] = {}
 
     def round(self) -> tuple["Heard", bool]:
-        """Begin what can be begun and keep what has ended; gives that, and whether more wait in the table."""
+        """Begin what can be begun and keep what has ended; gives that, and whether anything was begun."""
         heard = self._keep()
         return heard, self._take()
+
+    @property
+    def held(self) -> Collection[str]:
+        """The deliveries that were taken from the table and are not heard yet."""
+        with self._lock:
+            return tuple(self._held)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -69,22 +76,21 @@ class Hearing:
         self._asking.stop()
 
     def _take(self) -> bool:
-        """Put more of the waiting deliveries into their lanes; whether there may be more."""
+        """Put more of the waiting deliveries into their lanes; whether there were any."""
         with self._lock:
-            held = tuple(self._held)
-            size = sum(self._held.values())
-        if len(held) >= _MOST_HELD or size >= _MOST_HELD_BYTES:
+            sizes = tuple(self._held.values())
+        if len(sizes) >= _MOST_HELD or sum(sizes) >= _MOST_HELD_BYTES:
             return False
-        batch = self._deliveries.waiting(self._now(), _BATCH, besides=held)
+        batch = self._deliveries.take(self._now(), _BATCH)
         lanes = {delivery.id: (self._lane_of(delivery), delivery) for delivery in batch}
         with self._lock:
             self._held |= {key: len(delivery.body) for key, (_, delivery) in lanes.items()}
         for key, (lane, delivery) in lanes.items():
             (self._asking if lane else self._quick).put(key, lane, partial(self._work, delivery, lane))
-        return len(batch) == _BATCH
+        return bool(batch)
 
     def _keep(self) -> "Heard":
-        """Keep what was heard, in one write; only then it may be taken from the table again."""
+        """Keep what was heard, in one write."""
         with self._lock:
             ended = dict(self._ended)
         heard = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]

@@ -5,13 +5,14 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.ledger.schema import deliveries, runs, targets
-from verl_e2e.adapters.ledger.store import Store, instant, read_instant
-from verl_e2e.adapters.ledger.worklist import ask
+from verl_e2e.adapters.store.database import Store, instant, read_instant
+from verl_e2e.adapters.store.leases import take_rows
+from verl_e2e.adapters.store.schema import deliveries, runs, targets
+from verl_e2e.adapters.store.targets import ask
 from verl_e2e.core.pulls.deliveries import Backlog, Received
 
 _WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
-_NEW = {"state": _WAITING, "attempts": 0, "problem": ""}
+_NEW = {"state": _WAITING, "attempts": 0, "problem": "", "owner": ""}
 _PROBLEM_CHARACTERS = 500
 
 
@@ -30,15 +31,15 @@ class SqlDeliveries:
         first = {one.id: index for index, one in reversed([*enumerate(received)])}
         return tuple(one.id in new and first[one.id] == index for index, one in enumerate(received))
 
-    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
-        """The deliveries to hear now, oldest first, but for those with some ids."""
+    def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
+        """The deliveries to act on now, oldest first; they are this process's until `heard` or `failed`."""
         table = deliveries.c
         wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
-        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now), table.id.not_in(besides))
-        wanted = wanted.order_by(table.seq).limit(limit)
-        with self._store.read() as connection:
-            rows = connection.execute(wanted).all()
-        return tuple(Received(row[0], row[1], bytes(row[2]), read_instant(row[3]), row[4]) for row in rows)
+        wanted = wanted.where(table.state == _WAITING, table.due <= instant(now)).order_by(table.seq).limit(limit)
+        rows = take_rows(self._store, wanted, deliveries)
+        return tuple(
+            Received(row.id, row.event, bytes(row.body), read_instant(row.received), row.attempts) for row in rows
+        )
 
     def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all.
@@ -49,7 +50,7 @@ class SqlDeliveries:
         done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in heard]))
         with self._store.write(lasting=False) as connection:
             ask(self._store, connection, wanted, now, touch=True)
-            connection.execute(done.values(state=_HEARD, problem="", body=b""))
+            connection.execute(done.values(state=_HEARD, problem="", body=b"", owner=""))
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
         """It could not be heard: try again then, or never; the body of a refused one is kept to look at."""
@@ -57,6 +58,7 @@ class SqlDeliveries:
             "attempts": deliveries.c.attempts + 1,
             "problem": problem[:_PROBLEM_CHARACTERS],
             "state": _REFUSED if retry_at is None else _WAITING,
+            "owner": "",
         }
         if retry_at is not None:
             values["due"] = instant(retry_at)

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.ledger.schema import outbox
-from verl_e2e.adapters.ledger.store import Store, instant
+from verl_e2e.adapters.store.database import Store, instant
+from verl_e2e.adapters.store.leases import take_rows
+from verl_e2e.adapters.store.schema import outbox
 from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
 
 _WAITING, _WRITTEN, _DROPPED = "waiting", "written", "dropped"
@@ -36,6 +37,7 @@ class SqlOutbox:
             "due": instant(now),
             "problem": "",
             "document": json.dumps(as_values(message)),
+            "owner": "",
         }
         new = self._store.insert(outbox).values(row).on_conflict_do_nothing().returning(outbox.c.seq)
         with self._store.write() as connection:
@@ -49,13 +51,15 @@ class SqlOutbox:
         with self._store.read() as connection:
             return connection.scalar(same) is not None
 
-    def due(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
-        """The messages to write now, oldest first and people with a role first, but for those of some lanes."""
+    def take(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Letter, ...]:
+        """The messages to write now, oldest first and people with a role first, but for those of some lanes.
+
+        They are this process's until `written` or `failed`.
+        """
         table = outbox.c
         wanted = sa.select(table.seq, table.document, table.attempts).where(table.state == _WAITING)
         wanted = wanted.where(table.due <= instant(now), table.lane.not_in(besides))
-        with self._store.read() as connection:
-            rows = connection.execute(wanted.order_by(table.person.desc(), table.seq).limit(limit)).all()
+        rows = take_rows(self._store, wanted.order_by(table.person.desc(), table.seq).limit(limit), outbox)
         return tuple(Letter(row.seq, from_values(json.loads(row.document)), row.attempts) for row in rows)
 
     def written(self, letter: int) -> None:
@@ -70,7 +74,7 @@ class SqlOutbox:
 
     def _change(self, letter: int, values: dict[str, object]) -> None:
         with self._store.write(lasting=False) as connection:
-            connection.execute(sa.update(outbox).where(outbox.c.seq == letter).values(values))
+            connection.execute(sa.update(outbox).where(outbox.c.seq == letter).values({**values, "owner": ""}))
 
 
 def _used_up(connection: sa.Connection, lane: str, now: datetime) -> bool:

@@ -22,6 +22,7 @@ deliveries = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("due", sa.Text, nullable=False),
     sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False, default=""),
 )
 entries = sa.Table(
     "entries",
@@ -67,6 +68,7 @@ targets = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("due", sa.Text, nullable=False),
     sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False, default=""),
 )
 outbox = sa.Table(
     "outbox",
@@ -82,6 +84,14 @@ outbox = sa.Table(
     sa.Column("due", sa.Text, nullable=False),
     sa.Column("problem", sa.Text, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False, default=""),
+)
+# The processes that work on this database; see `verl_e2e.adapters.store.leases`.
+bots = sa.Table(
+    "bots",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("beats", sa.Integer, nullable=False),
 )
 versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
 
@@ -111,6 +121,17 @@ _OUTBOX = (
     "CREATE INDEX outbox_waiting ON outbox (due) WHERE state = 'waiting'",
     "CREATE INDEX outbox_lane ON outbox (lane, created)",
 )
+_LEASES = (
+    "CREATE TABLE bots (name TEXT NOT NULL PRIMARY KEY, beats INTEGER NOT NULL)",
+    *(
+        statement
+        for table in ("deliveries", "outbox", "targets")
+        for statement in (
+            f"ALTER TABLE {table} ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+            f"CREATE INDEX {table}_owned ON {table} (owner) WHERE owner <> ''",
+        )
+    ),
+)
 _APPEND_ONLY = {
     "sqlite": (
         """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
@@ -135,4 +156,4 @@ def steps(dialect: str) -> Sequence[Sequence[str]]:
     """The statements of each step in order; version n is reached after the first n of them."""
     types = _TYPES[dialect]
     first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
-    return first, tuple(statement.format_map(types) for statement in _OUTBOX)
+    return first, tuple(statement.format_map(types) for statement in _OUTBOX), _LEASES

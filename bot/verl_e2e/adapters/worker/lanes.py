@@ -3,7 +3,16 @@
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+
+# How a pool of so many threads with names that begin so is made; a test may give one that works in the caller's thread.
+MakePool = Callable[[int, str], Executor]
+
+
+def thread_pool(threads: int, name: str) -> Executor:
+    """Threads of the standard library."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
 
 class Lanes:
@@ -12,8 +21,10 @@ class Lanes:
     `done` is called, in the thread, after each item.
     """
 
-    def __init__(self, threads: int, in_lane: Callable[[str], int], name: str, done: Callable[[], None]) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    def __init__(
+        self, threads: int, in_lane: Callable[[str], int], name: str, done: Callable[[], None], make_pool: MakePool
+    ) -> None:
+        self._pool = make_pool(threads, name)
         self._threads, self._in_lane, self._done = threads, in_lane, done
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[tuple[str, Callable[[], None]]]] = {}
@@ -27,8 +38,14 @@ class Lanes:
                 return False
             self._keys.add(key)
             self._waiting.setdefault(lane, deque()).append((key, work))
-            self._begin()
+        self._begin()
         return True
+
+    @property
+    def keys(self) -> Collection[str]:
+        """The keys of the items that wait or run."""
+        with self._lock:
+            return tuple(self._keys)
 
     def filled(self, most: int) -> Collection[str]:
         """The lanes in which so many items wait."""
@@ -38,21 +55,28 @@ class Lanes:
     def stop(self) -> None:
         """Begin nothing more, and wait for nothing."""
         with self._lock:
+            self._keys -= {key for items in self._waiting.values() for key, _ in items}
             self._waiting.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
-        for lane in list(self._waiting):
-            items = self._waiting[lane]
-            while items and self._running[lane] < self._in_lane(lane) and self._running.total() < self._threads:
-                key, work = items.popleft()
-                self._running[lane] += 1
-                self._pool.submit(self._work, key, lane, work)
-            if items:
-                # The next lane that waits comes first the next time.
-                self._waiting[lane] = self._waiting.pop(lane)
-            else:
-                del self._waiting[lane]
+        begun = []
+        with self._lock:
+            for lane in list(self._waiting):
+                items = self._waiting[lane]
+                while items and self._running[lane] < self._in_lane(lane) and self._running.total() < self._threads:
+                    key, work = items.popleft()
+                    self._running[lane] += 1
+                    begun.append((key, lane, work))
+                if items:
+                    # The next lane that waits comes first the next time.
+                    self._waiting[lane] = self._waiting.pop(lane)
+                else:
+                    del self._waiting[lane]
+        # Not under the lock: a pool may work in this thread.
+        for item in begun:
+            with suppress(RuntimeError):  # the pool was stopped meanwhile
+                self._pool.submit(self._work, *item)
 
     def _work(self, key: str, lane: str, work: Callable[[], None]) -> None:
         try:
@@ -63,5 +87,5 @@ class Lanes:
                 self._running[lane] -= 1
                 if not self._running[lane]:
                     del self._running[lane]
-                self._begin()
+            self._begin()
             self._done()

@@ -1,12 +1,12 @@
 """Write what waits in the outbox: one message of a lane at a time, and nothing that gates waits for it."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.durable.failures import problem, retry_at, tell
-from verl_e2e.adapters.durable.lanes import Lanes
+from verl_e2e.adapters.worker.failures import problem, retry_at, tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool
 from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.ports import ForgeError, Outbox
 
@@ -21,15 +21,27 @@ class Mailing:
     """Takes messages from the outbox and has them written; `round` is called by one thread."""
 
     def __init__(
-        self, write: Callable[[Message], None], outbox: Outbox, now: Callable[[], datetime], wake: Callable[[], None]
+        self,
+        write: Callable[[Message], None],
+        outbox: Outbox,
+        now: Callable[[], datetime],
+        wake: Callable[[], None],
+        make_pool: MakePool,
     ) -> None:
         self._write, self._outbox, self._now = write, outbox, now
-        self._lanes = Lanes(_THREADS, lambda _: 1, "mail", wake)
+        self._lanes = Lanes(_THREADS, lambda _: 1, "mail", wake, make_pool)
 
-    def round(self) -> None:
-        """Begin what can be begun."""
-        for letter in self._outbox.due(self._now(), _BATCH, besides=self._lanes.filled(_BATCH // 2)):
+    @property
+    def held(self) -> Collection[int]:
+        """The messages that were taken from the outbox and are not written yet."""
+        return tuple(map(int, self._lanes.keys))
+
+    def round(self) -> bool:
+        """Begin what can be begun; whether that was anything."""
+        letters = self._outbox.take(self._now(), _BATCH, besides=self._lanes.filled(_BATCH // 2))
+        for letter in letters:
             self._lanes.put(str(letter.number), letter.message.lane, partial(self._work, letter))
+        return bool(letters)
 
     def stop(self) -> None:
         """Begin nothing more."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
-from verl_e2e.adapters.ledger.deliveries import SqlDeliveries
+from verl_e2e.adapters.store.deliveries import SqlDeliveries
 from verl_e2e.core.pulls.deliveries import Backlog, Received
 
 # Beyond this a delivery is refused; GitHub keeps it for three days, and it is asked for again.
@@ -99,13 +99,13 @@ class SpooledDeliveries:
         self._spool.keep(received)
         return (True,) * len(received)
 
-    def waiting(self, now: datetime, limit: int, besides: Collection[str] = ()) -> tuple[Received, ...]:
-        """The deliveries to hear now, oldest first, but for those with some ids; those on the disk are among them."""
+    def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
+        """The deliveries to act on now, oldest first; those on the disk are among them."""
         while self._spool.count and (batch := self._spool.batch()):
             self._deliveries.keep(tuple(batch.values()))
             self._spool.drop(batch.keys())
             log.info("deliveries brought from the disk into the database", extra={"count": len(batch)})
-        return self._deliveries.waiting(now, limit, besides)
+        return self._deliveries.take(now, limit)
 
     def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""

@@ -14,14 +14,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.adapters.databases import database, fresh_database, server, store
+from tests.fakes.clocks import StoryClock
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
-from tests.fakes.postgres import controlled_server
-from verl_e2e.adapters.durable import Work, Worker, queue_url
-from verl_e2e.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, Store, StoreError, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, Store, open_store
+from verl_e2e.adapters.worker import Work, Worker
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message, reply_to
 from verl_e2e.ports import ForgeError, UnreadableDeliveryError
@@ -59,15 +58,9 @@ class Pulls:
     def lane_of(self, delivery: Received) -> str:
         return self.lanes.get(delivery.body.decode(), "")
 
-    def clean(self) -> bool:
-        return False
-
     def announce(self, target: str) -> None:
         assert target not in self.running
         self.announced.append(target)
-
-    def resume(self) -> None:
-        """The database is back."""
 
     def write(self, message: Message) -> None:
         """Some lanes get no answer for as long as the gate is closed; some subjects are told to wait."""
@@ -108,22 +101,18 @@ class Pulls:
 
 
 @contextmanager
-def working(
-    database: str, store: Store, pulls: Pulls, tick_s: float = 60, clock: Callable[[], datetime] = now
-) -> Iterator[Worker]:
+def working(store: Store, pulls: Pulls, tick_s: float = 60, clock: StoryClock | None = None) -> Iterator[Worker]:
     work = Work(
         pulls.hear,
         pulls.reconcile,
         lambda: pulls.open,
         pulls.search,
-        clock,
         lane_of=pulls.lane_of,
         write=pulls.write,
-        clean=pulls.clean,
-        resume=pulls.resume,
         announce=pulls.announce,
     )
-    worker = worker_of(work, database, store, tick_s)
+    worker = worker_of(work, store, tick_s, clock or StoryClock())
+    worker.renew()
     worker.start()
     try:
         yield worker
@@ -132,9 +121,9 @@ def working(
         worker.stop()
 
 
-def worker_of(work: Work, database: str, store: Store, tick_s: float = 60) -> Worker:
-    tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
-    return Worker(work, *tables, queue_url(database), workers=2, tick_s=tick_s)
+def worker_of(work: Work, store: Store, tick_s: float, clock: StoryClock) -> Worker:
+    tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store), SqlLeases(store))
+    return Worker(work, *tables, clock, lambda: False, workers=2, tick_s=tick_s)
 
 
 def until(true: Callable[[], bool], seconds: float = HANG_S) -> None:
@@ -149,22 +138,22 @@ def idle(store: Store) -> bool:
     return not backlog.deliveries_waiting and not backlog.targets_waiting
 
 
-def test_a_delivery_becomes_one_look_and_many_of_one_pull_few(database: str, store: Store) -> None:
+def test_a_delivery_becomes_one_look_and_many_of_one_pull_few(store: Store) -> None:
     pulls = Pulls()
     pulls.gate.set()
     for number in range(60):
         deliver(store, f"{number}", f"o/r#{number % 2}")
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: idle(store))
     assert set(pulls.looks) == {"o/r#0", "o/r#1"}
     assert pulls.looks.total() <= 4
     assert not pulls.overlaps
 
 
-def test_news_during_a_look_bring_another_one_after_it_and_never_beside_it(database: str, store: Store) -> None:
+def test_news_during_a_look_bring_another_one_after_it_and_never_beside_it(store: Store) -> None:
     pulls = Pulls()
     deliver(store, "first", "o/r#1")
-    with working(database, store, pulls) as worker:
+    with working(store, pulls) as worker:
         until(lambda: "o/r#1" in pulls.running)
         deliver(store, "second", "o/r#1")
         worker.wake()
@@ -175,88 +164,87 @@ def test_news_during_a_look_bring_another_one_after_it_and_never_beside_it(datab
     assert not pulls.overlaps
 
 
-def test_what_fails_is_tried_again_and_holds_up_nothing_else(database: str, store: Store) -> None:
+def test_what_fails_is_tried_again_and_holds_up_nothing_else(store: Store) -> None:
     pulls = Pulls(failures=Counter({"o/r#1": 1, "hear o/r#2": 1}))
     pulls.gate.set()
     for key, target in enumerate(("o/r#1", "o/r#2", "unreadable", "o/r#3")):
         deliver(store, f"{key}", target)
-    ahead = timedelta()
-    with working(database, store, pulls, clock=lambda: now() + ahead) as worker:
+    clock = StoryClock()
+    with working(store, pulls, clock=clock) as worker:
         until(lambda: pulls.looks["o/r#3"] == 1 and worker.counts.failed == 1)
         assert pulls.looks["o/r#2"] == 0
-        ahead = timedelta(seconds=30)
+        clock.pass_s(30)
         until(lambda: pulls.looks == {"o/r#1": 2, "o/r#2": 1, "o/r#3": 1})
     assert SqlDeliveries(store).backlog(now()).deliveries_refused == 1
 
 
-def test_a_look_may_ask_for_another_one_later(database: str, store: Store) -> None:
+def test_a_look_may_ask_for_another_one_later(store: Store) -> None:
     pulls = Pulls(again_s=0.5)
     pulls.gate.set()
     deliver(store, "1", "o/r#1")
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: pulls.looks["o/r#1"] == 2)
         until(lambda: idle(store))
 
 
-def test_the_tick_looks_again_where_runs_are_under_way(database: str, store: Store) -> None:
+def test_the_tick_looks_again_where_runs_are_under_way(store: Store) -> None:
     pulls = Pulls(open=("o/r#7",))
     pulls.gate.set()
-    with working(database, store, pulls, tick_s=0.1):
+    with working(store, pulls, tick_s=0.1):
         until(lambda: pulls.looks["o/r#7"] >= 3)
 
 
-def test_what_no_delivery_told_of_is_found(database: str, store: Store) -> None:
+def test_what_no_delivery_told_of_is_found(store: Store) -> None:
     pulls = Pulls(missed=("o/r#8",))
     pulls.gate.set()
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: pulls.looks["o/r#8"] == 1)
 
 
-def test_a_search_that_takes_long_holds_up_nothing(database: str, store: Store) -> None:
+def test_a_search_that_takes_long_holds_up_nothing(store: Store) -> None:
     pulls = Pulls()
     pulls.gate.set()
     slow = threading.Event()
     pulls.search = lambda: [str(slow.wait(HANG_S))]  # type: ignore[method-assign]
-    with working(database, store, pulls):
+    with working(store, pulls):
         deliver(store, "1", "o/r#1")
         until(lambda: pulls.looks["o/r#1"] == 1)
         assert not slow.is_set()
         slow.set()
 
 
-def test_after_a_start_runs_under_way_are_looked_at_at_once(database: str, store: Store) -> None:
+def test_after_a_start_runs_under_way_are_looked_at_at_once(store: Store) -> None:
     pulls = Pulls(open=("o/r#7",))
     pulls.gate.set()
     SqlWorklist(store).want(["o/r#7"], now())
-    SqlWorklist(store).finish("o/r#7", 1, now(), again_at=now() + timedelta(minutes=10))
-    with working(database, store, pulls):
+    (taken,) = SqlWorklist(store).take(now(), 1)
+    SqlWorklist(store).finish(taken, now(), again_at=now() + timedelta(minutes=10))
+    with working(store, pulls):
         until(lambda: pulls.looks["o/r#7"] == 1)
 
 
-def test_a_search_that_fails_stops_nothing(database: str, store: Store) -> None:
+def test_a_search_that_fails_stops_nothing(store: Store) -> None:
     pulls = Pulls(failures=Counter({"search": 1}), open=("o/r#7",))
     pulls.gate.set()
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: pulls.looks["o/r#7"] == 1)
 
 
-def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_while(
-    database: str, store: Store
-) -> None:
+def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_while(store: Store) -> None:
     pulls = Pulls()
     pulls.gate.set()
     deliver(store, "1", "o/r#1")
-    ahead = timedelta()
-    with working(database, store, pulls, tick_s=0.1, clock=lambda: now() + ahead):
+    clock = StoryClock()
+    with working(store, pulls, tick_s=0.1, clock=clock):
         until(lambda: pulls.looks["o/r#1"] == 1)
-        ahead = timedelta(minutes=16)
+        clock.pass_s(16 * 60)
         until(lambda: pulls.looks["o/r#1"] == 2)
-        ahead = timedelta(days=4)
+        clock.pass_s(4 * 86_400)
         time.sleep(0.5)
     assert pulls.looks["o/r#1"] == 2
 
 
-def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(database: str, store: Store) -> None:
+def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(store: Store) -> None:
     """100 deliveries of one lane get no answer: a push, a command of a person and another installation are heard."""
     lanes = {f"o/r#{number}": "o:others" for number in range(100)}
     pulls = Pulls(lanes=lanes | {"o/r#200": "o:people", "p/r#1": "p:others"}, silent={"o:others"})
@@ -264,7 +252,7 @@ def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(dat
         deliver(store, f"{number}", f"o/r#{number}")
     for target in ("o/r#200", "p/r#1", "o/r#300"):
         deliver(store, f"later {target}", target)
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.heard))
         assert len(pulls.heard) == 3
         until(lambda: SqlDeliveries(store).backlog(now()).deliveries_waiting == 100)
@@ -273,27 +261,27 @@ def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(dat
     assert len(pulls.heard) == 103
 
 
-def test_a_message_that_is_limited_waits_alone(database: str, store: Store) -> None:
+def test_a_message_that_is_limited_waits_alone(store: Store) -> None:
     pulls = Pulls(silent={"o:others"}, limited_s={"reply:1:first": 40.0})
     outbox = SqlOutbox(store)
-    ahead = timedelta()
+    clock = StoryClock()
     for source, person in (("first", True), ("second", True), ("stranger's", False)):
         assert outbox.put(reply_to("o/r", 1, source, "text", person=person), now())
     assert outbox.put(reply_to("p/r", 1, "other", "text", person=False), now())
-    with working(database, store, pulls, clock=lambda: now() + ahead):
+    with working(store, pulls, clock=clock):
         until(lambda: {"reply:1:second", "reply:1:other"} <= set(pulls.told))
         assert "reply:1:first" not in pulls.told
-        ahead = timedelta(seconds=41)
+        clock.pass_s(41)
         until(lambda: "reply:1:first" in pulls.told)
         assert "reply:1:stranger's" not in pulls.told
     assert Counter(pulls.told).most_common(1)[0][1] == 1
 
 
-def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(database: str, store: Store) -> None:
+def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(store: Store) -> None:
     pulls = Pulls()
     for number in range(6):
         deliver(store, f"{number}", f"o/r#{number}")
-    with working(database, store, pulls):
+    with working(store, pulls):
         until(lambda: len(pulls.announced) == 4)
         assert pulls.running.isdisjoint(pulls.announced)
         pulls.gate.set()
@@ -302,11 +290,11 @@ def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(database
     assert sorted({*pulls.announced}) == sorted(pulls.announced)
 
 
-def test_what_a_person_asks_about_is_looked_at_though_every_worker_is_busy(database: str, store: Store) -> None:
+def test_what_a_person_asks_about_is_looked_at_though_every_worker_is_busy(store: Store) -> None:
     pulls = Pulls(lanes={"o/r#9": "o:people"})
     for number in range(5):
         deliver(store, f"{number}", f"o/r#{number}")
-    with working(database, store, pulls) as worker:
+    with working(store, pulls) as worker:
         until(lambda: len(pulls.running) == 2)
         deliver(store, "command", "o/r#9")
         worker.wake()
@@ -319,28 +307,27 @@ def test_what_a_person_asks_about_is_looked_at_though_every_worker_is_busy(datab
 
 # argv: root, database, file of looks, seconds a look takes.
 PROCESS = """
-import sys, time
-from datetime import UTC, datetime
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
-from verl_e2e.adapters.durable import Work, Worker, queue_url
-from verl_e2e.adapters.ledger import SqlDeliveries, SqlOutbox, SqlWorklist, open_store
-database = sys.argv[2]
-store = open_store(database)
-assert store.claim()
+from verl_e2e.adapters.clock import SystemClock
+from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, open_store
+from verl_e2e.adapters.worker import Work, Worker
+store = open_store(sys.argv[2])
+assert store.enter(alone=False)
 def write(line):
     with open(sys.argv[3], "a") as looks:
-        looks.write(line + "\\n")
+        looks.write(f"{line} {os.getpid()}\\n")
 def reconcile(target):
     write(f"begin {target}")
     time.sleep(float(sys.argv[4]))
     write(f"end {target}")
 def hear(delivery):
     return [delivery.body.decode()]
-now = lambda: datetime.now(UTC)
-rest = {"lane_of": lambda delivery: "", "write": print, "clean": bool, "resume": bool, "announce": print}
-work = Work(hear, reconcile, tuple, tuple, now, **rest)
-tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store))
-worker = Worker(work, *tables, queue_url(database), workers=2, tick_s=60)
+rest = {"lane_of": lambda delivery: "", "write": print, "announce": lambda target: None}
+work = Work(hear, reconcile, tuple, tuple, **rest)
+tables = (SqlDeliveries(store), SqlWorklist(store), SqlOutbox(store), SqlLeases(store))
+worker = Worker(work, *tables, SystemClock(), lambda: False, workers=2, tick_s=60)
+worker.renew()
 worker.start()
 print("started", flush=True)
 time.sleep(600)
@@ -359,31 +346,39 @@ def process(database: str, looks: Path, look_s: float) -> Iterator["subprocess.P
             child.kill()
 
 
+def looks_of(file: Path) -> list[tuple[str, str, str]]:
+    """What processes wrote of their looks: begin or end, the target, the process."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(line.split()[0], line.split()[1], line.split()[2]) for line in lines]
+
+
+def ended(file: Path) -> set[str]:
+    return {target for what, target, _ in looks_of(file) if what == "end"}
+
+
+def cut_off(file: Path, pid: int) -> set[str]:
+    """The targets that a killed process was looking at."""
+    own = [(what, target) for what, target, process in looks_of(file) if process == str(pid)]
+    return {target for what, target in own if what == "begin"} - {target for what, target in own if what == "end"}
+
+
 def test_after_a_kill_every_delivery_is_heard_and_every_target_looked_at_to_the_end(
     database: str, store: Store, tmp_path: Path
 ) -> None:
     looks = tmp_path / "looks"
-    targets = {f"o/r#{number}" for number in range(12)}
     for number in range(36):
         deliver(store, f"{number}", f"o/r#{number % 12}")
     with process(database, looks, look_s=0.3) as child:
-        until(lambda: looks.exists() and len(looks.read_text().splitlines()) >= 5)
+        until(lambda: len(looks_of(looks)) >= 5)
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-    before = looks.read_text().splitlines()
-    assert len([line for line in before if line.startswith("begin")]) < 12
+    lost = cut_off(looks, child.pid)
+    assert lost
+    assert len(ended(looks)) < 12
     deliver(store, "while nobody worked", "o/r#99")
-    looks.write_text("")
     with process(database, looks, look_s=0.01):
         until(lambda: idle(store))
-    after = set(looks.read_text().splitlines())
-    ended = {line.removeprefix("end ") for line in [*before, *after] if line.startswith("end")}
-    assert ended == {*targets, "o/r#99"}
-    cut_off = {line[6:] for line in before if line.startswith("begin")} - {
-        line[4:] for line in before if line.startswith("end")
-    }
-    assert cut_off
-    assert {f"end {target}" for target in cut_off} <= after
+    assert ended(looks) == {*(f"o/r#{number}" for number in range(12)), "o/r#99"}
 
 
 @pytest.mark.parametrize("killed", range(3))
@@ -399,44 +394,66 @@ def test_kills_again_and_again_lose_nothing(tmp_path: Path, killed: int) -> None
         child.wait()
     with process(url, looks, look_s=0.0):
         until(lambda: idle(store))
-    ended = {line.removeprefix("end ") for line in looks.read_text().splitlines() if line.startswith("end")}
-    assert ended == {f"o/r#{number}" for number in range(20)}
+    assert ended(looks) == {f"o/r#{number}" for number in range(20)}
     store.close()
 
 
-def test_only_one_process_works_on_a_database(database: str) -> None:
+@pytest.mark.postgres
+def test_two_processes_share_the_work_and_one_goes_on_when_the_other_is_killed(server: str, tmp_path: Path) -> None:
+    database, looks = fresh_database(server), tmp_path / "looks"
+    store = open_store(database)
+    with process(database, looks, look_s=0.3) as first, process(database, looks, look_s=0.3) as second:
+        for number in range(120):
+            deliver(store, f"{number}", f"o/r#{number % 40}")
+        until(lambda: {pid for _, _, pid in looks_of(looks)} == {str(first.pid), str(second.pid)})
+        until(lambda: bool(cut_off(looks, first.pid)))
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        killed = time.monotonic()
+        lost = cut_off(looks, first.pid)
+        for number in range(120, 160):
+            deliver(store, f"{number}", f"o/r#{number % 40}")
+        until(lambda: idle(store))
+        sys.stderr.write(f"{len(lost)} looks of a killed process taken up after {time.monotonic() - killed:.1f} s\n")
+    assert ended(looks) == {f"o/r#{number}" for number in range(40)}
+    assert side_by_side(looks, but_for=str(first.pid)) == []
+    assert SqlDeliveries(store).backlog(now()).deliveries_waiting == 0
+    store.close()
+
+
+def side_by_side(file: Path, but_for: str) -> list[str]:
+    """Targets at which two looks went on at once; a look of the killed process ended with its last line."""
+    running: dict[str, str] = {}
+    found = []
+    for what, target, pid in looks_of(file):
+        if what == "end":
+            running.pop(target, None)
+            continue
+        if running.get(target, but_for) != but_for:
+            found.append(target)
+        running[target] = pid
+    return found
+
+
+def test_only_one_process_works_on_a_database_when_it_asks_to_be_alone(database: str) -> None:
     first, second = open_store(database), open_store(database)
-    assert first.claim()
-    assert not second.claim()
+    assert first.enter(alone=True)
+    assert not second.enter(alone=True)
     second.close()
     first.close()
     third = open_store(database)
-    assert third.claim()
+    assert third.enter(alone=True)
     third.close()
 
 
-def test_the_queue_has_a_file_of_its_own_beside_sqlite_and_none_beside_postgresql() -> None:
-    assert queue_url("sqlite:////var/lib/bot/state.sqlite3") == "sqlite:////var/lib/bot/state-queue.sqlite3"
-    assert queue_url("postgresql://bot@db/bot") == "postgresql://bot@db/bot"
-
-
 @pytest.mark.postgres
-def test_a_process_stays_the_only_one_after_the_database_was_away() -> None:
-    with controlled_server() as server:
-        database = fresh_database(server.url)
-        first, second = open_store(database), open_store(database)
-        assert first.claim()
-        server.stop()
-        for _ in range(2):
-            with pytest.raises(sa.exc.OperationalError):
-                first.claim_again()
-        server.start()
-        first.claim_again()
-        assert not second.claim()
-        server.stop()
-        server.start()
-        assert second.claim()
-        with pytest.raises(StoreError):
-            first.claim_again()
-        first.close()
-        second.close()
+def test_several_processes_work_on_one_postgresql_and_none_beside_one_that_is_alone(server: str) -> None:
+    database = fresh_database(server)
+    stores = [open_store(database) for _ in range(3)]
+    assert [stores[0].enter(alone=False), stores[1].enter(alone=False), stores[2].enter(alone=True)] == [
+        True,
+        True,
+        False,
+    ]
+    for each in stores:
+        each.close()

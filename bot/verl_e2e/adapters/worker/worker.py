@@ -1,0 +1,210 @@
+"""The worker: hears what was delivered, has what is wanted looked at, and writes what is to be said.
+
+What is to be done lies in the tables, shared with other processes; see `verl_e2e.ports.Leases`.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from verl_e2e.adapters.worker.deliveries import Hearing
+from verl_e2e.adapters.worker.failures import tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, thread_pool
+from verl_e2e.adapters.worker.messages import Mailing
+from verl_e2e.adapters.worker.targets import Counts, Reconciling
+from verl_e2e.core.pulls.deliveries import Received
+from verl_e2e.core.pulls.messages import Message
+from verl_e2e.ports import Clock, Deliveries, Leases, Outbox, Worklist
+
+# Between two looks at the tables: long enough for a burst about one pull request to become one reconcile.
+_ROUND_S, _IDLE_S = 0.1, 0.5
+# Others take a process for dead after several times this.
+_RENEW_S = 3.0
+_CLEANING_S, _CLEANING_ON_S = 300.0, 5.0
+# Pull requests to which something happened lately are looked at again, a few with each tick; a push of which
+# no delivery told is found so. GitHub grants 5,000 requests an hour, and a look takes about 3.
+_RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(minutes=15), 20
+_GRACE_S = 10
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the worker calls. A target is text."""
+
+    hear: Callable[[Received], Collection[str]]
+    """Records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it never
+    can, anything else to be asked again later."""
+    reconcile: Callable[[str], float | None]
+    """Looks at a target, does what is due, and says in how many seconds to look again, None for never."""
+    open_targets: Callable[[], Collection[str]]
+    """Those with runs under way."""
+    missed_targets: Callable[[], Collection[str]]
+    """Those that exist and that no delivery told of."""
+    lane_of: Callable[[Received], str]
+    """What hearing a delivery may wait for; empty for nothing."""
+    write: Callable[[Message], None]
+    """Writes a message of the outbox."""
+    announce: Callable[[str], None]
+    """Shows on a target that it was seen, when it cannot be looked at yet."""
+
+
+class Worker:
+    """Start it once in a process, `wake` it when something arrived, stop it at the end.
+
+    `clean` removes some of what nobody will ask for again; whether more is left. `make_pool` gives the threads.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        deliveries: Deliveries,
+        worklist: Worklist,
+        outbox: Outbox,
+        leases: Leases,
+        clock: Clock,
+        clean: Callable[[], bool],
+        *,
+        workers: int,
+        tick_s: float,
+        make_pool: MakePool = thread_pool,
+    ) -> None:
+        self._work, self._worklist, self._leases = work, worklist, leases
+        self._clock, self._clean, self._tick_s = clock, clean, tick_s
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._hearing = Hearing(work.hear, work.lane_of, deliveries, clock.now, self.wake, make_pool)
+        self._reconciling = Reconciling(
+            work.reconcile, work.announce, worklist, clock.now, self.wake, make_pool, workers=workers
+        )
+        self._mailing = Mailing(work.write, outbox, clock.now, self.wake, make_pool)
+        # Searching and cleaning, one of each at a time: GitHub may take its time, and nothing waits for them.
+        self._aside = Lanes(2, lambda _: 1, "aside", lambda: None, make_pool)
+        self._threads = [
+            threading.Thread(target=self._rounds, name="worker", daemon=True),
+            threading.Thread(target=self._renewals, name="leases", daemon=True),
+        ]
+        self._first = False
+        self._next_tick = self._next_search = self._next_cleaning = clock.monotonic()
+        self._began = False
+
+    @property
+    def counts(self) -> Counts:
+        """What was done since the start."""
+        return self._reconciling.counts
+
+    def start(self) -> None:
+        """Go on until `stop`; call `renew` before."""
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        """Something arrived: look now and not after the pause."""
+        self._wake.set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker still looks."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """Begin nothing more, and give what runs a few seconds; what is cut off is done again by whoever is next."""
+        self._stop.set()
+        self._wake.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(_GRACE_S)
+        for part in (self._hearing, self._mailing, self._aside):
+            part.stop()
+        self._reconciling.stop(_GRACE_S)
+        try:
+            if not self._reconciling.held:
+                self._leases.leave()
+        except Exception as error:
+            tell("not said that this process ends", error, {})
+
+    def renew(self) -> None:
+        """Say that this process lives."""
+        self._first = self._leases.renew(self._clock.monotonic())
+
+    def round(self) -> bool:
+        """Begin and keep all that can be; whether that was anything. Called by one thread."""
+        if self._reconciling.unsure.is_set():
+            self._reconciling.unsure.clear()
+            self._leases.retain(self._hearing.held, self._mailing.held, self._reconciling.held)
+        heard, began = self._hearing.round()
+        self.counts.heard += heard.count
+        looked = self._reconciling.round(heard.targets, heard.urgent)
+        wrote = self._mailing.round()
+        searched = self._first and self._look_around()
+        return bool(heard.count or began or looked or wrote or searched)
+
+    def _rounds(self) -> None:
+        failed_since = 0.0
+        while not self._stop.is_set():
+            try:
+                busy = self.round()
+            except Exception:
+                # The database, most likely; the tables say what is to be done when it is back.
+                if not failed_since:
+                    log.exception("the worker's round failed; it is tried again until it does not, and told then")
+                failed_since = failed_since or time.monotonic()
+                self._reconciling.unsure.set()
+                busy = False
+                self._stop.wait(_IDLE_S)
+            else:
+                if failed_since:
+                    seconds = round(time.monotonic() - failed_since, 1)
+                    log.warning("the worker's rounds succeed again", extra={"seconds": seconds})
+                    # What was refused meanwhile is asked for at once.
+                    failed_since, self._next_search = 0.0, self._clock.monotonic()
+            self._wake.wait(_ROUND_S if busy else _IDLE_S)
+            self._wake.clear()
+            self._stop.wait(_ROUND_S)
+
+    def _renewals(self) -> None:
+        told = False
+        while not self._stop.wait(_RENEW_S):
+            try:
+                self.renew()
+                told = False
+            except Exception as error:
+                if not told:
+                    tell("not said that this process lives", error, {})
+                told = True
+
+    def _look_around(self) -> bool:
+        """Want what no delivery may tell of, runs under way and recent pull requests; whether there was a search."""
+        now, now_s = self._clock.now(), self._clock.monotonic()
+        if now_s >= self._next_tick:
+            # At the start at once: nobody knows what happened while no process listened.
+            self._worklist.want(self._work.open_targets(), now, at_once=not self._began)
+            self._worklist.want(self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE), now)
+            self._began, self._next_tick = True, now_s + self._tick_s
+        searched = now_s >= self._next_search and self._aside.put("search", "search", self._search)
+        if searched:
+            self._next_search = now_s + self._tick_s
+        if now_s >= self._next_cleaning and self._aside.put("clean", "clean", self._remove):
+            self._next_cleaning = now_s + _CLEANING_S
+        return searched
+
+    def _search(self) -> None:
+        """Find what no delivery told of; what GitHub does not answer now it will later."""
+        try:
+            missed = self._work.missed_targets()
+            if missed:
+                log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
+                self._worklist.want(missed, self._clock.now())
+        except Exception as error:
+            tell("nothing found of what no delivery told of", error, {})
+
+    def _remove(self) -> None:
+        """Remove some of what nobody will ask for again, and soon more if more is left."""
+        try:
+            if self._clean():
+                self._next_cleaning = self._clock.monotonic() + _CLEANING_ON_S
+        except Exception as error:
+            tell("nothing removed of what nobody will ask for again", error, {})
