@@ -302,9 +302,12 @@ def test_a_database_of_the_first_version_gets_what_came_since(database: str, mon
     monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:1])
     store = open_store(database)
     with store.write() as connection:
-        connection.exec_driver_sql(
-            "INSERT INTO deliveries (id, event, body, received, state, attempts, due, problem)"
-            f" VALUES ('old', 'push', '', '{instant(NOW)}', 'waiting', 0, '{instant(NOW)}', '')"
+        connection.execute(
+            sa.text(
+                "INSERT INTO deliveries (id, event, body, received, state, attempts, due, problem)"
+                " VALUES ('old', 'push', :body, :at, 'waiting', 0, :at, '')"
+            ),
+            {"body": b"{}", "at": instant(NOW)},
         )
     store.close()
     monkeypatch.undo()

@@ -41,7 +41,7 @@ RUN_FOLDER = "run"
 RUNNER_LOG = "runner.log"
 _TAIL_BYTES = 64 * 1024
 # The service's own settings are no business of a job.
-_OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "DBOS_", "ACTIONS_")
+_OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "ACTIONS_")
 
 
 def follow_ups(run: Run) -> tuple[str, ...]:
