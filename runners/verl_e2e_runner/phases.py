@@ -211,7 +211,7 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
             gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES")),
             clock=clock,
             progress=run.progress,
-            total_steps=launch.phase.steps,
+            total_steps=launch.phase.last_step,
             signals=signals,
         )
 

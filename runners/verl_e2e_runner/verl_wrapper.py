@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_e2e.core.judge.phases import planned_phases
+from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.processes import RUN_VARIABLE
@@ -29,31 +29,15 @@ _RUNTIME = "++ray_kwargs.ray_init.runtime_env.env_vars."
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """One start of the wrapper: most levels have one, save/resume has two that share a working directory."""
-
-    name: str
-    # The training step that it ends at.
-    steps: int
-    # The variables of the wrapper that only this phase sets.
-    wrapper: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class Launch:
     """One start of the wrapper, complete."""
 
-    phase: Phase
+    phase: PlannedPhase
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     # The part of the environment that the job adds to what is inherited.
     set_here: Mapping[str, str]
     cwd: Path
-
-
-def phases(job: Job) -> tuple[Phase, ...]:
-    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves (its uninterrupted twin)."""
-    return tuple(Phase(one.name, one.last_step, one.wrapper) for one in planned_phases(job))
 
 
 def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str, str]:
@@ -106,49 +90,6 @@ def command(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     return ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
 
 
-def set_variables(
-    job: Job,
-    trees: Trees,
-    session: Session,
-    phase: Phase,
-    *,
-    model: str | None = None,
-    reads: Collection[str] | None = None,
-) -> dict[str, str]:
-    """What the job sets in the wrapper's environment; `reads` (None: unknown) decides on the droppable ones."""
-    wrapper = {**wrapper_map(job, trees, model=model), **phase.wrapper}
-    if reads is not None:
-        wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
-    process = {**_ALL_LINES, **job.site.process, **job.process}
-    process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
-    process["RAY_TMPDIR"] = str(session.ray_folder)
-    if job.site.ray_address is not None:
-        process["RAY_ADDRESS"] = job.site.ray_address
-    if {"bridge", "megatron_lm", "verl"} - trees.private:
-        # Byte code written beside the sources would dirty a checkout that is used in place.
-        process["PYTHONDONTWRITEBYTECODE"] = "1"
-    return {**process, **wrapper}
-
-
-def environment(
-    job: Job,
-    trees: Trees,
-    session: Session,
-    phase: Phase,
-    *,
-    base: Mapping[str, str],
-    model: str | None = None,
-    reads: Collection[str] | None = None,
-) -> dict[str, str]:
-    """The wrapper's whole environment: what it may inherit of `base` and what the job sets."""
-    variables = set_variables(job, trees, session, phase, model=model, reads=reads)
-    whole = {**inherited(base, wrapper_reads=reads or ()), **variables}
-    if trees.cage:
-        whole |= trees.cage.variables({**base, **whole})
-    whole["PATH"] = search_path(job, whole)
-    return whole
-
-
 def launches(
     job: Job,
     trees: Trees,
@@ -158,16 +99,36 @@ def launches(
     model: str | None = None,
     reads: Collection[str] | None = None,
 ) -> tuple[Launch, ...]:
-    """The complete starts of the wrapper, one for each phase."""
+    """The complete starts of the wrapper, one for each phase.
+
+    `base` is what the environment may be inherited from, `model` the local snapshot of a hub model, `reads` what the
+    wrapper reads (None: unknown): of the droppable variables only those that it reads are set.
+    """
+    kept = inherited(base, wrapper_reads=reads or ())
     made = []
-    for phase in phases(job):
-        whole = environment(job, trees, session, phase, base=base, model=model, reads=reads)
-        ours = set_variables(job, trees, session, phase, model=model, reads=reads)
-        ours["PATH"] = whole["PATH"]
+    for phase in planned_phases(job):
+        wrapper = {**wrapper_map(job, trees, model=model), **phase.wrapper}
+        if reads is not None:
+            wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
+        ours = {**_process_variables(job, trees, session), **wrapper}
         if trees.cage:
-            ours |= {name: whole[name] for name in trees.cage.variables({**base, **ours})}
-        made.append(Launch(phase, command(job, trees, session), whole, ours, trees.cwd))
+            ours |= trees.cage.variables({**base, **ours})
+        ours["PATH"] = search_path(job, {**kept, **ours})
+        made.append(Launch(phase, command(job, trees, session), {**kept, **ours}, ours, trees.cwd))
     return tuple(made)
+
+
+def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, str]:
+    """What the job sets for every process of the run, apart from the wrapper's own variables."""
+    process = {**_ALL_LINES, **job.site.process, **job.process}
+    process.update(_marks(job, trees, session), PYTHONPATH=python_path(job, trees))
+    process["RAY_TMPDIR"] = str(session.ray_folder)
+    if job.site.ray_address is not None:
+        process["RAY_ADDRESS"] = job.site.ray_address
+    if {"bridge", "megatron_lm", "verl"} - trees.private:
+        # Byte code written beside the sources would dirty a checkout that is used in place.
+        process["PYTHONDONTWRITEBYTECODE"] = "1"
+    return process
 
 
 def search_path(job: Job, variables: Mapping[str, str]) -> str:
@@ -191,7 +152,7 @@ def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
 
 
 def _script(start: Launch, base: Mapping[str, str]) -> str:
-    lines = [f"# phase {start.phase.name}: until step {start.phase.steps}", "("]
+    lines = [f"# phase {start.phase.name}: until step {start.phase.last_step}", "("]
     lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
     lines += environment_lines(start.environment, base, start.set_here)
     lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")"]

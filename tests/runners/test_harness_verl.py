@@ -15,10 +15,8 @@ from verl_e2e_runner.verl_wrapper import (
     PROBE,
     command,
     dry_run_text,
-    environment,
     launches,
     overrides,
-    phases,
     python_path,
     quoted,
     wrapper_map,
@@ -82,10 +80,9 @@ def test_an_existing_ray_is_used_only_when_the_site_names_it(world: World, tmp_p
     base = {"RAY_ADDRESS": "10.0.0.1:6379", "PATH": "/bin"}
     alone = world.job()
     joined = world.job(site=world.site(ray_address="10.0.0.2:6379"))
-    (phase,) = phases(alone)
     trees = planned_trees(alone, tmp_path)
-    assert "RAY_ADDRESS" not in environment(alone, trees, session, phase, base=base)
-    assert environment(joined, trees, session, phase, base=base)["RAY_ADDRESS"] == "10.0.0.2:6379"
+    assert "RAY_ADDRESS" not in launches(alone, trees, session, base=base)[0].environment
+    assert launches(joined, trees, session, base=base)[0].environment["RAY_ADDRESS"] == "10.0.0.2:6379"
     assert not [item for item in overrides(joined, trees, session) if "num_cpus" in item]
 
 
@@ -103,9 +100,8 @@ def test_the_environment_is_the_hosts_less_secrets_and_less_what_the_wrapper_wou
         "BASH_ENV": "/evil",
     }
     job = world.job()
-    (phase,) = phases(job)
     reads = {*BASE_WRAPPER, "ACTOR_LR", "HOME"}
-    made = environment(job, planned_trees(job, tmp_path), session, phase, base=base, reads=reads)
+    made = launches(job, planned_trees(job, tmp_path), session, base=base, reads=reads)[0].environment
     assert (made["HOME"], made["NCCL_SOCKET_IFNAME"], made["COMMON_TP"]) == ("/home/me", "eth0", "1")
     assert not {"HF_TOKEN", "BASH_ENV", "ACTOR_LR"} & made.keys()
     assert "/stray" not in made["PYTHONPATH"]
@@ -116,9 +112,8 @@ def test_droppable_variables_go_when_the_wrapper_does_not_read_them(
     world: World, tmp_path: Path, session: Session
 ) -> None:
     job = world.job()
-    (phase,) = phases(job)
     trees = planned_trees(job, tmp_path)
-    made = environment(job, trees, session, phase, base={}, reads=BASE_WRAPPER.keys() - {"VERL_USE_UV"})
+    made = launches(job, trees, session, base={}, reads=BASE_WRAPPER.keys() - {"VERL_USE_UV"})[0].environment
     assert "VERL_USE_UV" not in made
     assert made["LORA_RANK"] == "4"
 
@@ -166,6 +161,5 @@ def test_rays_folder_is_short_enough_for_its_sockets(tmp_path: Path) -> None:
 def test_ray_shows_every_line_unless_the_job_says_otherwise(world: World, tmp_path: Path, session: Session) -> None:
     for process, shown in (({}, "0"), ({"RAY_DEDUP_LOGS": "1"}, "1")):
         job = world.job(process=process)
-        (phase,) = phases(job)
-        made = environment(job, planned_trees(job, tmp_path), session, phase, base={})
+        made = launches(job, planned_trees(job, tmp_path), session, base={})[0].environment
         assert made["RAY_DEDUP_LOGS"] == shown
