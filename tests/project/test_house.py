@@ -382,9 +382,7 @@ def test_every_marker_has_a_need() -> None:
     assert isinstance(needs, ast.Dict)
     keys = [key.value for key in needs.keys if isinstance(key, ast.Constant)]
     markers = [marker.partition(":")[0] for marker in PROJECT["tool"]["pytest"]["markers"]]
-    assert keys == [
-        marker for marker in markers if marker not in {"host", "slow"}
-    ]
+    assert keys == [marker for marker in markers if marker not in {"host", "slow"}]
 
 
 def fake_python(folder: Path, *, version_ok: bool) -> str:
