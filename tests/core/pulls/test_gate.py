@@ -1,6 +1,5 @@
 """The gate: success only with evidence for every required job of that very head, whatever else is there."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,57 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.builders import make_job
-from verl_e2e.core.model.jobs import Job
+from tests.core.pulls.entries import CHANGED, HEAD, OTHER, RESUME, SMOKE, WANTED, override, run
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.gate import Gate, gate, standings
 from verl_e2e.core.pulls.hold_reason import Hold
-from verl_e2e.core.pulls.job_order import portable
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
-HEAD, OTHER = "a" * 40, "d" * 40
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FORK, CANCELLED = Hold("awaiting approval", "it is a fork"), Hold("cancelled by ann", cancelled=True)
-SMOKE = make_job()
-RESUME = make_job(Level.SAVE_RESUME, "resume")
-CHANGED = make_job(steps=2)
-WANTED = (
-    WantedJob("0-lora-ddp", Level.SMOKE, job=SMOKE),
-    WantedJob("1-resume", Level.SAVE_RESUME, ("0-lora-ddp",), RESUME),
-)
-
-
-def run(job: Job, state: RunState = RunState.FINISHED, result: Result | None = Result.PASS, **given: object) -> Run:
-    digest, attempt = portable(job).digest(), given.get("attempt", 1)
-    head = str(given.get("head_sha", HEAD))
-    fields: dict[str, object] = {
-        "key": run_key("octo/bridge", head, digest, int(str(attempt))),
-        "repository": "octo/bridge",
-        "number": 7,
-        "head_sha": head,
-        "job_id": job.id,
-        "job_digest": digest,
-        "state": state,
-        "result": result if state is RunState.FINISHED else None,
-        "created": NOW,
-        "updated": NOW,
-    }
-    return Run.model_validate(fields | given)
-
-
-def override(level: Level, head: str = HEAD) -> Override:
-    return Override(
-        repository="octo/bridge",
-        number=7,
-        head_sha=head,
-        level=level,
-        reason="the cluster is down",
-        actor="mona",
-        source=f"s:{int(level)}:{head[0]}",
-        at=NOW,
-    )
 
 
 def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: Hold | None = None, **given: object) -> Gate:

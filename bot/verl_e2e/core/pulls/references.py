@@ -23,8 +23,3 @@ def read_reference(text: str) -> Reference:
     if not repository or not number.isdigit():
         raise ValueError(f"{text!r} is no reference")
     return PullRef(repository, int(number))
-
-
-def repository_named(reference: Reference) -> str:
-    """The repository, `owner/name`, of a reference."""
-    return reference.repository

@@ -1,0 +1,236 @@
+"""Which runs start and which end: a table of all that can be known of a target, and what holds whatever it is."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.pulls.entries import (
+    BASE,
+    CHANGED,
+    DRAFTED,
+    GROUP,
+    HEAD,
+    LATE,
+    NOW,
+    OTHER,
+    PLAN,
+    POLICY,
+    PULL,
+    RESUME,
+    SHUT,
+    SMOKE,
+    WANTED,
+    asked,
+    override,
+    run,
+    situation,
+)
+from verl_e2e.core.model.access import Absence, Start
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.plan.plan import NotRequired
+from verl_e2e.core.pulls.decide import CHANGED as JOB_CHANGED
+from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Steps, conduct
+from verl_e2e.core.pulls.hold_reason import DRAFT
+from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.target_state import CLOSED, Beside, Situation
+from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.reach.effects import LookedAt
+
+NOTHING = replace(PLAN, levels=(), not_required=(NotRequired(Level.SMOKE, "no path is run"),))
+FORK = NeedsApproval("it is a fork")
+EXTRA = WantedJob(
+    "2-x", Level.SMOKE, job=SMOKE.model_copy(update={"id": "2-x"}), required=False, asked_by="comment:100:1"
+)
+LIVE = run(SMOKE, RunState.RUNNING)
+QUEUED = run(SMOKE, RunState.QUEUED, created=NOW - timedelta(days=2))
+ENDING = run(SMOKE, RunState.CANCELLING, reason="why", may_start_again=True)
+PAST = run(SMOKE, RunState.CANCELLED, may_start_again=True)
+FAILED = run(SMOKE, result=Result.FAIL)
+OF_OLD = run(SMOKE, RunState.RUNNING, head_sha=OTHER)
+
+
+def gate_policy(**changes: object) -> dict[str, object]:
+    return {"policy": POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=changes)})}
+
+
+def told(steps: Steps) -> tuple[list[str], list[str]]:
+    """The jobs that start, and why runs end."""
+    return [one.job_id for one in steps.dispatch], [one.reason for one in steps.cancel]
+
+
+Row = tuple[str, tuple[Run, ...], dict[str, Any], list[str], list[str]]
+TABLE: tuple[Row, ...] = (
+    # What starts.
+    ("nothing ran yet", (), {}, ["0-lora-ddp"], []),
+    ("level 0 runs", (LIVE,), {}, [], []),
+    ("level 0 passed", (run(SMOKE),), {}, ["1-resume"], []),
+    ("level 0 passed elsewhere", (), {"elsewhere": (run(SMOKE),)}, ["1-resume"], []),
+    ("level 0 runs elsewhere", (), {"elsewhere": (LIVE,)}, [], []),
+    ("level 0 failed elsewhere", (), {"elsewhere": (FAILED,)}, ["0-lora-ddp"], []),
+    ("level 0 failed", (FAILED,), {}, [], []),
+    ("level 0 is overridden", (FAILED,), {"entries": (override(Level.SMOKE),)}, ["1-resume"], []),
+    ("both passed", (run(SMOKE), run(RESUME)), {}, [], []),
+    ("a job cannot be completed", (), {"wanted": (WantedJob("4-x", Level.FEATURE, lacking="no model"),)}, [], []),
+    ("an earlier head still runs", (OF_OLD,), {}, [], [SUPERSEDED]),
+    ("an earlier head has ended", (run(SMOKE, head_sha=OTHER),), {}, ["0-lora-ddp"], []),
+    ("we ended it for what has passed", (PAST,), {}, ["0-lora-ddp"], []),
+    ("a person ended it", (run(SMOKE, RunState.CANCELLED),), {}, [], []),
+    ("an extra beside the plan", (), {"wanted": (*WANTED, EXTRA)}, ["0-lora-ddp", "2-x"], []),
+    ("an extra where the plan waits to be asked", (),
+     {"wanted": (*WANTED, EXTRA), **gate_policy(start=Start.ASKED)}, ["2-x"], []),
+    ("asked for", (), {"entries": (asked("run"),), **gate_policy(start=Start.ASKED)}, ["0-lora-ddp"], []),
+    # What is wanted once more.
+    ("a rerun", (FAILED,), {"entries": (asked("rerun", minute=1),)}, ["0-lora-ddp"], []),
+    ("a rerun of what failed", (FAILED,), {"entries": (asked("rerun", "failed", minute=1),)}, ["0-lora-ddp"], []),
+    ("a rerun of what is blocked", (FAILED,), {"entries": (asked("rerun", "blocked", minute=1),)}, [], []),
+    ("blocked, and rerun as that", (run(SMOKE, RunState.LOST),), {"entries": (asked("rerun", "blocked", minute=1),)},
+     ["0-lora-ddp"], []),
+    ("a rerun by name", (FAILED,), {"entries": (asked("rerun", "0-lora-ddp", minute=1),)}, ["0-lora-ddp"], []),
+    ("a rerun by another name", (FAILED,), {"entries": (asked("rerun", "1-resume", minute=1),)}, [], []),
+    ("a rerun before it ended", (FAILED,), {"entries": (asked("rerun", minute=-1),)}, [], []),
+    ("a rerun that was served", (run(SMOKE, result=Result.FAIL, asked_by="comment:101:1"),),
+     {"entries": (asked("rerun", minute=1),)}, [], []),
+    ("a run asked for again", (run(SMOKE, RunState.CANCELLED),), {"entries": (asked("run", minute=1),)},
+     ["0-lora-ddp"], []),
+    ("a run asked for of what failed", (FAILED,), {"entries": (asked("run", minute=1),)}, [], []),
+    ("a plan asked for of what failed", (FAILED,), {"entries": (asked("plan", minute=1),)}, [], []),
+    # What keeps everything from starting, and ends what runs.
+    ("closed", (), {"target": SHUT}, [], []),
+    ("closed while it runs", (LIVE,), {"target": SHUT}, [], [CLOSED]),
+    ("a draft", (LIVE,), {"target": DRAFTED}, [], [DRAFT]),
+    ("not trusted", (), {"trust": FORK}, [], []),
+    ("not trusted any more", (LIVE,), {"trust": FORK}, [], [NOT_TRUSTED]),
+    ("cancelled", (LIVE,), {"entries": (asked("cancel"),)}, [], ["cancelled by ann"]),
+    ("cancelled, then asked for", (LIVE,), {"entries": (asked("cancel"), asked("run", minute=1))}, [], []),
+    ("a broken contract", (), {"broken": ("gone",)}, [], []),
+    ("no plan", (LIVE,), {"plan": None, "problem": "no policy"}, [], []),
+    ("not asked for any more", (LIVE,), {"wanted": ()}, [], [NOT_WANTED]),
+    ("a changed job", (LIVE,), {"wanted": (WantedJob("0-lora-ddp", Level.SMOKE, job=CHANGED),)}, [], [JOB_CHANGED]),
+    ("no machine took it", (QUEUED,), {}, [], ["no machine took it within 360 minutes"]),
+    ("it runs for long", (LIVE.model_copy(update={"created": QUEUED.created}),), {}, [], []),
+    # An order to end may get lost.
+    ("ending", (ENDING,), {}, [], []),
+    ("ending for long", (ENDING.model_copy(update={"updated": NOW - timedelta(minutes=2)}),), {}, [], ["why"]),
+    ("ending for long without a reason",
+     (ENDING.model_copy(update={"updated": NOW - timedelta(minutes=2), "reason": ""}),), {}, [], ["it was cancelled"]),
+    # A merge group.
+    ("a merge group", (), {"target": GROUP}, ["0-lora-ddp"], []),
+    ("a merge group is not asked for", (), {"target": GROUP, **gate_policy(start=Start.ASKED)}, ["0-lora-ddp"], []),
+    ("a merge group given up", (LIVE,), {"target": replace(GROUP, destroyed=True)}, [],
+     ["the merge queue gave this group up"]),
+    ("a merge group that is too late", (), {"target": LATE}, [], []),
+    ("a merge group that is too late runs", (LIVE,), {"target": LATE}, [],
+     [f"no verdict within {POLICY.gate.merge_queue_deadline_s // 60} minutes of the merge queue's question"]),
+    ("a merge group without a time", (), {"target": replace(GROUP, since=None)}, ["0-lora-ddp"], []),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "runs", "given", "starts", "ends"), TABLE, ids=[row[0] for row in TABLE])
+def test_what_starts_and_what_ends(
+    name: str, runs: tuple[Run, ...], given: dict[str, Any], starts: list[str], ends: list[str]
+) -> None:
+    assert told(conduct(situation(*runs, **given))) == (starts, ends), name
+
+
+@pytest.mark.parametrize(
+    ("runs", "given", "state", "title"),
+    (
+        ((), {"plan": None, "problem": "no policy"}, JobStatus.BLOCKED, "No policy"),
+        ((), {"plan": None, "target": SHUT}, JobStatus.BLOCKED, CLOSED),
+        ((), {"plan": None}, JobStatus.BLOCKED, "here is no plan"),
+        ((), {"wanted": (), "plan": NOTHING}, JobStatus.NOT_REQUIRED, ""),
+        ((), {"wanted": (), "plan": replace(NOTHING, looked_at=LookedAt(1, 2, 0))}, JobStatus.NOT_REQUIRED, ""),
+        ((), {"wanted": (), "plan": NOTHING, "trust": FORK, **gate_policy(none=Absence.APPROVE)},
+         JobStatus.BLOCKED, "it is a fork"),
+        ((), {"wanted": (), "plan": NOTHING, **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
+        ((run(SMOKE),), {"wanted": (replace(WANTED[0], required=False),), "plan": NOTHING, "trust": FORK,
+                         **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
+        ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "1 of 2", underway=True)}, JobStatus.RUNNING, "#8"),
+        ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "it failed", underway=False)},
+         JobStatus.BLOCKED, "ull request #8 has this head too"),
+        ((), {"target": LATE}, JobStatus.BLOCKED, "o verdict within"),
+        ((run(SMOKE), run(RESUME)), {"target": LATE}, JobStatus.PASSED, ""),
+        ((), {"target": LATE, "entries": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, JobStatus.PASSED, ""),
+    ),
+)  # fmt: skip
+def test_what_the_gate_says(runs: tuple[Run, ...], given: dict[str, Any], state: JobStatus, title: str) -> None:
+    found = conduct(situation(*runs, **given)).gate
+    assert (found.status, title in f"{found.title} {found}") == (state, True), found
+
+
+def test_a_new_attempt_is_told_from_the_one_before() -> None:
+    (again,) = conduct(situation(FAILED, entries=(asked("rerun", minute=1),))).dispatch
+    assert (again.attempt, again.asked_by, again.merge_base) == (2, "comment:101:1", BASE)
+    assert again.key != FAILED.key
+    (forked,) = conduct(situation(target=replace(PULL, head_repository="eve/bridge"))).dispatch
+    assert forked.from_fork
+
+
+RUNS = st.builds(
+    lambda job, state, result, head, attempt, kept: run(
+        job, state, result, head_sha=head, attempt=attempt, may_start_again=kept
+    ),
+    st.sampled_from((SMOKE, RESUME, CHANGED)),
+    st.sampled_from(RunState),
+    st.sampled_from([*Result, None]),
+    st.sampled_from([HEAD, OTHER]),
+    st.integers(1, 3),
+    st.booleans(),
+)
+ENTRIES = st.lists(
+    st.builds(
+        lambda verb, minute: asked(*verb, minute=minute),
+        st.sampled_from([("run",), ("rerun",), ("rerun", "failed"), ("cancel",), ("plan",)]),
+        st.integers(-3, 3),
+    ),
+    max_size=3,
+)
+SITUATIONS = st.builds(
+    lambda runs, elsewhere, entries, target, trust, plan: situation(
+        *{one.key: one for one in runs}.values(),
+        elsewhere=tuple({one.key: one for one in elsewhere}.values()),
+        entries=tuple(entries),
+        target=target,
+        trust=trust,
+        plan=plan,
+    ),
+    st.lists(RUNS, max_size=5),
+    st.lists(RUNS.filter(lambda one: one.head_sha == HEAD), max_size=2),
+    ENTRIES,
+    st.sampled_from((PULL, DRAFTED, SHUT, GROUP, LATE)),
+    st.sampled_from((Trusted("ann may"), FORK)),
+    st.sampled_from((PLAN, None)),
+)
+
+
+@settings(deadline=None)
+@given(SITUATIONS)
+def test_no_job_of_a_head_lives_twice_and_nothing_runs_that_may_not(known: Situation) -> None:
+    steps = conduct(known)
+    for new in steps.dispatch:
+        same = [one for one in (*known.here, *known.elsewhere) if one.job_id == new.job_id]
+        assert all(one.state.final for one in same)
+        assert new.key not in {one.key for one in same}
+        assert new.head_sha == HEAD
+    assert len({one.job_id for one in steps.dispatch}) == len(steps.dispatch)
+    if known.over or known.draft or isinstance(known.trust, NeedsApproval):
+        assert steps.dispatch == ()
+        assert {one.key for one in known.here if not one.state.final} <= {
+            one.key for one in steps.runs if one.state is RunState.CANCELLING
+        }
+
+
+@settings(deadline=None)
+@given(SITUATIONS)
+def test_what_was_decided_is_not_decided_again(known: Situation) -> None:
+    steps = conduct(known)
+    after = conduct(replace(known, runs=steps.runs))
+    assert (after.dispatch, after.cancel) == ((), ())
+    assert after.gate == steps.gate
