@@ -1,4 +1,4 @@
-"""A pull request of two jobs, all that may be known of it, and short ways to write down its runs, its overrides and what people asked for."""
+"""A pull request of two jobs, all that may be known of it, and short ways to write its runs and its entries down."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

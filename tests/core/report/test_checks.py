@@ -43,7 +43,7 @@ def state(check: CheckRun) -> str:
         ("held as a whole", (), {"trust": NeedsApproval("a fork")}, {GATE: "action_required"}),
         ("held, and shown as waiting before", (), {"trust": NeedsApproval("a fork"), "opened": (opened(FIRST),)},
          {GATE: "action_required", FIRST: "action_required"}),
-        ("a job that is not asked for any more", (FAILED,), {"wanted": WANTED[1:]},
+        ("a job that is not asked for any more", (FAILED,), {"wanted": (replace(WANTED[1], requires=()),)},
          {GATE: "in_progress", SECOND: "queued", FIRST: "failure"}),
         ("a group that was given up", (), {"target": replace(GROUP, destroyed=True), "opened": (opened(GATE),)},
          {GATE: "cancelled"}),
@@ -68,7 +68,7 @@ def test_which_checks_are_shown(
         ((run(SMOKE, RunState.RUNNING),), {"plan": None, "wanted": ()}, opened("old", "0-lora-ddp"), "", ""),
         ((run(SMOKE, RunState.RUNNING, head_sha=OTHER),), {}, opened(FIRST, "0-lora-ddp", OTHER), "in_progress",
          "A new head was pushed"),
-        ((), {}, OpenCheck(name="theirs", head_sha=HEAD, external_id="no id of ours"), "cancelled", "Not asked for any"),
+        ((), {}, OpenCheck(name="theirs", head_sha=HEAD, external_id="not ours"), "cancelled", "Not asked for"),
     ),
 )  # fmt: skip
 def test_how_a_check_ends_that_nobody_waits_for(
@@ -86,9 +86,8 @@ def test_where_another_pull_request_shows_the_checks_of_the_head_none_is_shown()
 
 
 def test_the_gate_offers_what_can_be_done_now() -> None:
-    labels = [
-        [action[0] for action in shown(*runs)[0].actions] for runs in ((), (FAILED,), (run(SMOKE, RunState.RUNNING),))
-    ]
+    of_states = (shown(trust=NeedsApproval("a fork")), shown(FAILED), shown(run(SMOKE, RunState.RUNNING)))
+    labels = [[action[0] for action in checks[0].actions] for checks in of_states]
     assert labels == [["Run level 2"], ["Rerun failed", "Run level 2"], ["Cancel", "Run level 2"]]
     every = tuple(WantedJob(f"{int(level)}-x", level) for level in Level)
     assert shown(wanted=every)[0].actions == ()
