@@ -27,7 +27,7 @@ from verl_e2e.core.pulls.forge import (
 )
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
 from verl_e2e.core.pulls.messages import Letter, Message
-from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef
+from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
 from verl_e2e.core.reach.summary import Summary
 from verl_e2e.core.signal.figure import SignalFigure
 
@@ -263,6 +263,26 @@ class Ledger(Protocol):
 
     def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
         """The runs of a pull request, of a head, or of the repository, oldest first."""
+        ...
+
+    def run_by_handle(self, repository: str, handle: str) -> Run | None:
+        """The run that the back end calls so and that is not over yet."""
+        ...
+
+    def put_group(self, group: MergeGroup) -> None:
+        """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
+        ...
+
+    def group(self, repository: str, head_sha: str) -> MergeGroup | None:
+        """The merge group of a head."""
+        ...
+
+    def put_head(self, ref: PullRef, head_sha: str) -> None:
+        """This pull request has, or had, this head."""
+        ...
+
+    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first."""
         ...
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:

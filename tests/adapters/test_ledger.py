@@ -1,6 +1,7 @@
 """The bot's memory, on SQLite and on a real PostgreSQL server."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,12 +20,13 @@ from verl_e2e.adapters.store import (
     StoreError,
     open_store,
 )
-from verl_e2e.adapters.store.database import instant
-from verl_e2e.adapters.store.schema import entries, metadata, steps, versions
+from verl_e2e.adapters.store.schema import Step, entries, instant, metadata, steps, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
+from verl_e2e.core.pulls.pull import MergeGroup, PullRef
+from verl_e2e.core.pulls.references import reference_text
 
 __all__ = ["database", "server", "store"]
 
@@ -144,6 +146,82 @@ def test_runs_are_found_by_pull_by_head_and_by_repository_oldest_first(store: St
     assert ledger.runs(REPOSITORY, head_sha=HEAD) == (first, second, group)
     assert ledger.runs(REPOSITORY, head_sha="b" * 40) == ()
     assert ledger.open_runs() == (first, second, group)
+
+
+def test_a_run_is_found_by_what_the_back_end_calls_it_while_it_goes_on(store: Store) -> None:
+    ledger = SqlLedger(store)
+    live = run(RunState.RUNNING).model_copy(update={"handle": "77"})
+    over = run(RunState.FINISHED, attempt=2).model_copy(update={"handle": "76"})
+    for each in (live, over):
+        ledger.put_run(each)
+    assert [ledger.run_by_handle(REPOSITORY, handle) for handle in ("77", "76", "")] == [live, None, None]
+    assert ledger.run_by_handle("other/repository", "77") is None
+
+
+def test_a_merge_group_keeps_when_it_was_asked_for_first_and_that_it_ended(store: Store) -> None:
+    ledger, group = SqlLedger(store), MergeGroup(REPOSITORY, "main", "b" * 40, HEAD, (5, 6))
+    assert ledger.group(REPOSITORY, HEAD) is None
+    ledger.put_group(replace(group, since=NOW))
+    ledger.put_group(replace(group, since=NOW + timedelta(minutes=1)))
+    assert ledger.group(REPOSITORY, HEAD) == replace(group, since=NOW)
+    ledger.put_group(replace(group, destroyed=True))
+    ledger.put_group(replace(group, since=NOW))
+    assert ledger.group(REPOSITORY, HEAD) == replace(group, since=NOW, destroyed=True)
+    assert ledger.group("other/repository", HEAD) is None
+
+
+def test_a_head_knows_its_pull_requests_the_newest_first(store: Store) -> None:
+    ledger = SqlLedger(store)
+    for number in (5, 12, 5):
+        ledger.put_head(PullRef(REPOSITORY, number), HEAD)
+    assert [ref.number for ref in ledger.pulls_with(REPOSITORY, HEAD)] == [12, 5]
+    assert ledger.pulls_with(REPOSITORY, "b" * 40) == ()
+
+
+def test_groups_and_heads_of_an_earlier_version_move_into_their_tables(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_e2e.adapters.store.database.steps", lambda dialect: steps(dialect)[:3])
+    store = open_store(database)
+    group = MergeGroup(REPOSITORY, "main", "b" * 40, HEAD, (5,))
+    for kind, subject, digest in (
+        ("group", HEAD, reference_text(group)),
+        ("group-end", HEAD, reference_text(group)),
+        ("head", f"{HEAD}:pulls", '{"12": "", "5": ""}'),
+        ("card", "5", "x"),
+    ):
+        posted = Posted(repository=REPOSITORY, kind=kind, subject=subject, remote_id=0, digest=digest, at=NOW)
+        SqlLedger(store).put_posted(posted)
+    store.close()
+    monkeypatch.undo()
+    store = open_store(database)
+    ledger = SqlLedger(store)
+    assert ledger.group(REPOSITORY, HEAD) == replace(group, since=NOW, destroyed=True)
+    assert [ref.number for ref in ledger.pulls_with(REPOSITORY, HEAD)] == [12, 5]
+    assert ledger.posted(REPOSITORY, "group", HEAD) is None
+    assert ledger.posted(REPOSITORY, "card", "5") is not None
+    store.close()
+
+
+def test_lists_are_changed_by_one_process_at_a_time(database: str) -> None:
+    stores = [open_store(database) for _ in range(2 if database.startswith("postgresql") else 1)]
+    ledgers = [SqlLedger(store) for store in stores]
+
+    def add(number: int) -> None:
+        ledger = ledgers[number % len(ledgers)]
+        with ledger.bookkeeping:
+            known = ledger.posted(REPOSITORY, "list", "x")
+            digest = f"{known.digest if known else ''}{number} "
+            kept = Posted(repository=REPOSITORY, kind="list", subject="x", remote_id=0, digest=digest, at=NOW)
+            ledger.put_posted(kept)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(add, range(40)))
+    posted = ledgers[0].posted(REPOSITORY, "list", "x")
+    assert posted is not None
+    assert sorted(map(int, posted.digest.split())) == list(range(40))
+    for opened in stores:
+        opened.close()
 
 
 def test_what_was_posted_is_replaced(store: Store) -> None:
@@ -284,9 +362,9 @@ def test_several_that_open_an_empty_database_at_once_make_its_tables_once(databa
 def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_begins_again(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(dialect: str) -> list[list[str]]:
+    def half(dialect: str) -> list[Step]:
         first, *others = steps(dialect)
-        return [list(first), [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
+        return [first, [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
 
     monkeypatch.setattr("verl_e2e.adapters.store.database.steps", half)
     with pytest.raises(StoreError):

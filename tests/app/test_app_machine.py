@@ -19,7 +19,7 @@ from tests.fakes.events import check_event, comment_event, group_event, pull_eve
 from tests.fakes.searching import search
 from tests.fakes.trees import sha
 from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile, under_way
+from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import RunState
@@ -235,7 +235,7 @@ class AppMachine(RuleBasedStateMachine):
                 self.safely(lambda group=group: reconcile(group, self.app.rooms))  # type: ignore[misc]
         assert self.app.backend.live() == []
         assert all(one.state in {*RunState} and one.state.final for one in self.app.ledger.kept.values())
-        assert under_way(REPOSITORY, self.app.rooms) == ()
+        assert self.app.under_way() == set()
         self.app.hub.calls.clear()
         assert reconcile(PullRef(REPOSITORY, 7), self.app.rooms) is None
         assert set(self.app.hub.calls) <= {"read", "check_runs", "pull", "role", "file_at", "tip"}

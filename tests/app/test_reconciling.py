@@ -15,7 +15,7 @@ from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import Taken, leave_blocked
 from verl_e2e.app.look_up_person import AUTHOR_KEPT
 from verl_e2e.app.merge_groups import remember_end, remember_group
-from verl_e2e.app.reconcile import due, reconcile, under_way
+from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.facts import LogFacts
@@ -656,16 +656,16 @@ def test_explain_and_help_are_answered_once(app: App) -> None:
     assert (len(said), "| command |" in said[0], "this commit has no such path" in said[1]) == (2, True, True)
 
 
-def test_a_tick_looks_at_what_is_open_and_at_what_still_runs(app: App) -> None:
+def test_a_pull_request_is_under_way_until_its_runs_are_over(app: App) -> None:
     app.open()
     look(app)
     app.open(state=PullState.CLOSED)
-    assert (due(REPOSITORY, app.rooms), under_way(REPOSITORY, app.rooms)) == ((REF,), (REF,))
+    assert app.under_way() == {REF}
     app.backend.settle()
     look(app)
     app.backend.settle()
     look(app)
-    assert due(REPOSITORY, app.rooms) == ()
+    assert app.under_way() == set()
 
 
 def group(app: App, path: str = "src/lora/a.py") -> MergeGroup:
@@ -710,12 +710,12 @@ def test_a_merge_group_is_answered_before_the_queue_gives_up(app: App) -> None:
 def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
     made = group(app)
     reconcile(made, app.rooms)
-    assert under_way(REPOSITORY, app.rooms) == (made,)
+    assert app.under_way() == {made}
     remember_end(made, app.rooms)
     reconcile(made, app.rooms)
     app.backend.settle()
     reconcile(made, app.rooms)
-    assert (live(app), under_way(REPOSITORY, app.rooms)) == ([], ())
+    assert (live(app), app.under_way()) == ([], set())
     assert reconcile(made, app.rooms) is None
 
 

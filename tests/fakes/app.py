@@ -15,6 +15,7 @@ from tests.fakes.rooms import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.merge_groups import reference_of
 from verl_e2e.app.services import AppRooms
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
@@ -23,7 +24,8 @@ from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.check_runs import CheckRun
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
-from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef, PullState, Target
+from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
+from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
 
@@ -54,6 +56,8 @@ class FakeLedger:
         self.written: list[Entry] = []
         self.kept: dict[str, Run] = {}
         self.sent: dict[tuple[str, str, str], Posted] = {}
+        self.groups: dict[tuple[str, str], MergeGroup] = {}
+        self.heads: dict[tuple[str, str], set[int]] = {}
 
     def add(self, entry: Entry) -> bool:
         known = {(type(one), one.repository, one.number, one.source) for one in self.written}
@@ -76,6 +80,25 @@ class FakeLedger:
         found = (one for one in self.kept.values() if one.repository == repository)
         found = (one for one in found if number is None or one.number == number)
         return tuple(one for one in found if not head_sha or one.head_sha == head_sha)
+
+    def run_by_handle(self, repository: str, handle: str) -> Run | None:
+        found = (run for run in self.runs(repository) if not run.state.final and run.handle == handle)
+        return next(found, None)
+
+    def put_group(self, group: MergeGroup) -> None:
+        known = self.groups.get((group.repository, group.head_sha), group)
+        merged = replace(known, destroyed=known.destroyed or group.destroyed)
+        self.groups[group.repository, group.head_sha] = merged
+
+    def group(self, repository: str, head_sha: str) -> MergeGroup | None:
+        return self.groups.get((repository, head_sha))
+
+    def put_head(self, ref: PullRef, head_sha: str) -> None:
+        self.heads.setdefault((ref.repository, head_sha), set()).add(ref.number)
+
+    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+        numbers = self.heads.get((repository, head_sha), set())
+        return tuple(PullRef(repository, number) for number in sorted(numbers, reverse=True))
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         return self.sent.get((repository, kind, subject))
@@ -441,6 +464,11 @@ class App:
         )
         self.hub.pulls[REF.number] = replace(pull, **given)  # type: ignore[arg-type]
         return self.hub.pulls[REF.number]
+
+    def under_way(self) -> set[Reference | None]:
+        """What has runs that are not over, as the service's tick asks."""
+        live = (run for run in self.ledger.kept.values() if not run.state.final)
+        return {reference_of(run, self.rooms) for run in live}
 
     def push(self, head: str, path: str = "src/peft/lora.py") -> Pull:
         """A new head on the pull request."""

@@ -7,6 +7,7 @@ says who that is. One process at a time may write for a pull request, which the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.jobs import Document, Sha
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
-from verl_e2e.core.pulls.pull import PullRef
+from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
 
@@ -44,6 +45,9 @@ class Book(Document):
     entries: tuple[Annotated[Entry, Field(union_mode="left_to_right")], ...] = ()
     runs: tuple[Run, ...] = ()
     posted: tuple[Posted, ...] = ()
+    # The merge group that the head was made for, and the pull requests that were seen with it.
+    group: MergeGroup | None = None
+    pulls: tuple[int, ...] = ()
 
 
 class DerivedLedger:
@@ -119,6 +123,33 @@ class DerivedLedger:
             books = ()
         found = [run for book in books for run in book.runs if number in (None, run.number)]
         return tuple(sorted(found, key=lambda run: run.created))
+
+    def run_by_handle(self, repository: str, handle: str) -> Run | None:
+        """None: nobody can list the runs of a repository."""
+        del repository, handle
+        return None
+
+    def put_group(self, group: MergeGroup) -> None:
+        """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
+        book = self._book(group.repository, group.head_sha)
+        known = book.group or group
+        merged = replace(known, destroyed=known.destroyed or group.destroyed)
+        self._keep(group.repository, group.head_sha, book.model_copy(update={"group": merged}), now=False)
+
+    def group(self, repository: str, head_sha: str) -> MergeGroup | None:
+        """The merge group of a head."""
+        return self._book(repository, head_sha).group
+
+    def put_head(self, ref: PullRef, head_sha: str) -> None:
+        """This pull request has, or had, this head."""
+        book = self._book(ref.repository, head_sha)
+        if ref.number not in book.pulls:
+            changed = book.model_copy(update={"pulls": tuple(sorted((*book.pulls, ref.number), reverse=True))})
+            self._keep(ref.repository, head_sha, changed, now=False)
+
+    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first."""
+        return tuple(PullRef(repository, number) for number in self._book(repository, head_sha).pulls)
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         """What was posted for a subject, as the book of its head or of a head before knows."""

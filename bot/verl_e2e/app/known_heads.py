@@ -1,9 +1,8 @@
-"""What is remembered of a head: since when it is known here, and which pull requests have it.
+"""Which pull requests have a head.
 
 One commit may be the head of several pull requests, and GitHub shows one gate for it: it opens when it may for all.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,35 +10,22 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.pulls.decide import Steps, conduct
 from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
-from verl_e2e.core.pulls.ledger import Posted
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.target_state import Beside, Situation
 from verl_e2e.ports import UnknownPullError
 
-# The ledger's `digest` holds the numbers of the pull requests, `at` is when the head was first looked at.
-_HEAD = "head"
 # A head is shared by a few pull requests at most; somebody who opens a hundred with one head delays the rest only.
 _MOST_SHARING = 20
 
 
 def remember_head(pull: Pull, rooms: AppRooms) -> None:
     """This pull request has this head now."""
-    repository, subject, own = pull.ref.repository, _subject(pull.head_sha), str(pull.ref.number)
-    with rooms.bookkeeping:
-        known = rooms.ledger.posted(repository, _HEAD, subject)
-        numbers: dict[str, str] = json.loads(known.digest) if known is not None else {}
-        if own not in numbers:
-            text = json.dumps({**numbers, own: ""})
-            at = known.at if known is not None else rooms.clock.now()
-            posted = Posted(repository=repository, kind=_HEAD, subject=subject, remote_id=0, digest=text, at=at)
-            rooms.ledger.put_posted(posted)
+    rooms.ledger.put_head(pull.ref, pull.head_sha)
 
 
 def sharing(repository: str, head_sha: str, rooms: AppRooms) -> tuple[PullRef, ...]:
     """Every pull request that was ever seen with this head, the newest first, at most twenty."""
-    known = rooms.ledger.posted(repository, _HEAD, _subject(head_sha))
-    numbers = sorted(map(int, json.loads(known.digest)), reverse=True) if known is not None else []
-    return tuple(PullRef(repository, number) for number in numbers[:_MOST_SHARING])
+    return rooms.ledger.pulls_with(repository, head_sha)[:_MOST_SHARING]
 
 
 def others_with(ref: PullRef, head_sha: str, rooms: AppRooms) -> tuple[Pull, ...]:
@@ -71,10 +57,6 @@ def with_others(situation: Situation, steps: Steps, gate_of: Callable[[Pull], Ga
     # What needs somebody is told before what needs time alone.
     number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
     return conduct(replace(situation, beside=Beside(number, gate.title, gate.status is JobStatus.RUNNING)))
-
-
-def _subject(head_sha: str) -> str:
-    return f"{head_sha}:pulls"
 
 
 def _pull(ref: PullRef, rooms: AppRooms) -> Pull | None:

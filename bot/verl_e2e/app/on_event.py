@@ -351,11 +351,9 @@ def _pulls_of(head_ref: str) -> tuple[int, ...]:
 
 def _of_handle(repository: str, workflow_run: int, rooms: AppRooms) -> tuple[Reference, ...]:
     """The target whose run this workflow run is, and who shares its head; nothing for everybody else's workflows."""
-    for run in rooms.ledger.runs(repository):
-        if not run.state.final and run.handle == str(workflow_run):
-            found = reference_of(run, rooms)
-            return _with_sharing(found, (run.head_sha,), rooms) if found is not None else ()
-    return ()
+    run = rooms.ledger.run_by_handle(repository, str(workflow_run))
+    found = reference_of(run, rooms) if run is not None else None
+    return _with_sharing(found, (run.head_sha,), rooms) if run is not None and found is not None else ()
 
 
 def _pull(ref: PullRef, rooms: AppRooms) -> Pull | None:

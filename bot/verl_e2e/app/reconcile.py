@@ -16,7 +16,7 @@ from verl_e2e.app.dispatch import Troubles, cancel, end_doubles, is_still_head, 
 from verl_e2e.app.first_check import show_planning, tell_failure
 from verl_e2e.app.known_heads import remember_head, with_others
 from verl_e2e.app.look_up_person import trust_of
-from verl_e2e.app.merge_groups import reference_of, with_group_facts
+from verl_e2e.app.merge_groups import with_group_facts
 from verl_e2e.app.open_checks import has_open_checks, open_checks
 from verl_e2e.app.policy_text import NoPolicyError
 from verl_e2e.app.publish import CARD, post_card, post_checks
@@ -265,16 +265,3 @@ def _again(situation: Situation, steps: Steps, wait: float, poll_s: float) -> fl
     ends = (expires_at(one, situation.policy.overrides) for one in situation.overrides)
     waits += [max((end - situation.now).total_seconds(), SOON_S) for end in ends]
     return min(waits, default=None)
-
-
-def due(repository: str, rooms: AppRooms) -> tuple[Reference, ...]:
-    """What a tick looks at: every open pull request, and every target with a run that is not over."""
-    found: dict[Reference, None] = {one.ref: None for one in rooms.pulls.open_pulls(repository)}
-    found.update(dict.fromkeys(under_way(repository, rooms)))
-    return tuple(found)
-
-
-def under_way(repository: str, rooms: AppRooms) -> tuple[Reference, ...]:
-    """The targets with runs that are not over, by the ledger alone."""
-    live = (one for one in rooms.ledger.runs(repository) if not one.state.final)
-    return tuple(dict.fromkeys(found for one in live if (found := reference_of(one, rooms)) is not None))

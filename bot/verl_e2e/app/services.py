@@ -3,6 +3,7 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -105,4 +106,4 @@ class AppRooms:
     # Gives something that nobody can guess, 32 hexadecimal digits.
     nonce: Callable[[], str] = lambda: secrets.token_hex(16)
     committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
-    bookkeeping: Lock = field(default_factory=Lock)
+    bookkeeping: AbstractContextManager[object] = field(default_factory=Lock)

@@ -154,6 +154,7 @@ def app_rooms(
         read_commands=analysis.commands,
         sources=_sources(settings),
         app_id=settings.app_id,
+        bookkeeping=ledger.bookkeeping,
         poll_s=float(settings.tick_s),
         lag_s=float(settings.list_lag_s),
     )

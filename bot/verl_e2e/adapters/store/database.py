@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from verl_e2e.core.model.errors import UserError
 BUSY_S = 5
 # SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
 _WRITE_BACK_S, _LOG_PAGES = 1.0, 16384
-# Keys of PostgreSQL's advisory locks: while the tables are made, and while bots work on them.
-_MIGRATING, _WORKING = 0x7665726C, 0x7665726D
+# Keys of PostgreSQL's advisory locks: while the tables are made, while bots work on
+# them, and while one changes a list.
+_MIGRATING, _WORKING, _LISTS = 0x7665726C, 0x7665726D, 0x7665726E
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
 
@@ -114,6 +114,31 @@ class Store:
         self._engine.dispose()
 
 
+class Bookkeeping:
+    """`with` this held, nobody else reads and changes a remembered list: no thread, and no process on PostgreSQL."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._threads = threading.Lock()
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            if not self._store.alone and self._store.dialect == "postgresql":
+                connection = self._held.enter_context(self._store.write())
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LISTS)))
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._held.close()
+        finally:
+            self._threads.release()
+
+
 def open_store(url: str) -> Store:
     """Open the database of a URL and bring its tables to this version. Raises StoreError."""
     shown = _without_password(url)
@@ -137,16 +162,6 @@ def open_store(url: str) -> Store:
             mend = "see that its folder is there and can be written"
         raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {mend}") from None
     return Store(engine)
-
-
-def instant(at: datetime) -> str:
-    """An instant as it is kept: UTC, of one length."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def read_instant(text: str) -> datetime:
-    """The instant that `instant` wrote."""
-    return datetime.fromisoformat(text)
 
 
 def _engine(url: sa.URL) -> sa.Engine:
@@ -214,7 +229,10 @@ def _migrate(engine: sa.Engine) -> None:
             raise StoreError(f"DATABASE_URL {shown}: {what}; start the newer program, or name another database")
         for number, statements in enumerate(wanted[have:], have + 1):
             for statement in statements:
-                connection.exec_driver_sql(statement)
+                if isinstance(statement, str):
+                    connection.exec_driver_sql(statement)
+                else:
+                    statement(connection)
             connection.execute(versions.insert().values(version=number))
 
 

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store, instant, read_instant
+from verl_e2e.adapters.store.database import Store
 from verl_e2e.adapters.store.leases import take_rows
-from verl_e2e.adapters.store.schema import deliveries, runs, targets
+from verl_e2e.adapters.store.schema import deliveries, instant, read_instant, runs, targets
 from verl_e2e.adapters.store.targets import ask
 from verl_e2e.core.pulls.deliveries import Backlog, Received
 

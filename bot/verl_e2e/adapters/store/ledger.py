@@ -1,12 +1,14 @@
 """The Ledger port on tables: entries that are only ever added, runs, and what was posted."""
 
+import json
 from functools import lru_cache
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store, instant
-from verl_e2e.adapters.store.schema import entries, posted, runs
+from verl_e2e.adapters.store.database import Bookkeeping, Store
+from verl_e2e.adapters.store.schema import entries, heads, instant, merge_groups, posted, read_instant, runs
 from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
+from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 
 _KINDS: dict[str, type[Asked] | type[Approval] | type[Override]] = {
     "asked": Asked,
@@ -21,6 +23,8 @@ class SqlLedger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        # Held while a list among what was posted is read and changed.
+        self.bookkeeping = Bookkeeping(store)
 
     def add(self, entry: Asked | Approval | Override) -> bool:
         """Append an entry; false when one of its kind with this source is there already for the pull request."""
@@ -79,6 +83,52 @@ class SqlLedger:
         """How many runs are not over yet."""
         with self._store.read() as connection:
             return connection.scalar(sa.select(sa.func.count()).select_from(runs).where(sa.not_(runs.c.final))) or 0
+
+    def run_by_handle(self, repository: str, handle: str) -> Run | None:
+        """The run that the back end calls so and that is not over yet."""
+        wanted = sa.select(runs.c.document).where(runs.c.repository == repository, sa.not_(runs.c.final))
+        return next((run for run in self._runs(wanted) if run.handle == handle), None)
+
+    def put_group(self, group: MergeGroup) -> None:
+        """Remember a merge group by its head; the first `since` stays, and `destroyed` once it is true."""
+        row = {
+            "repository": group.repository,
+            "head_sha": group.head_sha,
+            "base_branch": group.base_branch,
+            "base_sha": group.base_sha,
+            "pulls": json.dumps(group.pulls),
+            "since": instant(group.since) if group.since else "",
+            "destroyed": group.destroyed,
+        }
+        put = self._store.insert(merge_groups).values(row)
+        ended = {"destroyed": sa.or_(merge_groups.c.destroyed, put.excluded.destroyed)}
+        keys = [merge_groups.c.repository, merge_groups.c.head_sha]
+        with self._store.write() as connection:
+            connection.execute(put.on_conflict_do_update(index_elements=keys, set_=ended))
+
+    def group(self, repository: str, head_sha: str) -> MergeGroup | None:
+        """The merge group of a head."""
+        same = (merge_groups.c.repository == repository, merge_groups.c.head_sha == head_sha)
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(merge_groups).where(*same)).one_or_none()
+        if row is None:
+            return None
+        since = read_instant(row.since) if row.since else None
+        pulls = tuple(json.loads(row.pulls))
+        return MergeGroup(repository, row.base_branch, row.base_sha, head_sha, pulls, since, destroyed=row.destroyed)
+
+    def put_head(self, ref: PullRef, head_sha: str) -> None:
+        """This pull request has, or had, this head."""
+        row = {"repository": ref.repository, "head_sha": head_sha, "number": ref.number}
+        if ref not in self.pulls_with(ref.repository, head_sha):
+            with self._store.write() as connection:
+                connection.execute(self._store.insert(heads).values(row).on_conflict_do_nothing())
+
+    def pulls_with(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with a head, the newest first."""
+        wanted = sa.select(heads.c.number).where(heads.c.repository == repository, heads.c.head_sha == head_sha)
+        with self._store.read() as connection:
+            return tuple(PullRef(repository, number) for number in connection.scalars(wanted.order_by(-heads.c.number)))
 
     def posted(self, repository: str, kind: str, subject: str) -> Posted | None:
         """What was posted for a subject."""

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store, instant
+from verl_e2e.adapters.store.database import Store
 from verl_e2e.adapters.store.leases import take_rows
-from verl_e2e.adapters.store.schema import outbox
+from verl_e2e.adapters.store.schema import instant, outbox
 from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
 
 _WAITING, _WRITTEN, _DROPPED = "waiting", "written", "dropped"

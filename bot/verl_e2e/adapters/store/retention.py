@@ -8,8 +8,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store, instant
-from verl_e2e.adapters.store.schema import deliveries, outbox, runs, targets
+from verl_e2e.adapters.store.database import Store
+from verl_e2e.adapters.store.schema import deliveries, instant, outbox, runs, targets
 
 # Rows of one table in one transaction, folders in one go, and pages that SQLite gives back.
 _ROWS, _FOLDERS, _PAGES = 1_000, 20, 2_000

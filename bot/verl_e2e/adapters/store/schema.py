@@ -3,13 +3,25 @@
 A step is never edited once it was released: a change of the tables is a new step.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
 metadata = sa.MetaData()
 
-# Instants are text, `2026-11-20T19:00:00.000000Z`: of one length, so that they sort as they follow each other.
+
+def instant(at: datetime) -> str:
+    """An instant as it is kept: UTC, `2026-11-20T19:00:00.000000Z`; of one length, so texts sort as instants do."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def read_instant(text: str) -> datetime:
+    """The instant that `instant` wrote."""
+    return datetime.fromisoformat(text)
+
+
 deliveries = sa.Table(
     "deliveries",
     metadata,
@@ -53,6 +65,26 @@ posted = sa.Table(
     sa.Column("kind", sa.Text, primary_key=True),
     sa.Column("subject", sa.Text, primary_key=True),
     sa.Column("document", sa.Text, nullable=False),
+)
+# A merge group by its head: when the queue first asked, and whether it gave the group up.
+merge_groups = sa.Table(
+    "merge_groups",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("head_sha", sa.Text, primary_key=True),
+    sa.Column("base_branch", sa.Text, nullable=False),
+    sa.Column("base_sha", sa.Text, nullable=False),
+    sa.Column("pulls", sa.Text, nullable=False),
+    sa.Column("since", sa.Text, nullable=False),
+    sa.Column("destroyed", sa.Boolean, nullable=False),
+)
+# The pull requests that were ever seen with a head.
+heads = sa.Table(
+    "heads",
+    metadata,
+    sa.Column("repository", sa.Text, primary_key=True),
+    sa.Column("head_sha", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
 )
 # A target is wanted while `asked` is ahead of `done`; `touched` is when something last happened to it, `finished` when
 # it was last looked at.
@@ -132,6 +164,13 @@ _LEASES = (
         )
     ),
 )
+_GROUPS_AND_HEADS = (
+    """CREATE TABLE merge_groups (repository TEXT NOT NULL, head_sha TEXT NOT NULL, base_branch TEXT NOT NULL,
+    base_sha TEXT NOT NULL, pulls TEXT NOT NULL, since TEXT NOT NULL, destroyed BOOLEAN NOT NULL,
+    PRIMARY KEY (repository, head_sha))""",
+    """CREATE TABLE heads (repository TEXT NOT NULL, head_sha TEXT NOT NULL, number INTEGER NOT NULL,
+    PRIMARY KEY (repository, head_sha, number))""",
+)
 _APPEND_ONLY = {
     "sqlite": (
         """CREATE TRIGGER entries_update BEFORE UPDATE ON entries
@@ -152,8 +191,32 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def steps(dialect: str) -> Sequence[Sequence[str]]:
-    """The statements of each step in order; version n is reached after the first n of them."""
+Step = Sequence[str | Callable[[sa.Connection], None]]
+
+
+def steps(dialect: str) -> Sequence[Step]:
+    """What each step does in order; version n is reached after the first n of them."""
     types = _TYPES[dialect]
     first = (*(statement.format_map(types) for statement in _TABLES), *_APPEND_ONLY[dialect])
-    return first, tuple(statement.format_map(types) for statement in _OUTBOX), _LEASES
+    outbox_step = tuple(statement.format_map(types) for statement in _OUTBOX)
+    return first, outbox_step, _LEASES, (*_GROUPS_AND_HEADS, _move_groups_and_heads)
+
+
+def _move_groups_and_heads(connection: sa.Connection) -> None:
+    """They lay as JSON in the digest of what was posted."""
+    moved = posted.c.kind.in_(("group", "group-end", "head"))
+    rows = connection.execute(sa.select(posted.c.kind, posted.c.document).where(moved)).all()
+    documents = [(row.kind, json.loads(row.document)) for row in rows]
+    ended = {(kept["repository"], kept["subject"]) for kind, kept in documents if kind == "group-end"}
+    for kind, kept in documents:
+        place = {"repository": kept["repository"], "head_sha": kept["subject"].partition(":")[0]}
+        if kind == "head":
+            for number in json.loads(kept["digest"]):
+                connection.execute(sa.insert(heads).values(**place, number=int(number)))
+        elif kind == "group":
+            group = json.loads(kept["digest"])
+            values = {name: group[name] for name in ("base_branch", "base_sha")}
+            values |= {"pulls": json.dumps(group["pulls"]), "since": instant(datetime.fromisoformat(kept["at"]))}
+            destroyed = tuple(place.values()) in ended
+            connection.execute(sa.insert(merge_groups).values(**place, **values, destroyed=destroyed))
+    connection.execute(sa.delete(posted).where(moved))

@@ -6,9 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import Store, instant
+from verl_e2e.adapters.store.database import Store
 from verl_e2e.adapters.store.leases import take_rows
-from verl_e2e.adapters.store.schema import targets
+from verl_e2e.adapters.store.schema import instant, targets
 from verl_e2e.core.pulls.deliveries import Taken
 
 _PROBLEM_CHARACTERS = 500
