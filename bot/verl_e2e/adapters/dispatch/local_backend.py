@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from pydantic import ValidationError
 
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.copying import CAPS, Caps, copy_folder
 from verl_e2e.core.judge.criteria.run_record import Took
-from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE
+from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.text.secret_names import is_secret
@@ -168,7 +170,7 @@ class LocalBackend:
         _end_all(folder.name)
         if cancelled:
             return Progress(RunState.CANCELLED, "it was cancelled; its folder holds what it had done")
-        if any(event.get("kind") == "ended" for event in _last_events(folder)):
+        if any(event.kind == "ended" for event in _last_events(folder)):
             return Progress(RunState.FINISHED, "", took=self._took(folder))
         return Progress(RunState.LOST, _why_lost(folder))
 
@@ -296,23 +298,23 @@ def _tail(file: Path) -> bytes:
     return b""
 
 
-def _last_events(folder: Path) -> list[dict[str, Any]]:
+def _last_events(folder: Path) -> list[Event]:
     """The events at the end of the run folder, newest first; a line that is cut is left out."""
     events = []
     for line in reversed(_tail(folder / RUN_FOLDER / EVENTS_FILE).splitlines()):
-        with suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                events.append(event)
+        with suppress(ValidationError):
+            events.append(Event.model_validate_json(line))
     return events
 
 
-def _where(events: list[dict[str, Any]]) -> str:
+def _where(events: list[Event]) -> str:
     for event in events:
-        data = event.get("data")
-        if event.get("kind") in ("stage", "step", "phase") and isinstance(data, dict):
-            told = data.get("stage") or data.get("name") or data.get("step")
-            return f"{event['kind']} {str(told)[:60]}"
+        if event.kind == "stage" and (entered := read_data(event, StageEvent)):
+            return f"stage {entered.stage[:60]}"
+        if event.kind == "step" and (trained := read_data(event, StepEvent)):
+            return f"step {trained.step}"
+        if event.kind == "phase" and (phase := read_data(event, PhaseEvent)):
+            return f"phase {phase.name[:60]}"
     return "it has just begun"
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.events import BEGIN, PhaseEvent, StageEvent, read_data
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import (
@@ -116,11 +117,12 @@ def stage_times(folder: Path) -> dict[Stage, float]:
     """Seconds since the start of a run at which its last phase first entered each stage; empty without events."""
     times: dict[Stage, float] = {}
     for event in _rows(folder / EVENTS_FILE, Event, []):
-        if event.kind == "phase" and event.data.get("name") == "run" and event.data.get("state") == "begin":
+        phase = read_data(event, PhaseEvent) if event.kind == "phase" else None
+        if phase is not None and phase.is_run(BEGIN):
             times.clear()
-        name = event.data.get("stage")
-        if event.kind == "stage" and name in [str(stage) for stage in Stage]:
-            times.setdefault(Stage(str(name)), event.t_s)
+        entered = read_data(event, StageEvent) if event.kind == "stage" else None
+        if entered is not None and entered.stage in [str(stage) for stage in Stage]:
+            times.setdefault(Stage(entered.stage), event.t_s)
     return times
 
 

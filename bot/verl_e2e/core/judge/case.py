@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_e2e.core.log.resolved_config import lookup
+from verl_e2e.core.model.events import Ended, PhaseEvent, read_data
 from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
@@ -40,9 +41,18 @@ class Case:
         starts = [index for index, event in enumerate(events) if event.kind == "started"]
         return tuple(event for event in events[starts[-1] if starts else 0 :] if event.kind == kind)
 
-    def ended_by(self, kind: EndReason) -> Event | None:
-        """The end of that kind, None when there is none."""
-        return next((event for event in self.events("ended") if event.data.get("reason") == kind), None)
+    def ends(self) -> tuple[Ended, ...]:
+        """Every end of the run; one that cannot be read has no reason."""
+        return tuple(read_data(event, Ended) or Ended() for event in self.events("ended"))
+
+    def phases(self, state: str) -> tuple[PhaseEvent, ...]:
+        """The starts of the wrapper that began or ended."""
+        found = (read_data(event, PhaseEvent) for event in self.events("phase"))
+        return tuple(phase for phase in found if phase is not None and phase.is_run(state))
+
+    def ended_by(self, reason: EndReason) -> Ended | None:
+        """The end for that reason, None when there is none."""
+        return next((ended for ended in self.ends() if ended.reason == reason), None)
 
     def related(self, role: Role) -> tuple[RelatedRun, ...]:
         """The runs that stand beside this one in that role, in the order in which they ran."""

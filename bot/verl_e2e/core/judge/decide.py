@@ -178,10 +178,9 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
 
 def _lost_run(case: Case) -> Decision | None:
     """The runner ended the run, or the process failed without an error in its log."""
-    for ended in case.events("ended"):
-        reason, code = ended.data.get("reason"), ended.data.get("exit_code")
-        if reason != EndReason.EXITED or code != 0:
-            cause = wording.ended_early(str(reason), code, ended.data.get("note"))
+    for ended in case.ends():
+        if not ended.exited_zero:
+            cause = wording.ended_early(ended.reason, ended.exit_code, ended.note)
             return Decision(Result.BLOCKED, _stood(case), cause, wording.MEND_LOST)
     return None
 

@@ -7,6 +7,7 @@ from verl_e2e.core.judge.criteria.config import ACTOR
 from verl_e2e.core.judge.criteria.health import agreement_remark
 from verl_e2e.core.judge.criteria.signal import signal_limitations
 from verl_e2e.core.judge.left_open import Aspect, Limitation
+from verl_e2e.core.model.events import LeftRunning, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.triage.hollow import constant_reward
@@ -133,9 +134,9 @@ def _remarks(case: Case) -> Iterable[str]:
 
 def _end(case: Case) -> Iterable[str]:
     for event in case.events("left_running"):
-        processes = event.data.get("processes")
-        if processes:
-            count = len(processes) if isinstance(processes, list) else 1
+        left = read_data(event, LeftRunning)
+        count = 1 if left is None else len(left.processes)
+        if count:
             yield f"{count} process(es) of the run could not be ended and may hold its GPUs."
     if case.started:
         yield from (f"Missing from the folder: {item}." for item in case.record.missing)

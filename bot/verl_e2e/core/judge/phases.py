@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.model.events import BEGIN
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-
-# The name and state of the events that the runner writes around each start of the wrapper.
-RUN_PHASE = "run"
-BEGIN, END = "begin", "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +70,8 @@ def started_phases(case: Case) -> tuple[Phase, ...]:
 
 def _recorded(case: Case, planned: tuple[PlannedPhase, ...]) -> list[int]:
     """The first line of each phase as the runner recorded it; empty where it did not, or not of these phases."""
-    starts = [event.data for event in case.events("phase") if is_phase(event.data, BEGIN)]
-    lines = [line for start in starts if type(line := start.get("line")) is int]
-    names = [start.get("step") for start in starts]
+    starts = case.phases(BEGIN)
+    lines = [start.line for start in starts if start.line is not None]
+    names = [start.step for start in starts]
     known = names == [one.name for one in planned[: len(names)]]
     return lines if known and len(lines) == len(starts) and lines == sorted(lines) else []
-
-
-def is_phase(data: Mapping[str, object], state: str) -> bool:
-    """Whether an event of kind `phase` is about a start of the wrapper, and says that it began or ended."""
-    return data.get("name") == RUN_PHASE and data.get("state") == state

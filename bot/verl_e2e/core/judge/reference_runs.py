@@ -1,6 +1,7 @@
 """A judged run as one that stands beside another, and whether a kept one may stand there again."""
 
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.events import Started, read_data
 from verl_e2e.core.model.evidence import Criterion
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Digest, Job
@@ -40,8 +41,8 @@ def may_be_kept(record: Record, verdict: Verdict) -> bool:
 
 def may_stand_again(record: Record, verdict: Verdict, digest: Digest, host: Environment | None) -> bool:
     """Whether a kept run is that of this very job, still judged as conclusive, on what `host` has today."""
-    started = [event.data.get("digest") for event in record.events if event.kind == "started"]
-    same_job = bool(started) and started[-1] == digest
+    started = [read_data(event, Started) for event in record.events if event.kind == "started"]
+    same_job = bool(started) and started[-1] is not None and started[-1].digest == digest
     return same_job and may_be_kept(record, verdict) and _same_host(record.environment, host)
 
 

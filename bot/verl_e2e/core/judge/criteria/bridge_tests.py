@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
+from verl_e2e.core.model.events import END, TESTS_PHASE, PhaseEvent, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.jobs import Job, WhyChosen
 from verl_e2e.core.model.record import JUNIT_FILE, Check, EndReason, Record, TestCase
 
-TESTS_PHASE = "bridge tests"
 _SHOWN_FAILED = 3
 
 
@@ -54,9 +54,9 @@ def foreign_tests(record: Record) -> str:
 
 
 def _ran_here(record: Record) -> bool:
-    phases = (event.data for event in record.events if event.kind == "phase")
-    ended = [data for data in phases if data.get("name") == TESTS_PHASE and data.get("state") == "end"]
-    return any(data.get("outcome") in ("passed", "failed") for data in ended)
+    phases = (read_data(event, PhaseEvent) for event in record.events if event.kind == "phase")
+    ended = (phase for phase in phases if phase is not None and (phase.name, phase.state) == (TESTS_PHASE, END))
+    return any(phase.outcome in ("passed", "failed") for phase in ended)
 
 
 def _failure(failed: list[TestCase], tests: tuple[TestCase, ...]) -> str:

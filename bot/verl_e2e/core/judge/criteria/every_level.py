@@ -10,10 +10,11 @@ from verl_e2e.core.judge.case import Case, Judge
 from verl_e2e.core.judge.criteria.bridge_tests import bridge_tests
 from verl_e2e.core.judge.criteria.config import resolved_config
 from verl_e2e.core.judge.criteria.imports import local_import
-from verl_e2e.core.judge.phases import END, Phase, is_phase, planned_phases, started_phases
+from verl_e2e.core.judge.phases import Phase, planned_phases, started_phases
+from verl_e2e.core.model.events import END
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import Progress, StepMetrics
-from verl_e2e.core.model.record import EVENTS_FILE, EndReason
+from verl_e2e.core.model.record import EVENTS_FILE
 from verl_e2e.core.triage.answer import TriageVerdict
 
 
@@ -88,15 +89,13 @@ def no_exception(case: Case) -> Evidence:
 
 def exit_zero(case: Case) -> Evidence:
     """Criterion 6: every process of the wrapper, one for each phase, exited 0 by itself."""
-    ends = case.events("ended")
+    ends = case.ends()
     if not ends:
         return Evidence(Criterion.EXIT_ZERO, State.MISSING, "no end of the process is recorded", EVENTS_FILE)
-    phases = tuple(event for event in case.events("phase") if is_phase(event.data, END))
-    for ended in (*phases, *ends):
-        reason, code = ended.data.get("reason"), ended.data.get("exit_code")
-        if reason != EndReason.EXITED or type(code) is not int or code != 0:
-            note = ended.data.get("note")
-            summary = f"the process ended by {reason}, exit code {code}{f': {note}' if note else ''}"
+    for ended in (*case.phases(END), *ends):
+        if not ended.exited_zero:
+            note = f": {ended.note}" if ended.note else ""
+            summary = f"the process ended by {ended.reason}, exit code {ended.exit_code}{note}"
             return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
     return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
 

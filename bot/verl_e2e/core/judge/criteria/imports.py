@@ -3,9 +3,10 @@
 A wrong path stops everything: neither a pass nor a failure of such a run says anything about the change.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.model.events import ProbeEvent, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
@@ -84,7 +85,7 @@ def _wrong_import(case: Case) -> Evidence | None:
         return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
     if ended:
-        said = str(ended.data.get("note") or "a process imported another checkout")
+        said = ended.note or "a process imported another checkout"
         return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, said, IMPORTS_FILE, 0, said)
     return None
 
@@ -129,7 +130,8 @@ def _role_gap(role: str, name: str, environment: Environment) -> str:
 
 def _run_gap(case: Case) -> str:
     """What is missing of the proof from inside the run: every training worker must have spoken for itself."""
-    unreadable = sum(_count(event.data) for event in case.events("probe"))
+    probes = (read_data(event, ProbeEvent) for event in case.events("probe"))
+    unreadable = sum(1 if probe is None else probe.unreadable for probe in probes)
     if unreadable:
         return f"{unreadable} line(s) of the import probe could not be read"
     trainers = {worker.pid for worker in case.facts.workers if worker.built_model}
@@ -142,11 +144,6 @@ def _run_gap(case: Case) -> str:
             shown = ", ".join(str(pid) for pid in silent[:8])
             return f"no import line of {module} from training worker {shown}"
     return ""
-
-
-def _count(data: Mapping[str, object]) -> int:
-    unreadable = data.get("unreadable", 0)
-    return unreadable if isinstance(unreadable, int) else 1
 
 
 def _evidence(state: State, summary: str, line: ImportLine) -> Evidence:

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.events import Ended, Started, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Document, Job
@@ -153,14 +154,14 @@ def _of_window(events: tuple[Event, ...], took: Took | None) -> Iterator[str]:
 
 def _began(events: tuple[Event, ...]) -> datetime | None:
     """When the recorder says that it began; None in a record of an older version."""
-    told = next((event.data.get("unix_s") for event in events if event.kind == "started"), None)
-    if not isinstance(told, int | float) or not 0 <= told <= _LAST_SECOND:
+    started = next((read_data(event, Started) for event in events if event.kind == "started"), None)
+    if started is None or started.unix_s is None or not 0 <= started.unix_s <= _LAST_SECOND:
         return None
-    return datetime.fromtimestamp(told, UTC)
+    return datetime.fromtimestamp(started.unix_s, UTC)
 
 
 def _of_nonce(events: tuple[Event, ...], nonce: str) -> Iterator[str]:
-    returned = [event.data.get("nonce") for event in events if event.kind == "ended"]
+    returned = [(read_data(event, Ended) or Ended()).nonce for event in events if event.kind == "ended"]
     if nonce and returned != [nonce]:
         missing = not any(returned)
         yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"

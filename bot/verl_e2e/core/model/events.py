@@ -1,0 +1,99 @@
+"""What the recorder's events hold, by kind: `events.jsonl` is read by these types and by no key of its own.
+
+A run folder may come from a stranger, so a value of another type is no error here: the event then holds nothing.
+"""
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from verl_e2e.core.model.record import EndReason, Event
+
+# The name of the phase that is one start of the wrapper, and of the one that is the focused Bridge tests.
+RUN_PHASE, TESTS_PHASE = "run", "bridge tests"
+# The states of a phase.
+BEGIN, END = "begin", "end"
+
+
+class EventData(BaseModel):
+    """The data of one kind of event; keys that nothing reads are left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Started(EventData):
+    """`started`: the run began."""
+
+    # The digest of its job, empty in folders of an earlier version.
+    digest: str = ""
+    # The time of day in seconds since 1970, None in folders of an earlier version.
+    unix_s: float | None = None
+
+
+class Ended(EventData):
+    """`ended`, and the end of a `phase` that started the wrapper."""
+
+    # A member of `EndReason`, or a word of another version.
+    reason: str = "unknown"
+    # None where the process did not end by itself.
+    exit_code: int | None = None
+    note: str | None = ""
+    # The nonce of the order, empty where it held none.
+    nonce: str | None = ""
+
+    @property
+    def exited_zero(self) -> bool:
+        """Whether the process ended by itself and without an error."""
+        return self.reason == EndReason.EXITED and self.exit_code == 0
+
+
+class PhaseEvent(Ended):
+    """`phase`: a phase began or ended."""
+
+    name: str = ""
+    state: str = ""
+    # The planned phase of the job, as in `save` and `resume`.
+    step: str = ""
+    # The first line that it wrote to the log.
+    line: int | None = None
+    # How the focused Bridge tests ended.
+    outcome: str = ""
+
+    def is_run(self, state: str) -> bool:
+        """Whether a start of the wrapper began or ended."""
+        return (self.name, self.state) == (RUN_PHASE, state)
+
+
+class StageEvent(EventData):
+    """`stage`: the log shows that the run entered it."""
+
+    stage: str = ""
+
+
+class StepEvent(EventData):
+    """`step`: the metrics of a training step were printed."""
+
+    step: int = 0
+
+
+class ProbeEvent(EventData):
+    """`probe`: how much the import probe wrote."""
+
+    unreadable: int = 0
+
+
+class LeftRunning(EventData):
+    """`left_running`: the processes of the run that could not be ended."""
+
+    processes: list[object] = []
+
+
+Data = TypeVar("Data", bound=EventData)
+
+
+def read_data(event: Event, kind: type[Data]) -> Data | None:
+    """The data of an event as that kind, None when it is of another shape."""
+    try:
+        return kind.model_validate(event.data)
+    except ValidationError:
+        return None
