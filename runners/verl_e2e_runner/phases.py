@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.core.judge.phases import wants_save
-from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.log.scan import Scanner
+from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,

@@ -150,7 +150,7 @@ def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: 
     assert (result_of(card), dispatcher.jobs) == (Result.FAIL, [])
     text = render_text(card)
     assert text.startswith(
-        "Result: Fail - verl's use of Bridge breaks at the head and stands at the base: verl/utils/peft.py:28"
+        "Result: Fail - verl's use of Bridge breaks at the head and works at the base: verl/utils/peft.py:28"
     )
     assert "- Bridge-side checks: Fail - verl's use" in text
     assert "a.b" not in text
@@ -249,7 +249,7 @@ def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> Non
     assert one["0-lora-ddp"] == other["0-lora-ddp"]
     assert one["2-dense"].steps < other["2-dense"].steps
     assert one["2-dense"].overrides != other["2-dense"].overrides
-    assert any("may be followed by the same training at trivial sizes" in line for line in said)
+    assert any("may be followed by the unsharded reference run" in line for line in said)
 
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:

@@ -35,7 +35,7 @@ FOLDERS = folders.run_folders()
 
 def test_two_real_runs_of_one_job_stand_side_by_side() -> None:
     report = compare_folders(FOLDERS, FIRST, SECOND)
-    assert report.title == "0-lora-ddp (recording) beside 0-lora-ddp (level0-image-tree-first)"
+    assert report.title == "0-lora-ddp (recording) compared with 0-lora-ddp (level0-image-tree-first)"
     text = render_report(report)
     assert ": within tolerance\nSteps compared: 1; of these with the same samples: none." in text
     assert "actor/grad_norm" in text
@@ -160,7 +160,7 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
     write_judgement(FOLDERS, folder, judge_folders(FOLDERS, folder))
     document = json.loads((folder / "parity.json").read_text())
     assert [(one["verdict"], one["same_samples"]) for one in document["reports"]] == [("within tolerance", [1])]
-    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp beside 0-dense-trivial")
+    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp compared with 0-dense-trivial")
 
 
 def policy_text(bands: str) -> str:

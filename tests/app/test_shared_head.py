@@ -100,7 +100,7 @@ def test_a_commit_that_may_pass_by_another_base_opens_no_gate_of_the_first(app: 
     open_other(app, pull, base_branch="lenient")
     look(app, OTHER)
     assert said(app) == "in_progress"
-    assert title(app).startswith("Waits for pull request #7, which has this head too; there it says: 0 of 1 required")
+    assert title(app).startswith("Waits for pull request #7, which has the same head; its gate says: 0 of 1 required")
     look(app)
     assert said(app) == "in_progress"
     pass_all(app, REF)
@@ -176,7 +176,7 @@ def test_a_gate_that_waits_for_another_names_what_that_one_needs(app: App) -> No
     look(app, OTHER)
     look(app, REF)
     assert said(app) == "action_required"
-    shared = "Pull request #8 has this head too, and one gate is shown for both; there it says: "
+    shared = "Pull request #8 has the same head, and both share one gate; its gate says: "
     assert title(app) == f"{shared}Drafts are planned, not run"
 
 

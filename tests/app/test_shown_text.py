@@ -266,7 +266,7 @@ def test_extras_with_different_options_are_told_apart_wherever_they_are_shown() 
         assert sum(f"`{options}` |" in line for line in card.splitlines()) == 1
         assert sum(f"`{options}` |" in line for line in gate.text.splitlines()) == 1
         (check,) = [one for one in app.hub.runs if one.title.startswith(f"With {options}: ")]
-        assert f"Asked for with `{options}`." in check.summary
+        assert f"Requested with `{options}`." in check.summary
     check_shown(app)
 
 

@@ -37,7 +37,7 @@ def test_every_recorded_event_is_read_as_it_was_written(path: Path) -> None:
         if event.kind in KINDS:
             data = read_data(event, KINDS[event.kind])
             assert data is not None, event
-            shown = data.model_dump()
+            shown = data.model_dump(by_alias=True)
             assert {key: value for key, value in event.data.items() if key in shown}.items() <= shown.items()
 
 

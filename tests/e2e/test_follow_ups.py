@@ -203,7 +203,7 @@ def test_a_regression_is_found_by_a_check_and_its_baseline_is_kept(place: Place,
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.startswith("Result: Fail - Level 0 failed at peft: ")
     assert f"; regression: the merge base {base} passes, and the head failed again on a retry\n" in done.stdout
-    assert f"- Run beside it: same job on the merge base (0-lora-ddp, Bridge {base}): Pass" in done.stdout
+    assert f"- Related run: same job on the merge base (0-lora-ddp, Bridge {base}): Pass" in done.stdout
     order = [done.stderr.index(f"starting {what}") for what in ("on 1 GPU(s), about 7", "same job on", "retry on")]
     assert order == sorted(order)
     assert place.run("judge", tmp_path / "out").returncode == 1
@@ -232,8 +232,8 @@ def test_what_a_retry_does_not_repeat_is_blocked_and_both_are_shown(place: Place
         done = place.run("run", "--job", job, "--out", tmp_path / "out", "--baseline", place.commits["good"])
     assert done.returncode == 4, done.stdout + done.stderr
     assert "blocked at peft: not reproduced: the head failed once (" in done.stdout
-    assert "- Run beside it: same job on the merge base" in done.stdout
-    assert "- Run beside it: retry on the head" in done.stdout
+    assert "- Related run: same job on the merge base" in done.stdout
+    assert "- Related run: retry on the head" in done.stdout
 
 
 def test_a_dry_run_says_what_may_follow_and_starts_nothing(place: Place, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
     job, steps, bands = _trained(folders, run)
     other, other_steps, _ = _trained(folders, reference)
     found = compare_steps(steps, other_steps, tolerances_of(bands, job, other_steps))
-    return Report(f"{job.id} ({run.name}) beside {other.id} ({reference.name})", found, differences(job, other))
+    return Report(f"{job.id} ({run.name}) compared with {other.id} ({reference.name})", found, differences(job, other))
 
 
 def _trained(folders: RunFolders, path: Path) -> tuple[Job, tuple[StepMetrics, ...], Bands | None]:

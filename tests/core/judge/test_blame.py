@@ -63,13 +63,13 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base fails at the same stage for another reason",
         (base(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at peft",
+        "inconclusive: the merge base dddddddddddd fails too, but in another way: Fail at peft",
     ),
     (
         "the base fails before it gets there",
         (base(Result.FAIL, Stage.HF_IMPORT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "inconclusive, for the merge base dddddddddddd fails too, but otherwise: Fail at hf_import",
+        "inconclusive: the merge base dddddddddddd fails too, but in another way: Fail at hf_import",
     ),
     (
         "the base gets beyond and fails there",
@@ -112,7 +112,7 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base passes and the head fails again in another way",
         (PASSES, retry(Result.FAIL, Stage.OPTIMIZER, fingerprint=OTHER_MARKS)),
         Result.FAIL,
-        "failed again on a retry, otherwise (Fail at optimizer: ended at optimizer)",
+        "failed again on a retry, in another way (Fail at optimizer: ended at optimizer)",
     ),
     (
         "the base passes and the retry says nothing",
@@ -157,7 +157,7 @@ def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], resu
     assert backend.outcome is (Outcome.FAIL if result is Result.FAIL else Outcome.BLOCKED)
     text = render_text(Card((verdict,)))
     for one in related:
-        assert f"- Run beside it: {one.role.spoken} (0-lora-ddp, Bridge {one.bridge_commit[:12]})" in text
+        assert f"- Related run: {one.role.spoken} (0-lora-ddp, Bridge {one.bridge_commit[:12]})" in text
 
 
 @pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])

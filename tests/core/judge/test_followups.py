@@ -305,8 +305,8 @@ def test_what_may_follow_is_said_with_its_cost() -> None:
         "about 7 GPU minutes",
     )
     said = "\n".join(may_follow(RESUME, EVERY))
-    assert "uninterrupted twin when both phases are fine, about 7 GPU minutes" in said
+    assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in said
     assert "without saving when it fails in export, save or load, about 7 GPU minutes" in said
     assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
-    assert "trivial sizes" in "\n".join(may_follow(DENSE, EVERY))
+    assert "unsharded reference run" in "\n".join(may_follow(DENSE, EVERY))
     assert "trivial sizes" not in "\n".join(may_follow(DENSE, ALLOWED))

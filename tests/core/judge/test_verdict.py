@@ -364,7 +364,7 @@ def test_every_finding_s_mend_is_a_follow_up() -> None:
 def test_a_finding_without_a_mend_is_still_a_follow_up() -> None:
     findings = tuple(Finding(check=Check.DISK, ok=False, summary=f"disk {n} is full.") for n in range(3))
     verdict = judge(make_record(environment=make_environment(findings=findings), events=NEVER), None)
-    assert verdict.followups == ("Mend: disk 0 is full", "Mend: disk 1 is full", "Mend: disk 2 is full")
+    assert verdict.followups == ("Fix: disk 0 is full", "Fix: disk 1 is full", "Fix: disk 2 is full")
     assert "disk 0 is full (and 2 more findings)" in verdict.cause
 
 

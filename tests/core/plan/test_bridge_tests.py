@@ -76,7 +76,7 @@ def test_the_plan_shows_the_chosen_tests_and_why() -> None:
     )
     made = with_tests(plan(change, POLICY), CHOICE)
     text = render_plan_text(made)
-    assert "Bridge tests chosen for this change, beside the policy's own, for 240 s at most:" in text
+    assert "Bridge tests chosen for this change, besides those of the policy, for 240 s at most:" in text
     assert f"  {NEAR.test}: the change changes it\n" in text
     assert f"  {GPUS.test}: it is near, needs 2 GPUs\n  3 test files more stand near the change.\n" in text
     document = json.loads(plan_json(made))["bridge_tests"]

@@ -228,7 +228,7 @@ def test_a_level_asked_for_by_hand_is_planned_with_level_zero(paths: tuple[str, 
     assert {Level.SMOKE, Level.LEARNING_SIGNAL, Level.FEATURE} <= set(made.levels)
     assert {job.variant.level for job in made.jobs} == set(made.levels)
     assert consistent(made)
-    assert "asked for by hand" in render_plan_text(made)
+    assert "requested by hand" in render_plan_text(made)
 
 
 def test_three_thousand_odd_names_are_planned_and_fold_into_a_short_text() -> None:

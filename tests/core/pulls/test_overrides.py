@@ -25,8 +25,8 @@ def given(level: int, actor: str, hours_ago: float = 0.0) -> Override:
     ("rules", "overrides", "levels", "why"),
     [
         (OverrideRules(), [given(0, "mona")], [0], ""),
-        (OverrideRules(levels=(Level(1),)), [given(0, "mona")], [], "lets nobody override level 0"),
-        (OverrideRules(levels=()), [given(5, "mona")], [], "lets nobody override level 5"),
+        (OverrideRules(levels=(Level(1),)), [given(0, "mona")], [], "lets no one override level 0"),
+        (OverrideRules(levels=()), [given(5, "mona")], [], "lets no one override level 5"),
         (OverrideRules(expires_h=2), [given(0, "mona", 1.99)], [0], ""),
         (OverrideRules(expires_h=2), [given(0, "mona", 2)], [], "more than 2 hours ago"),
         (OverrideRules(two_persons=(Level(0),)), [given(0, "mona")], [], SECOND_PERSON),

@@ -74,8 +74,8 @@ def test_a_learning_signal_shows_its_curves() -> None:
 
 def test_a_job_without_a_run_says_that_it_has_not_begun() -> None:
     found = job_text(Standing(_wanted(), JobStatus.WAITING, "it is about to start"))
-    assert found == CheckText("Waiting: the job has not begun", found.summary)
-    assert found.summary.startswith("**Waiting: the job has not begun**")
+    assert found == CheckText("Waiting: the job has not started", found.summary)
+    assert found.summary.startswith("**Waiting: the job has not started**")
 
 
 def test_an_extra_says_that_it_never_counts() -> None:
@@ -95,10 +95,10 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     found = gate_text(rows, gate(rows))
     assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
     assert "| 0-lora-ddp | ❌ failed |" in found.summary
-    assert "0-lora-ddp: push a mend, or `/verl-e2e rerun failed`" in found.summary
+    assert "0-lora-ddp: push a fix; if the change did not cause it, comment `/verl-e2e rerun failed`" in found.summary
     assert f"`/verl-e2e override 0 {failed.head_sha} REASON`" in found.summary
-    assert "1-job: runs by itself once 0-lora-ddp passed." in found.summary
-    assert "4-job: mend what is lacking (no checkpoint is known)" in found.summary.replace("\\", "")
+    assert "1-job: starts by itself when 0-lora-ddp has passed." in found.summary
+    assert "4-job: fix what is missing (no checkpoint is known)" in found.summary.replace("\\", "")
     assert "3-job" not in found.summary
     assert "3-job" in found.text
 
@@ -134,7 +134,7 @@ def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
     )
     row = Standing(_wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
     for told in (nothing, gate_text((row,), gate((row,)))):
-        assert "What makes it green" not in told.summary
+        assert "How to make it green" not in told.summary
 
 
 def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:

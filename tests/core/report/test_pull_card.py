@@ -112,7 +112,7 @@ def _planned(places: int = 2, via: tuple[str, ...] = ("verl/a.py:1 uses .x", "ru
 
 def test_reasons_are_folded_by_level_with_their_chains() -> None:
     text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned()))
-    assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths ask for it, 1 job</summary>" in text
+    assert "<summary>Why level 0, LoRA + DDP smoke: 2 changed paths require it, 1 job</summary>" in text
     assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
     assert "Level 1, Save/resume: nothing touched" in text
     assert "and 96 more places" in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(100)))

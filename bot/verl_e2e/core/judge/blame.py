@@ -15,8 +15,8 @@ from verl_e2e.core.model.outcome import Decision, Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
-MEND_BASE = "Mend the base branch first, then run this change again; its own part was not reached."
-MEND_OTHERWISE = "Compare the two failures: mend what fails on the merge base, then run this change again."
+MEND_BASE = "Fix the base branch first, then run this change again; the run did not reach its code."
+MEND_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
 MEND_FLAKY = "Run the job several times on merge base and head: one failure in two runs does not tell them apart."
 NOT_ASKED_FOR = "no follow-up was asked for"
 
@@ -69,7 +69,7 @@ def weigh(case: Case, alone: Decision) -> Decision:
             cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
             return replace(alone, result=Result.BLOCKED, cause=cause, mend=MEND_BASE)
         case Stand.FAILS_OTHERWISE:
-            cause = f"{_plain(alone.cause)}; inconclusive, for the merge base {commit} fails too, but otherwise: "
+            cause = f"{_plain(alone.cause)}; inconclusive: the merge base {commit} fails too, but in another way: "
             return replace(alone, result=Result.BLOCKED, cause=f"{cause}{ended(base)}", mend=MEND_OTHERWISE)
         case Stand.NOT_CONCLUSIVE | Stand.NOT_RUN:
             return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
@@ -113,7 +113,7 @@ def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> st
     failed = next((run for run in retries if run.result is Result.FAIL), None)
     if failed is not None:
         same = same_failure(fingerprint_of(case, alone), alone.stage, failed)
-        return "and the head failed again on a retry" + ("" if same else f", otherwise ({ended(failed)})")
+        return "and the head failed again on a retry" + ("" if same else f", in another way ({ended(failed)})")
     if retries:
         return f"and the retry was not conclusive ({ended(retries[-1])})"
     return f"and the head failed once, {_not_run(case, Role.RETRY, 'not retried')}"

@@ -52,7 +52,7 @@ class Case:
 
     def ended_by(self, reason: EndReason) -> Ended | None:
         """The end for that reason, None when there is none."""
-        return next((ended for ended in self.ends() if ended.reason == reason), None)
+        return next((ended for ended in self.ends() if ended.end_reason is reason), None)
 
     def related(self, role: Role) -> tuple[RelatedRun, ...]:
         """The runs that stand beside this one in that role, in the order in which they ran."""

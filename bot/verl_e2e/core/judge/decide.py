@@ -180,7 +180,7 @@ def _lost_run(case: Case) -> Decision | None:
     """The runner ended the run, or the process failed without an error in its log."""
     for ended in case.ends():
         if not ended.exited_zero:
-            cause = wording.ended_early(ended.reason, ended.exit_code, ended.note)
+            cause = wording.ended_early(ended)
             return Decision(Result.BLOCKED, _stood(case), cause, wording.MEND_LOST)
     return None
 

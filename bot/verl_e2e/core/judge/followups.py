@@ -1,8 +1,8 @@
 """Which runs a judged job asks for beside it, in which order, and the job of each of them.
 
-Two kinds. Some are evidence that the job itself cannot give: the uninterrupted twin of a resume, the same training at
-trivial sizes, the baseline of a learning signal; they are asked for once the run by itself is fine. The others say
-whose a failure is: the merge base, one retry on the head, and the same job without saving.
+Two kinds. Some are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
+unsharded reference run, the baseline of a learning signal; they are asked for once the run by itself is fine. The
+others say whose a failure is: the merge base, one retry on the head, and the same job without saving.
 """
 
 from collections.abc import Iterator, Mapping

@@ -46,7 +46,7 @@ def wants_save(job: Job) -> bool:
 
 
 def planned_phases(job: Job) -> tuple[PlannedPhase, ...]:
-    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves (its uninterrupted twin)."""
+    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves, as its reference run."""
     if job.level is Level.SAVE_RESUME and job.steps > 1 and wants_save(job):
         saved, last = job.steps - 1, job.steps
         return (

@@ -3,11 +3,12 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from verl_e2e.core.model.events import Ended
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision
-from verl_e2e.core.model.record import LOG_FILE, RepositoryState
+from verl_e2e.core.model.record import LOG_FILE, EndReason, RepositoryState
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
 
@@ -33,14 +34,14 @@ MEND_IMPORT = (
     "any other megatron.bridge or megatron.core before it; then run again."
 )
 MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
-RUN_MERGE_BASE = "Run the same job on the merge base: a failure there too is not this change's."
-MEND_LOST = "Read the end of the log at the stage named, mend the host or raise the limit, and run again."
+RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
+MEND_LOST = "Read the end of the log at the stage named, fix the host or raise the limit, and run again."
 MEND_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
 MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
 MEND_SIGNAL = (
     "Run the same job on the merge base: where it learns, a flat run is a failure; where it does not either, "
-    "choose a probe that learns (learning rate, reward, steps, response length)."
+    "choose a workload that learns (learning rate, reward, steps, response length)."
 )
 MEND_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
@@ -150,7 +151,7 @@ def _beyond(job: Job) -> str:
             return f", {' '.join(size for size in sizes if not size.endswith(('=1', '=null'))) or 'data parallel'}"
         case Level.FEATURE:
             names = [*(one.name for one in job.features), *([f"family {job.family}"] if job.family else [])]
-            return f", {', '.join(names)} at work" if names else ""
+            return f", {', '.join(names)} active" if names else ""
         case _:
             return ""
 
@@ -210,19 +211,23 @@ def not_the_recorders(problem: str) -> str:
 MEND_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
 
 
-def ended_early(kind: str, exit_code: object, note: object) -> str:
-    """Why the process ended without an error of its own; `kind` is that of the event."""
-    said = {
-        "stalled": "no progress within the limit of its stage",
-        "time_limit": "the time limit was reached",
-        "interrupted": "the run was interrupted",
-        "fatal_error_hang": "the processes hung after a fatal error",
-        "wrong_import": "a process imported another checkout",
-        "hopeless": "the run could no longer succeed",
-        "not_started": NEVER_STARTED,
-        "runner_fault": "the runner could not go on",
-    }.get(kind, f"the process exited with code {exit_code} and no explained error")
-    return f"{said} ({note})" if note else said
+_ENDS: Mapping[EndReason, str] = {
+    EndReason.STALLED: "no progress within the limit of its stage",
+    EndReason.TIME_LIMIT: "the time limit was reached",
+    EndReason.INTERRUPTED: "the run was interrupted",
+    EndReason.FATAL_ERROR_HANG: "the processes hung after a fatal error",
+    EndReason.WRONG_IMPORT: "a process imported another checkout",
+    EndReason.HOPELESS: "the run could no longer succeed",
+    EndReason.NOT_STARTED: NEVER_STARTED,
+    EndReason.RUNNER_FAULT: "the runner itself failed",
+}
+
+
+def ended_early(ended: Ended) -> str:
+    """Why the process ended without an error of its own."""
+    exited = f"the process exited with code {ended.exit_code} and no explained error"
+    reason = exited if ended.end_reason is None else _ENDS.get(ended.end_reason, exited)
+    return f"{reason} ({ended.note})" if ended.note else reason
 
 
 def not_as_asked(summary: str) -> str:
@@ -239,7 +244,7 @@ def blocked_by(summaries: Sequence[str]) -> str:
 
 def mend(summary: str, mending: str) -> str:
     """One finding with what to do about it."""
-    return f"{_plain(summary)}: {mending}" if mending else f"Mend: {_plain(summary)}"
+    return f"{_plain(summary)}: {mending}" if mending else f"Fix: {_plain(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:
@@ -250,4 +255,4 @@ def missing_evidence(items: Iterable[str]) -> str:
 def contract_broken(broken: tuple[str, ...]) -> str:
     """Uses in verl that the change breaks; they stand at the base, so the change is to blame."""
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    return f"verl's use of Bridge breaks at the head and stands at the base: {_plain(broken[0])}{more}"
+    return f"verl's use of Bridge breaks at the head and works at the base: {_plain(broken[0])}{more}"

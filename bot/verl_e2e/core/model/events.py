@@ -3,9 +3,9 @@
 A run folder may come from a stranger, so a value of another type is no error here: the event then holds nothing.
 """
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from verl_e2e.core.model.record import EndReason, Event
 
@@ -13,6 +13,11 @@ from verl_e2e.core.model.record import EndReason, Event
 RUN_PHASE, TESTS_PHASE = "run", "bridge tests"
 # The states of a phase.
 BEGIN, END = "begin", "end"
+
+
+def _known(word: object) -> object:
+    """The reason as a member; a word that is none is left out."""
+    return next((known for known in EndReason if known == word), None) if isinstance(word, str) else word
 
 
 class EventData(BaseModel):
@@ -33,8 +38,8 @@ class Started(EventData):
 class Ended(EventData):
     """`ended`, and the end of a `phase` that started the wrapper."""
 
-    # A member of `EndReason`, or a word of another version.
-    reason: str = "unknown"
+    # None for a word that this version does not know.
+    end_reason: Annotated[EndReason | None, BeforeValidator(_known), Field(alias="reason")] = None
     # None where the process did not end by itself.
     exit_code: int | None = None
     note: str | None = ""
@@ -44,7 +49,7 @@ class Ended(EventData):
     @property
     def exited_zero(self) -> bool:
         """Whether the process ended by itself and without an error."""
-        return self.reason == EndReason.EXITED and self.exit_code == 0
+        return self.end_reason is EndReason.EXITED and self.exit_code == 0
 
 
 class PhaseEvent(Ended):

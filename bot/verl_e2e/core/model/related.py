@@ -39,11 +39,11 @@ class Role(StrEnum):
 
 
 _TITLES = {
-    Role.UNINTERRUPTED: "uninterrupted twin",
+    Role.UNINTERRUPTED: "uninterrupted reference run",
     Role.WITHOUT_SAVE: "same job without saving",
     Role.MERGE_BASE: "same job on the merge base",
     Role.RETRY: "retry on the head",
-    Role.TRIVIAL_SIZES: "same training at trivial sizes",
+    Role.TRIVIAL_SIZES: "unsharded reference run",
 }
 
 

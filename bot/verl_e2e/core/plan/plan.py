@@ -18,7 +18,7 @@ from verl_e2e.core.reach.effects import Effects, LookedAt
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
 _SHOWN_BECAUSES = 3
-_ASKED = "asked for by hand"
+_ASKED = "requested by hand"
 _AT_IMPORT = "it runs when verl imports Bridge"
 # How reasons name the statements of a module that belong to no symbol.
 MODULE_LEVEL = "(module level)"

@@ -95,40 +95,40 @@ TABLE = (
     Verb(
         LEVEL,
         Capability.RUN,
-        "Run levels beside the plan, level 0 first. With an option, or beyond the plan, they never satisfy the gate.",
+        "Run levels, level 0 first. A run with an option, or of a level outside the plan, never satisfies the gate.",
         f"{PREFIX} level0-2 model=Qwen/Qwen3-0.6B",
         takes_options=True,
         shown="level0 .. level5 | levelA-B | all",
     ),
     Verb("plan", Capability.PLAN, "Plan the head again and show which levels it needs, and why.", f"{PREFIX} plan"),
-    Verb("run", Capability.RUN, "Start what the plan asks for, also after `cancel`.", f"{PREFIX} run"),
+    Verb("run", Capability.RUN, "Start the jobs of the plan, also after `cancel`.", f"{PREFIX} run"),
     Verb(
         "rerun",
         Capability.RUN,
-        "Run again what ended without a pass on this head: all of it, or only what failed or was blocked.",
+        "Run again the jobs of this head that did not pass: all, or only those that failed or were blocked.",
         f"{PREFIX} rerun failed",
         (Argument("failed|blocked", one_of("failed", "blocked"), optional=True),),
     ),
     Verb(
-        "cancel", Capability.CANCEL, "End what runs for this pull request, and start nothing more.", f"{PREFIX} cancel"
+        "cancel", Capability.CANCEL, "Cancel all runs of this pull request and start no new ones.", f"{PREFIX} cancel"
     ),
     Verb(
         "status",
         Capability.ASK,
-        "Bring card and checks up to date now, and put right what somebody edited, hid or deleted.",
+        "Update the card and the checks now, and restore what was edited, hidden or deleted.",
         f"{PREFIX} status",
     ),
     Verb(
         "explain",
         Capability.ASK,
-        "Answer how verl reaches a file, and which levels a change of each of its symbols needs.",
+        "Show how verl reaches a file, and which levels a change to each of its symbols needs.",
         f"{PREFIX} explain src/megatron/bridge/peft/lora.py",
         (Argument("PATH", path),),
     ),
     Verb(
         "approve",
         Capability.APPROVE,
-        "Let exactly this head of a fork or of a first-time author run on the GPUs; the next push withdraws it.",
+        "Allow exactly this head of a fork or of a first-time author to run on the GPUs; the next push revokes it.",
         f"{PREFIX} approve {'0123456789abcdef' * 2}01234567",
         (Argument("FULL-SHA", full_sha),),
     ),

@@ -21,9 +21,9 @@ from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
 SUPERSEDED = "a new head was pushed"
-NOT_WANTED = "the job is not asked for any more"
-CHANGED = "the job that is asked for changed"
-NOT_TRUSTED = "the head may not run without an approval any more"
+NOT_WANTED = "the job is no longer requested"
+CHANGED = "the requested job changed"
+NOT_TRUSTED = "the head now needs an approval to run"
 # An order to end may be lost like anything else; it is given again after this long.
 CANCEL_AGAIN = timedelta(seconds=60)
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
@@ -206,7 +206,7 @@ def _too_late(situation: Situation) -> str:
     if not isinstance(target, MergeGroup) or target.since is None:
         return ""
     late = situation.now - target.since > timedelta(seconds=limit_s)
-    return f"no verdict within {limit_s // 60} minutes of the merge queue's question" if late else ""
+    return f"no verdict within {limit_s // 60} minutes of the merge queue's request" if late else ""
 
 
 def _obstacle(situation: Situation) -> str:
@@ -214,8 +214,8 @@ def _obstacle(situation: Situation) -> str:
     if situation.plan is None:
         return situation.problem or situation.over or "there is no plan"
     if situation.beside is not None and not situation.beside.underway:
-        shared = f"pull request #{situation.beside.number} has this head too, and one gate is shown for both"
-        return f"{shared}; there it says: {situation.beside.title}"
+        shared = f"pull request #{situation.beside.number} has the same head, and both share one gate"
+        return f"{shared}; its gate says: {situation.beside.title}"
     late = _too_late(situation)
     done = all(_is_done(one, situation) for one in situation.wanted if one.required)
     return "" if done else late
@@ -237,7 +237,7 @@ def _waits_for(situation: Situation) -> str:
     """What the gate waits for though every job of this target is satisfied, empty for nothing."""
     if situation.beside is None or not situation.beside.underway:
         return ""
-    return f"pull request #{situation.beside.number}, which has this head too; there it says: {situation.beside.title}"
+    return f"pull request #{situation.beside.number}, which has the same head; its gate says: {situation.beside.title}"
 
 
 def _is_done(wanted: WantedJob, situation: Situation) -> bool:

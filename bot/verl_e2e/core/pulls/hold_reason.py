@@ -56,5 +56,5 @@ def hold_of_plan(situation: Situation) -> Hold | None:
     waits = situation.policy.gate.start is Start.ASKED and not asked
     start = prose("comment `/verl-e2e run` to start them")
     return hold(situation) or (
-        Hold("waiting to be asked", "the policy starts nothing by itself", start) if waits else None
+        Hold("not requested yet", "the policy starts nothing by itself", start) if waits else None
     )

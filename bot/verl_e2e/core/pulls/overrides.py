@@ -8,7 +8,7 @@ from verl_e2e.core.model.access import OverrideRules
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.ledger import Override
 
-OWN_HEAD = "who opened a pull request, pushed its head or wrote a commit of it overrides nothing there"
+OWN_HEAD = "who opened the pull request, pushed its head or wrote one of its commits cannot override its levels"
 SECOND_PERSON = "a second person has to override it too"
 
 
@@ -70,7 +70,7 @@ def expires_at(override: Override, rules: OverrideRules) -> datetime:
 
 def _why_not(override: Override, rules: OverrideRules, now: datetime) -> str:
     if override.level not in rules.levels:
-        return f"the policy lets nobody override level {int(override.level)}"
+        return f"the policy lets no one override level {int(override.level)}"
     if now >= expires_at(override, rules):
         return f"it was given more than {rules.expires_h} hours ago"
     return ""

@@ -39,7 +39,7 @@ def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denie
     """Whether somebody has a capability by the policy of the base branch."""
     grant = access.of(capability)
     if grant.anyone:
-        return Granted("anybody may")
+        return Granted("anyone may")
     if grant.author and actor.is_author:
         return Granted("they opened the pull request")
     if actor.login.lower() in {one.lower() for one in grant.logins}:
@@ -61,7 +61,7 @@ def _has_role(role: str, wanted: str) -> bool:
 def _needed(grant: Grant) -> str:
     ways = [f"the role {one}" for one in grant.roles] + [f"the team {one}" for one in grant.teams]
     ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
-    return " or ".join(ways) or "a grant that the policy gives to nobody"
+    return " or ".join(ways) or "a permission that the policy gives to no one"
 
 
 @dataclass(frozen=True, slots=True)

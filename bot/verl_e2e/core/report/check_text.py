@@ -26,7 +26,7 @@ from verl_e2e.core.text.blocks import Block, fit, folded, folded_text, open_text
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 
 MAX_TITLE = 255
-NOT_BEGUN = "waiting: the job has not begun"
+NOT_BEGUN = "waiting: the job has not started"
 _ORDERED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 _SHOWN_LINES = 6
 _CUT = "_Cut to fit; the card and the run folder have the rest._"
@@ -79,8 +79,12 @@ def _with_options(standing: Standing, said: str) -> str:
 
 def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
     wanted, run = standing.wanted, standing.run
-    kind = "Required by the plan." if wanted.required else "Asked for beside the plan: it never satisfies the gate."
-    asked = f" Asked for with {code(wanted.options, 400)}." if wanted.options else ""
+    kind = (
+        "Required by the plan."
+        if wanted.required
+        else "Requested in addition to the plan: it never satisfies the gate."
+    )
+    asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
     rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
@@ -141,11 +145,11 @@ def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
     extras = tuple(one for one in rows if not one.wanted.required)
     blocks = (
         *_count_of(required, told),
-        *_jobs("| required job | state | why |", required),
+        *_jobs("| required job | status | reason |", required),
         *_to_green(required, told),
         *_because(told),
     )
-    beside = _jobs("| asked for beside the plan | state | why |", extras)
+    beside = _jobs("| requested in addition to the plan | status | reason |", extras)
     note = Block("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
         title=title(told.title),
@@ -174,7 +178,7 @@ def _job_row(one: Standing) -> str:
     # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
     running = one.state is JobStatus.RUNNING
     url = one.run.url if one.run is not None and one.run.state.final else ""
-    why = "its own check tells how far it is" if running else verdict_sentence(one.because, 500) + links(url)
+    why = "see its own check for progress" if running else verdict_sentence(one.because, 500) + links(url)
     options = f" {code(one.wanted.options, 200)}" if one.wanted.options else ""
     return f"| {markdown(one.wanted.id, 80)}{options} | {one.state.icon} {one.state} | {why} |"
 
@@ -197,7 +201,7 @@ def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
         *(_step(one) for one in unsatisfied if one.hold is None),
     )
     if steps:
-        yield Block("**What makes it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
+        yield Block("**How to make it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
 
 
 def _step(one: Standing) -> str:
@@ -207,12 +211,12 @@ def _step(one: Standing) -> str:
     override = f"`{PREFIX} override {level} {head} REASON`"
     match one.state:
         case JobStatus.FAILED:
-            return f"{name}: push a mend, or `{PREFIX} rerun failed` if it is not the change's, or {override}."
+            return f"{name}: push a fix; if the change did not cause it, comment `{PREFIX} rerun failed` or {override}."
         case JobStatus.BLOCKED if one.run is None:
-            return f"{name}: mend what is lacking ({verdict_sentence(one.because, 300)}), or {override}."
+            return f"{name}: fix what is missing ({verdict_sentence(one.because, 300)}), or comment {override}."
         case JobStatus.BLOCKED:
-            return f"{name}: do what its check names, then `{PREFIX} rerun blocked`, or {override}."
+            return f"{name}: do what its check says, then comment `{PREFIX} rerun blocked`, or comment {override}."
         case JobStatus.SKIPPED:
-            return f"{name}: runs by itself once {markdown(', '.join(one.wanted.requires), 200)} passed."
+            return f"{name}: starts by itself when {markdown(', '.join(one.wanted.requires), 200)} has passed."
         case _:
-            return f"{name}: nothing to do but to wait."
+            return f"{name}: wait, there is nothing to do."

@@ -66,11 +66,11 @@ def _actions(found: tuple[Standing, ...]) -> tuple[tuple[str, str, str], ...]:
     if any(one.state in ENDED and one.run is not None for one in found):
         actions.append(("Rerun failed", "Run again what did not pass", RERUN))
     if any(one.state is JobStatus.RUNNING for one in found):
-        actions.append(("Cancel", "End what runs for this head", CANCEL))
+        actions.append(("Cancel", "Cancel all runs of this head", CANCEL))
     wanted = {one.wanted.level for one in found}
     following = next((level for level in Level if level not in wanted), None)
     if following is not None:
-        actions.append((f"Run level {int(following)}", f"Beside the plan: {following.title}", _button(following)))
+        actions.append((f"Run level {int(following)}", f"Extra: {following.title}", _button(following)))
     return tuple(actions)
 
 
@@ -108,7 +108,7 @@ def _left_over(situation: Situation, found: Iterable[Standing], runs: tuple[Run,
     wanted = {one.wanted.id for one in found}
     here = sorted((one for one in runs if one.head_sha == situation.head_sha), key=lambda one: one.attempt)
     last = {one.job_id: one for one in here if one.job_id not in wanted and situation.plan is not None}
-    why = "This job is not asked for any more; it counts for nothing."
+    why = "This job is no longer requested; it does not count."
     return (_of_earlier(situation, one, why) for one in last.values())
 
 
@@ -140,13 +140,13 @@ def _closing(situation: Situation, check: OpenCheck, runs: tuple[Run, ...]) -> C
 def _why_closed(situation: Situation, check: OpenCheck) -> tuple[str, str]:
     """Why nobody waits for a check any more: a sentence, and a title."""
     if check.head_sha != situation.head_sha:
-        why = f"The head is `{situation.head_sha}` now; this one counts no more."
+        why = f"The head is now `{situation.head_sha}`; this check no longer counts."
         return why, f"Superseded by {situation.head_sha[:12]}"
     if situation.over:
         return f"{situation.over[:1].upper()}{situation.over[1:]}.", title(situation.over)
     if situation.plan is None:
-        return "There is no plan for this head now, so nothing asks for this check.", "There is no plan"
-    return "This check is not asked for any more; it counts for nothing.", "Not asked for any more"
+        return "There is no plan for this head now, so this check is not needed.", "There is no plan"
+    return "This check is no longer requested; it does not count.", "No longer requested"
 
 
 def _of_earlier(situation: Situation, run: Run, why: str) -> CheckRun:

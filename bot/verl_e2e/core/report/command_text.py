@@ -37,8 +37,8 @@ def render_capabilities() -> str:
 
 def _who(grant: Grant) -> str:
     ways = [f"the role {one} or a higher one" for one in grant.roles]
-    ways += ["whoever opened the pull request"] * grant.author
-    return "anybody" if grant.anyone else ", ".join(ways)
+    ways += ["the author of the pull request"] * grant.author
+    return "anyone" if grant.anyone else ", ".join(ways)
 
 
 def _row(verb: Verb) -> str:

@@ -27,7 +27,7 @@ def _tests(plan: Plan) -> Iterable[str]:
     """The chosen Bridge tests with the reason for each; nothing where the plan chose none."""
     tests = plan.tests.tests
     if tests:
-        yield f"Bridge tests chosen for this change, beside the policy's own, for {plan.tests.limit_s} s at most:"
+        yield f"Bridge tests chosen for this change, besides those of the policy, for {plan.tests.limit_s} s at most:"
     for one in tests:
         gpus = f", needs {_count(one.gpu_count, 'GPU')}" if one.gpu_count else ""
         yield f"  {on_one_line(one.test)}: {on_one_line(one.because)}{gpus}"
@@ -141,7 +141,7 @@ def render_contract(findings: Iterable[Finding]) -> str:
     if not told:
         return ""
     rows = [f"  {one.kind}: {on_one_line(str(one))}" for one in told]
-    return "\n".join(["verl's uses of Bridge that the head does not serve:", *rows]) + "\n"
+    return "\n".join(["verl's uses of Bridge that the head no longer supports:", *rows]) + "\n"
 
 
 def _count(number: int, noun: str) -> str:

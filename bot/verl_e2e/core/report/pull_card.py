@@ -150,7 +150,7 @@ def _table(card: PullCard) -> Block:
     if not card.jobs:
         return Block("", (), "", 100)
     rows = tuple(_job_row(row) for row in card.jobs)
-    return Block("| job | result | required | GPU minutes | why |\n|---|---|---|---|---|", rows, "", 12_000)
+    return Block("| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|", rows, "", 12_000)
 
 
 def _job_row(row: JobRow) -> str:

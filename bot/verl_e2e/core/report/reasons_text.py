@@ -22,7 +22,7 @@ def reason_blocks(plan: Plan, share: int) -> tuple[Block, ...]:
 def _title(level: Level, plan: Plan) -> str:
     paths = {one.path for one in plan.reasons if one.level is level and one.path is not None}
     jobs = sum(one.variant.level is level for one in plan.jobs)
-    asked = f"{_count(len(paths), 'changed path')} ask{'s' if len(paths) == 1 else ''} for it" if paths else "asked for"
+    asked = f"{_count(len(paths), 'changed path')} require{'s' if len(paths) == 1 else ''} it" if paths else "requested"
     return f"Why level {int(level)}, {level.title}: {asked}, {_count(jobs, 'job')}"
 
 

@@ -113,7 +113,7 @@ def _evidence_rows(card: Card) -> Iterable[str]:
             yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}"
         yield from (f"- {one_line(row)}" for row in verdict.repositories)
         yield f"- Command: {one_line(verdict.command, MAX_COMMAND) or 'unknown'}"
-        yield from (f"- Run beside it: {one_line(row, MAX_RELATED)}" for row in verdict.related)
+        yield from (f"- Related run: {one_line(row, MAX_RELATED)}" for row in verdict.related)
         yield from (f"- Key lines: {_key_line(item)}" for item in verdict.key_lines)
         if not verdict.key_lines:
             yield "- Key lines: none"

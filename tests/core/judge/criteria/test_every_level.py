@@ -447,7 +447,7 @@ def test_an_end_without_any_line_is_missing_evidence() -> None:
         ((), State.MISSING, "no end of the process is recorded"),
         (ended()[:3], State.MISSING, "no end of the process is recorded"),
         (ended(exit_code=1), State.BROKEN, "the process ended by exited, exit code 1"),
-        (ended(exit_code=False), State.BROKEN, "the process ended by unknown, exit code None"),
+        (ended(exit_code=False), State.BROKEN, "the process ended by an unknown cause, exit code None"),
         (ended(exit_code=None), State.BROKEN, "the process ended by exited, exit code None"),
         (
             ended(EndReason.STALLED, None, "No progress."),

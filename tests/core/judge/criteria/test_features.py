@@ -152,7 +152,7 @@ def test_a_setting_that_the_smoke_has_too_tells_nothing() -> None:
 
 def test_the_sentence_of_a_pass_names_features_and_family() -> None:
     made = run(job("moe", family="qwen3_moe"), bridge="Qwen3MoEBridge").verdict()
-    assert (made.result, "moe, family qwen3_moe at work (Level 4, feature)" in made.sentence) == (Result.PASS, True)
+    assert (made.result, "moe, family qwen3_moe active (Level 4, feature)" in made.sentence) == (Result.PASS, True)
 
 
 def test_every_feature_of_the_job_must_show() -> None:

@@ -75,7 +75,7 @@ REFERENCE = beside(Role.TRIVIAL_SIZES, line(1), line(2), line(3))
 
 def test_without_a_reference_parity_is_not_shown() -> None:
     item = parity(dense(line(1)))
-    assert (item.state, item.summary.startswith("no run at trivial sizes")) == (State.WAIVED, True)
+    assert (item.state, item.summary.startswith("there is no unsharded reference run")) == (State.WAIVED, True)
 
 
 def test_the_reason_why_there_is_no_reference_is_told() -> None:
@@ -86,9 +86,7 @@ def test_the_reason_why_there_is_no_reference_is_told() -> None:
 def test_equal_trainings_meet_parity() -> None:
     item = parity(dense(line(1), line(2), line(3), related=(REFERENCE,)))
     assert (item.state, item.line) == (State.MET, 1003)
-    assert item.summary == (
-        "3 step(s) agree with the same training at trivial sizes, samples the same (stated defaults)"
-    )
+    assert item.summary == ("3 step(s) agree with the unsharded reference run, samples the same (stated defaults)")
 
 
 def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
@@ -204,7 +202,7 @@ def test_no_measured_band_means_the_stated_tolerances() -> None:
 def test_the_card_folds_every_comparison() -> None:
     verdict = judge_case(dense(line(1), line(2), related=(REFERENCE,)))
     shown = render_markdown(Card((verdict,)))
-    assert "<summary>2-dense beside 0-dense-trivial, the same training at trivial sizes: within tolerance" in shown
+    assert "<summary>2-dense compared with 0-dense-trivial, the unsharded reference run: within tolerance" in shown
     assert "| actor/grad_norm | 2 | 1 | 0.22 / 0.22 at 1 | within |" in shown
     assert len(reports(resumed(line(2), *TWIN))) == 2
     assert reports(dense(line(1))) == ()

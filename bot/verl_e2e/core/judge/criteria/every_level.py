@@ -95,7 +95,9 @@ def exit_zero(case: Case) -> Evidence:
     for ended in (*case.phases(END), *ends):
         if not ended.exited_zero:
             note = f": {ended.note}" if ended.note else ""
-            summary = f"the process ended by {ended.reason}, exit code {ended.exit_code}{note}"
+            summary = (
+                f"the process ended by {ended.end_reason or 'an unknown cause'}, exit code {ended.exit_code}{note}"
+            )
             return Evidence(Criterion.EXIT_ZERO, State.BROKEN, summary, EVENTS_FILE)
     return Evidence(Criterion.EXIT_ZERO, State.MET, "the process exited 0", EVENTS_FILE)
 

@@ -20,7 +20,7 @@ from verl_e2e.core.model.stages import Stage
 COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
 
 _NO_TWIN = "the resumed step was compared with no uninterrupted run"
-_NO_REFERENCE = "no run at trivial sizes stands beside this one: parity is not shown"
+_NO_REFERENCE = "there is no unsharded reference run: parity is not shown"
 _SHOWN = 3
 # A KL to the reference lower than this share of the twin's looks like an adapter that was never trained.
 _UNTRAINED = 0.75
@@ -38,7 +38,7 @@ def parity(case: Case) -> Evidence:
 
 
 def parity_of(case: Case, reference: RelatedRun) -> Comparison:
-    """The run's steps beside those of the same training at trivial sizes."""
+    """The run's steps beside those of the unsharded reference run."""
     return compare_steps(
         case.train_steps(), reference.steps, tolerances_of(case.record.bands, case.job, reference.steps)
     )
@@ -54,15 +54,13 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
     if found.beyond:
         summary = f"the training differs from the same one at trivial sizes: {_named(found)}"
         return Evidence(Criterion.PARITY, State.BROKEN, summary, case.log, line, excerpt)
-    summary = (
-        f"{len(found.steps)} step(s) agree with the same training at trivial sizes, {_samples(found)} ({found.source})"
-    )
+    summary = f"{len(found.steps)} step(s) agree with the unsharded reference run, {_samples(found)} ({found.source})"
     return Evidence(Criterion.PARITY, State.MET, summary, case.log, line, excerpt)
 
 
 @dataclass(frozen=True, slots=True)
 class ResumedComparison:
-    """The last step before the save and the step after the resume, each beside the uninterrupted twin's.
+    """The last step before the save and the step after the resume, each beside the uninterrupted reference run's.
 
     `before` are two identical runs, so it shows the noise of this very pair: when they drew the same samples and
     agree (`calm`), the step after the resume is held to the narrow tolerances, whatever its samples look like.
@@ -99,7 +97,7 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
     step = case.job.steps
     gap = _gap(found.after) or _noisy(found.before)
     if gap:
-        summary = f"the resumed step cannot be compared with its uninterrupted twin: {gap}"
+        summary = f"the resumed step cannot be compared with its uninterrupted reference run: {gap}"
         return Evidence(Criterion.RESUMED_STEP, State.MISSING, summary, RELATED_FILE)
     line = _line(case, step)
     excerpt = "; ".join(_figures(one) for one in _telling(found.after))
@@ -139,12 +137,14 @@ def reports(case: Case) -> tuple[Report, ...]:
     found: list[Report] = []
     reference, twin = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
     if reference is not None and reference.steps:
-        title = f"{case.job.id} beside {reference.job_id}, the same training at trivial sizes"
+        title = f"{case.job.id} compared with {reference.job_id}, the unsharded reference run"
         found.append(Report(title, parity_of(case, reference)))
     if twin is not None and twin.steps:
         both, step = resumed_of(case, twin), case.job.steps
-        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step - 1}, before the save", both.before))
-        found.append(Report(f"{case.job.id} beside {twin.job_id}, step {step}, after the resume", both.after))
+        found.append(
+            Report(f"{case.job.id} compared with {twin.job_id}, step {step - 1}, before the save", both.before)
+        )
+        found.append(Report(f"{case.job.id} compared with {twin.job_id}, step {step}, after the resume", both.after))
     return tuple(found)
 
 
