@@ -1,6 +1,7 @@
 """The documents say what the program does: tables are rendered from its own, links lead somewhere, commands parse."""
 
 import html
+import importlib.util
 import json
 import re
 import shlex
@@ -45,6 +46,20 @@ def test_the_commands_page_is_what_the_table_renders() -> None:
     text = _text("commands.md")
     assert _between(text, "commands") == render_reference(), "run `python bench/write_tables.py`"
     assert _between(text, "capabilities") == render_capabilities(), "run `python bench/write_tables.py`"
+
+
+def test_the_map_of_the_code_names_what_exists() -> None:
+    text = _text("development.md")
+    drawn = text.split("```text\n")[1].split("```")[0] + "".join(re.findall(r"`verl_e2e_runner[\w.]*`", text))
+    modules = re.findall(r"verl_e2e(?:_runner)?(?:\.\w+)+", drawn)
+    assert len(modules) > 15
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    table = text.split("## Adding something")[1].split("## Debugging")[0]
+    package = ROOT / "bot" / "verl_e2e"
+    paths: list[str] = re.findall(r"`((?:core|app|adapters|config|wiring)/[\w/.]*|ports\.py)`", table)
+    assert [path for path in paths if not (package / path).exists()] == []
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", table):
+        assert not name or f"def {name}(" in (ROOT / file).read_text(), (file, name)
 
 
 def test_the_labels_of_the_commands_page_are_those_that_are_heard() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes.places import ROOT
 from verl_e2e.core.model.access import Capability
 from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
 from verl_e2e.core.report.command_text import render_help, render_mistakes, render_reference
@@ -152,3 +153,25 @@ def test_help_and_document_name_every_command_option_and_capability() -> None:
         assert [one.name for one in TABLE if one.help not in text] == []
         assert [one.name for one in OPTIONS if f"{one.name}=" not in text] == []
     assert {one.needs for one in TABLE} == set(Capability)
+
+
+# A test of what each command does, beyond that it is understood.
+PROVED = {
+    "level": "tests/app/test_reconciling.py::test_an_extra_level_runs_beside_the_plan_and_never_satisfies_the_gate",
+    "plan": "tests/core/pulls/test_decide.py::test_what_starts_and_what_ends",
+    "run": "tests/core/pulls/test_requests.py::test_whether_the_work_on_a_head_was_begun_or_ended",
+    "rerun": "tests/app/test_reconciling.py::test_rerun_runs_again_what_it_names_and_once",
+    "cancel": "tests/core/pulls/test_requests.py::test_whether_the_work_on_a_head_was_begun_or_ended",
+    "status": "tests/app/test_restoring.py::test_status_puts_right_what_somebody_changed",
+    "explain": "tests/app/test_reconciling.py::test_explain_and_help_are_answered_once",
+    "approve": "tests/app/test_reconciling.py::test_a_fork_waits_for_an_approval_of_exactly_its_head",
+    "override": "tests/app/test_reconciling.py::test_an_override_needs_nothing_to_run_and_is_shown",
+    "help": "tests/app/test_reconciling.py::test_explain_and_help_are_answered_once",
+}
+
+
+def test_every_command_has_a_test_of_what_it_does() -> None:
+    assert sorted(PROVED) == sorted(verb.name for verb in TABLE)
+    for proof in PROVED.values():
+        file, _, name = proof.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), proof
