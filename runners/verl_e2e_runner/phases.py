@@ -177,7 +177,7 @@ def _train(run: Run, trees: Trees, seen: Preflight) -> Ended:
             if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
                 break
         run.emit("phase", name="collect", state="begin")
-        collect(run.recorder, scanner.finish(), probe_file=run.session.imports, ended=ended)
+        collect(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
     return ended
 
 
@@ -206,7 +206,7 @@ def _watch(run: Run, trees: Trees, launch: Launch, scanner: Scanner, signals: li
             scanner,
             run.recorder,
             limits=Limits.of(run.job),
-            probe_file=run.session.imports,
+            imports_file=run.session.imports,
             expected_roots=trees.import_roots,
             gpu_sampler=open_sampler(launch.environment.get("CUDA_VISIBLE_DEVICES")),
             clock=clock,

@@ -14,7 +14,7 @@ from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
 
-PROBE = Path(__file__).resolve().parent / "instrumentation"
+INSTRUMENTATION = Path(__file__).resolve().parent / "instrumentation"
 
 # A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
@@ -64,11 +64,11 @@ def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str
 
 
 def python_path(job: Job, trees: Trees) -> str:
-    """PYTHONPATH of the run: the probe, then the job's own value if it sets one, else checkouts and site packages."""
+    """PYTHONPATH of the run: the instrumentation, then the job's own value, else checkouts and site packages."""
     given = {**job.site.process, **job.process}.get("PYTHONPATH")
     checkouts = (str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path)
     entries = given.split(os.pathsep) if given is not None else checkouts
-    return os.pathsep.join((str(PROBE), *(entry for entry in entries if entry)))
+    return os.pathsep.join((str(INSTRUMENTATION), *(entry for entry in entries if entry)))
 
 
 def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:

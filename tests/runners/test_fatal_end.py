@@ -63,7 +63,7 @@ def seconds_to_end(tmp_path: Path, text: str, limits: Limits) -> float:
             Scanner(),
             recorder,
             limits=limits,
-            probe_file=tmp_path / "probe.jsonl",
+            imports_file=tmp_path / "probe.jsonl",
             expected_roots={},
             gpu_sampler=GpuSampler(tuple),
             clock=clock,

@@ -1,4 +1,4 @@
-"""The import probe inside real Python processes: a namespace package over two roots, chained and harmless."""
+"""The import instrumentation inside real Python processes: a namespace package over two roots, chained and harmless."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from verl_e2e_runner.verl_wrapper import PROBE
+from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_each_process_writes_one_line_for_each_module(roots: tuple[Path, ...], t
         "subprocess.run([sys.executable, '-c', 'import megatron.core'], check=True)\n"
         "print(verl.__file__, megatron.core.__spec__.name)"
     )
-    done = python(code, PROBE, *roots, VERL_E2E_IMPORTS=str(record))
+    done = python(code, INSTRUMENTATION, *roots, VERL_E2E_IMPORTS=str(record))
     assert done.returncode == 0, done.stderr
     found = lines(record)
     bridge, core, verl = roots
@@ -64,7 +64,10 @@ def test_each_process_writes_one_line_for_each_module(roots: tuple[Path, ...], t
 def test_looking_for_a_module_without_importing_it_writes_nothing(roots: tuple[Path, ...], tmp_path: Path) -> None:
     record = tmp_path / "imports.jsonl"
     done = python(
-        "import importlib.util as u; print(u.find_spec('verl').name)", PROBE, *roots, VERL_E2E_IMPORTS=str(record)
+        "import importlib.util as u; print(u.find_spec('verl').name)",
+        INSTRUMENTATION,
+        *roots,
+        VERL_E2E_IMPORTS=str(record),
     )
     assert done.stdout.strip() == "verl"
     assert lines(record) == []
@@ -73,12 +76,12 @@ def test_looking_for_a_module_without_importing_it_writes_nothing(roots: tuple[P
 @pytest.mark.parametrize("where", ["/nowhere/at/all.jsonl", "", None])
 def test_a_record_that_cannot_be_written_changes_nothing(where: str | None, roots: tuple[Path, ...]) -> None:
     variables = {} if where is None else {"VERL_E2E_IMPORTS": where}
-    done = python("import megatron.bridge, verl; print('fine')", PROBE, *roots, **variables)
+    done = python("import megatron.bridge, verl; print('fine')", INSTRUMENTATION, *roots, **variables)
     assert (done.stdout, done.stderr, done.returncode) == ("fine\n", "", 0)
 
 
 def test_a_missing_module_fails_as_it_would_without_the_probe(tmp_path: Path) -> None:
-    done = python("import verl", PROBE, VERL_E2E_IMPORTS=str(tmp_path / "imports.jsonl"))
+    done = python("import verl", INSTRUMENTATION, VERL_E2E_IMPORTS=str(tmp_path / "imports.jsonl"))
     assert "ModuleNotFoundError: No module named 'verl'" in done.stderr
     assert lines(tmp_path / "imports.jsonl") == []
 
@@ -86,7 +89,7 @@ def test_a_missing_module_fails_as_it_would_without_the_probe(tmp_path: Path) ->
 def test_the_images_own_sitecustomize_still_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.OF_THE_IMAGE = __file__\nNAME = 1\n")
     code = "import sitecustomize; print(OF_THE_IMAGE, sitecustomize.NAME)"
-    done = python(code, PROBE, tmp_path, VERL_E2E_IMPORTS=str(tmp_path / "imports.jsonl"))
+    done = python(code, INSTRUMENTATION, tmp_path, VERL_E2E_IMPORTS=str(tmp_path / "imports.jsonl"))
     assert done.stdout.split() == [str(tmp_path / "sitecustomize.py"), "1"]
 
 
@@ -94,11 +97,11 @@ def test_what_a_wrapper_puts_first_does_not_hide_the_checkouts(roots: tuple[Path
     baked = tmp_path / "workspace"
     (baked / "megatron/core").mkdir(parents=True)
     (baked / "megatron/core/__init__.py").write_text("")
-    wanted = os.pathsep.join(map(str, (PROBE, *roots)))
+    wanted = os.pathsep.join(map(str, (INSTRUMENTATION, *roots)))
     code = "import megatron.core; print(megatron.core.__file__)"
-    hidden = python(code, baked, PROBE, *roots)
+    hidden = python(code, baked, INSTRUMENTATION, *roots)
     assert hidden.stdout.strip() == str(baked / "megatron/core/__init__.py")
-    restored = python(code, baked, PROBE, *roots, VERL_E2E_PATH=wanted)
+    restored = python(code, baked, INSTRUMENTATION, *roots, VERL_E2E_PATH=wanted)
     assert restored.stdout.strip() == str(roots[1] / "megatron/core/__init__.py")
 
 
@@ -109,6 +112,8 @@ def test_a_loader_of_another_finder_is_observed_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
         archive.writestr("verl/__init__.py", "VALUE = 3\n")
     record = tmp_path / "imports.jsonl"
-    done = python("import verl; print(verl.VALUE)", PROBE, tmp_path / "packed.zip", VERL_E2E_IMPORTS=str(record))
+    done = python(
+        "import verl; print(verl.VALUE)", INSTRUMENTATION, tmp_path / "packed.zip", VERL_E2E_IMPORTS=str(record)
+    )
     assert done.stdout == "3\n"
     assert [line["file"] for line in lines(record)] == [str(tmp_path / "packed.zip/verl/__init__.py")]

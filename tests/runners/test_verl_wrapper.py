@@ -12,7 +12,7 @@ from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.trees.worktrees import planned_trees
 from verl_e2e_runner.verl_wrapper import (
-    PROBE,
+    INSTRUMENTATION,
     command,
     dry_run_text,
     launches,
@@ -30,14 +30,14 @@ def test_python_path_is_probe_bridge_core_verl_and_the_sites_packages_last(world
     trees = planned_trees(job, tmp_path)
     entries = python_path(job, trees).split(os.pathsep)
     assert entries == [
-        *(str(PROBE), str(tmp_path / "bridge/src"), str(tmp_path / "bridge/3rdparty/Megatron-LM")),
+        *(str(INSTRUMENTATION), str(tmp_path / "bridge/src"), str(tmp_path / "bridge/3rdparty/Megatron-LM")),
         *(str(tmp_path / "verl"), "/opt/kit/site"),
     ]
 
 
 def test_a_python_path_of_the_job_itself_is_taken_as_it_is(world: World, tmp_path: Path) -> None:
     job = world.job(process={"PYTHONPATH": "/elsewhere:/more"})
-    assert python_path(job, planned_trees(job, tmp_path)) == f"{PROBE}:/elsewhere:/more"
+    assert python_path(job, planned_trees(job, tmp_path)) == f"{INSTRUMENTATION}:/elsewhere:/more"
 
 
 def test_the_job_wins_over_the_site_and_both_over_what_is_derived(world: World, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class Scene:
     process: ScriptedProcess
     scanner: SignScanner
     recorder: Recorder
-    probe_file: Path
+    imports_file: Path
     roots: dict[str, str] = field(default_factory=dict)
     gpu: GpuSampler = field(default_factory=lambda: GpuSampler(tuple))
     screen: io.StringIO = field(default_factory=io.StringIO)
@@ -172,7 +172,7 @@ class Scene:
             self.scanner,
             self.recorder,
             limits=limits,
-            probe_file=self.probe_file,
+            imports_file=self.imports_file,
             expected_roots=self.roots,
             gpu_sampler=self.gpu,
             clock=self.clock,
@@ -292,7 +292,7 @@ def test_a_wrong_import_ends_the_run_at_once(scene: Scene, tmp_path: Path) -> No
 
     def probe() -> None:
         text = "\n".join(json.dumps(entry) for entry in (line, other, line | {"file": wrong, "pid": 6}))
-        scene.probe_file.write_text(text + "\n")
+        scene.imports_file.write_text(text + "\n")
 
     scene.clock.at(7, probe)
     ended = scene.run()
@@ -425,7 +425,7 @@ def real(tmp_path: Path) -> Iterator[Callable[..., tuple[Ended, SignScanner, Wra
                 scanner,
                 recorder,
                 limits=limits,
-                probe_file=tmp_path / "probe.jsonl",
+                imports_file=tmp_path / "probe.jsonl",
                 expected_roots={},
                 gpu_sampler=GpuSampler(tuple),
                 clock=clock,
@@ -493,7 +493,7 @@ def test_the_real_scanner_reads_what_a_judge_will_read(tmp_path: Path) -> None:
             scanner,
             recorder,
             limits=REAL_LIMITS,
-            probe_file=tmp_path / "probe.jsonl",
+            imports_file=tmp_path / "probe.jsonl",
             expected_roots={},
             gpu_sampler=GpuSampler(tuple),
             clock=clock,
@@ -551,7 +551,7 @@ script = "echo $$ > pid; echo up; exec sleep 300"
 process = start(["sh", "-c", script], env=dict(PATH="/usr/bin:/bin"), cwd=folder, nonce="inner")
 with open_recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as recorder:
     ended = watch(
-        process, Scanner(), recorder, limits=Limits(60, dict(), end_grace_s=2), probe_file=folder / "probe",
+        process, Scanner(), recorder, limits=Limits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
         expected_roots=dict(), gpu_sampler=GpuSampler(tuple), clock=clock,
         progress=Progress(io.StringIO(), clock.monotonic, moving=False),
     )

@@ -1,4 +1,4 @@
-"""What the tests of a session came to, from the lines that the plugin in `probe` wrote while it ran."""
+"""What the tests of a session came to, from the lines that the plugin in `instrumentation` wrote while it ran."""
 
 import json
 from collections.abc import Mapping

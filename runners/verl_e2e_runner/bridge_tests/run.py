@@ -23,7 +23,7 @@ from verl_e2e_runner.findings import blocked, good, remark
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
-from verl_e2e_runner.verl_wrapper import PROBE, environment_lines, wrapper_map
+from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 
 TESTS_VARIABLE = "VERL_E2E_TESTS"
 _PLUGIN = "verl_e2e_tests"
@@ -153,7 +153,7 @@ def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path
         own = (str(trees.bridge / "src"), str(trees.megatron_lm), *job.site.bridge_python_path)
         path = os.pathsep.join(own)
         kept["CUDA_VISIBLE_DEVICES"] = ""
-    kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(PROBE), path) if part)
+    kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(INSTRUMENTATION), path) if part)
     return {**kept, TESTS_VARIABLE: str(_events_file(trees, out))}
 
 

@@ -18,12 +18,12 @@ _LINE_CHARS = 4096
 _MOST_BYTES = 16 << 20
 
 
-def collect(recorder: Recorder, facts: LogFacts, *, probe_file: Path, ended: Ended) -> None:
-    """Write what the log and the probe say into the folder, then the closing events; nothing is judged.
+def collect(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ended: Ended) -> None:
+    """Write what the log and the instrumentation say into the folder, then the closing events; nothing is judged.
 
-    `facts` are those of the log as written. The probe's file is removed once its lines are in the folder.
+    `facts` are those of the log as written. `imports_file` is removed once its lines are in the folder.
     """
-    _move_imports(recorder, probe_file)
+    _move_imports(recorder, imports_file)
     steps = ({"step": step.step, "line": step.line, "metrics": plain(step.values)} for step in facts.steps)
     recorder.lines(METRICS_FILE, steps)
     configs = [
@@ -54,8 +54,8 @@ def durations(ended: Ended) -> dict[str, float]:
     return {stage: round(seconds, 3) for stage, seconds in spent.items()}
 
 
-def _move_imports(recorder: Recorder, probe_file: Path) -> None:
-    raw = read_below(probe_file.parent, probe_file.name, limit=_MOST_BYTES)
+def _move_imports(recorder: Recorder, imports_file: Path) -> None:
+    raw = read_below(imports_file.parent, imports_file.name, limit=_MOST_BYTES)
     if raw is None:
         recorder.event("probe", lines=0, unreadable=0)
         return
@@ -71,7 +71,7 @@ def _move_imports(recorder: Recorder, probe_file: Path) -> None:
 
     written = recorder.lines(IMPORTS_FILE, lines())
     recorder.event("probe", lines=written, unreadable=unreadable)
-    probe_file.unlink()
+    imports_file.unlink()
 
 
 def plain(value: object) -> object:

@@ -1,4 +1,4 @@
-"""The import probe: says, from inside every Python process of a run, where the modules under test came from.
+"""Import instrumentation: says, from inside every Python process of a run, where the modules under test came from.
 
 The runner puts this folder first on PYTHONPATH, so Python imports this file at start-up in the driver, in
 every Ray worker and in every spawned engine process. On the first import of a watched module it appends one
@@ -6,7 +6,7 @@ JSON line to the file that VERL_E2E_IMPORTS names. It imports nothing heavy, swa
 hands over to the `sitecustomize` that it hides, the image's own.
 
 VERL_E2E_PATH holds the PYTHONPATH that the runner asked for. A wrapper may put folders of its own before it
-(verl's puts a baked-in Megatron-LM there); the probe moves the asked-for entries back to the front.
+(verl's puts a baked-in Megatron-LM there); the instrumentation moves the asked-for entries back to the front.
 """
 
 import os

@@ -110,7 +110,7 @@ def _start(
     file.unlink(missing_ok=True)
     mine = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     if role == "ray_worker":
-        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_for_probe(runtime_env))
+        mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_worker_environment(runtime_env))
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
     argv = (job.site.python, "-m", "verl_e2e_imports", role, str(file))
     process = start(argv, env=mine, cwd=trees.cwd, nonce=f"{session.nonce}-{role}", cage=trees.cage)
@@ -118,7 +118,7 @@ def _start(
     return _Prover(role, process, file)
 
 
-def _for_probe(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+def _worker_environment(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """The run's runtime environment without the marks that belong to the run itself, and without nulls."""
     kept = {name: value for name, value in runtime_env.items() if value is not None and name != "env_vars"}
     variables = runtime_env.get("env_vars") or {}

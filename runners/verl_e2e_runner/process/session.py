@@ -1,4 +1,4 @@
-"""What is private to one run on the host: its mark, its Ray folder, and the file that the import probe writes."""
+"""What is private to one run on the host: its mark, its Ray folder, and the file of import lines."""
 
 import tempfile
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Session:
     nonce: str
     # Ray's temporary folder, the run's own and short: sockets lie in it.
     ray_folder: Path
-    # The file of the import instrumentation.
+    # Where the instrumentation writes a line for each import of a module under test.
     imports: Path
 
 
@@ -33,7 +33,7 @@ def planned_session(nonce: str, imports: Path, *, caged: bool = False) -> Sessio
 
 
 def open_session(nonce: str, imports: Path) -> Session:
-    """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the probe's file."""
+    """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the file of import lines."""
     session = planned_session(nonce, imports)
     make_own_folder(session.ray_folder, nonce)
     return session

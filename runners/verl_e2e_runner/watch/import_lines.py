@@ -1,4 +1,4 @@
-"""The lines of the import probe: read as they grow, to stop a run that imports from the wrong tree."""
+"""The lines of the import instrumentation: read as they grow, to stop a run that imports from the wrong tree."""
 
 import json
 import os
@@ -13,7 +13,7 @@ _READ_BYTES = 1 << 18
 
 @dataclass(slots=True)
 class ImportLines:
-    """Reads the probe's file as it grows and looks for a module that came from the wrong tree."""
+    """Reads that file as it grows and looks for a module that came from the wrong tree."""
 
     path: Path
     roots: Mapping[str, str]

@@ -203,7 +203,7 @@ def watch(
     recorder: Recorder,
     *,
     limits: Limits,
-    probe_file: Path,
+    imports_file: Path,
     expected_roots: Mapping[str, str],
     gpu_sampler: Sampler,
     clock: Clock,
@@ -219,7 +219,7 @@ def watch(
     without it they are collected here.
     """
     with received_signals() if signals is None else nullcontext(signals) as signals:
-        imports = ImportLines(probe_file, expected_roots)
+        imports = ImportLines(imports_file, expected_roots)
         state = _Watch(process, scanner, recorder, limits, imports, gpu_sampler, clock, progress, signals, total_steps)
         reason, code, note = EndReason.INTERRUPTED, None, ""
         try:
