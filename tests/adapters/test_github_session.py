@@ -16,8 +16,10 @@ import pytest
 from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.administration import GithubAdministration
+from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.courier import Courier, Lane, Pace
+from verl_e2e.adapters.github.courier import Courier
+from verl_e2e.adapters.github.pace import Lane, Pace
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import as_app, checked_api_url, with_token
@@ -66,8 +68,8 @@ class Desk:
         self.minutes = minutes
         self.given = 0
 
-    def ask(self, _verb: str, _path: str) -> dict[str, object]:
-        return {"id": 1, "app_id": APP_ID, "permissions": {"checks": "write"}}
+    def find(self, model: type[InstallationAnswer], _path: str) -> InstallationAnswer:
+        return model(id=1, app_id=APP_ID, permissions={"checks": "write"})
 
     def requestJsonAndCheck(self, *_: object, **__: object) -> tuple[dict[str, str], dict[str, str]]:  # noqa: N802
         self.given += 1

@@ -11,7 +11,7 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.courier import Lane
+from verl_e2e.adapters.github.pace import Lane
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import Patience

@@ -2,6 +2,8 @@
 
     session         who we are (App, fixed token, nobody), one courier for each thread and repository
     courier         one request: counted, paced, sent again only where that cannot do harm
+    pace            how often we write, and how many requests were sent
+    answers         what GitHub answers, only the keys that we use
     retry           when a request is sent again and how long we wait; nobody else retries
     tokens          installation tokens, narrowed to one repository and the permissions that we need
     pulls, conversation, checks, people, workflows, administration      the ports

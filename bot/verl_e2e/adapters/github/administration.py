@@ -8,11 +8,10 @@ from verl_e2e.adapters.github.answers import (
     ProtectionAnswer,
     RuleAnswer,
     RunnerAnswer,
-    WorkflowAnswer,
+    StateAnswer,
     read,
 )
 from verl_e2e.adapters.github.courier import next_page
-from verl_e2e.adapters.github.retry import RefusedError
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 from verl_e2e.ports import ForgeError
@@ -46,7 +45,7 @@ class GithubAdministration:
         """What the branch asks for, by protection and rulesets together, as far as we may see."""
         rules = self._rules(repository, branch)
         asked = [
-            RequiredCheck(check.context, _app(check.integration_id), f"ruleset {rule.ruleset_id}")
+            RequiredCheck(check.context, _app(check.app_id), f"ruleset {rule.ruleset_id}")
             for rule in rules
             for check in rule.parameters.required_status_checks
         ]
@@ -59,25 +58,23 @@ class GithubAdministration:
     def machines(self, repository: str) -> tuple[Machine, ...]:
         """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
         owner = repository.partition("/")[0]
-        listed = list(self._github.courier(repository).pages(f"/repos/{repository}/actions/runners", "runners"))
+        found = self._github.courier(repository).read_all(
+            RunnerAnswer, f"/repos/{repository}/actions/runners", "runners"
+        )
         try:
-            listed += self._github.courier(f"{owner}/").pages(f"/orgs/{owner}/actions/runners", "runners")
+            path = f"/orgs/{owner}/actions/runners"
+            found += self._github.courier(f"{owner}/").read_all(RunnerAnswer, path, "runners")
         except ForgeError as error:
             # A person's repository, or an organisation that does not let us look.
             if error.passing:
                 raise
-        return tuple(_as_machine(read(RunnerAnswer.model_validate, entry, "runners")) for entry in listed)
+        return tuple(map(_as_machine, found))
 
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
         path = f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
-        try:
-            data = self._github.courier(repository).ask("GET", path)
-        except RefusedError as error:
-            if error.absent:
-                return ""
-            raise
-        return read(WorkflowAnswer.model_validate, data, workflow).state
+        found = self._github.courier(repository).find(StateAnswer, path)
+        return found.state if found else ""
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
         """Every attempt to deliver a webhook to our App since a time, newest first."""
@@ -86,7 +83,7 @@ class GithubAdministration:
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
         for _ in range(_MOST_PAGES):
             headers, data = courier.requestJsonAndCheck("GET", path, cursor)
-            page = [_as_attempt(read(DeliveryAnswer.model_validate, entry, "deliveries")) for entry in data or ()]
+            page = [_as_attempt(read(DeliveryAnswer, entry, path)) for entry in data or ()]
             kept += [attempt for attempt in page if attempt.at >= since]
             following = next_page(headers)
             if not following or not page or page[-1].at < since:
@@ -99,18 +96,13 @@ class GithubAdministration:
         self._github.app().ask("POST", f"/app/hook/deliveries/{delivery_id}/attempts")
 
     def _rules(self, repository: str, branch: str) -> list[RuleAnswer]:
-        listed = self._github.courier(repository).pages(f"/repos/{repository}/rules/branches/{quote(branch, safe='')}")
-        return [read(RuleAnswer.model_validate, entry, f"the rules of {branch}") for entry in listed]
+        path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
+        return self._github.courier(repository).read_all(RuleAnswer, path)
 
     def _protected(self, repository: str, branch: str) -> tuple[RequiredCheck, ...]:
         path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
-        try:
-            data = self._github.courier(repository).ask("GET", path)
-        except RefusedError as error:
-            if error.absent:
-                return ()
-            raise
-        asked = read(ProtectionAnswer.model_validate, data, f"the protection of {branch}").required_status_checks
+        found = self._github.courier(repository).find(ProtectionAnswer, path)
+        asked = found.required_status_checks if found else None
         if asked is None:
             return ()
         bound = {check.context: _app(check.app_id) for check in asked.checks}

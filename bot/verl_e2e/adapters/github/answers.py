@@ -1,13 +1,12 @@
 """What GitHub answers, read at the door: only the keys that we use, each of its type, the rest ignored."""
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from verl_e2e.ports import ForgeError
 
-T = TypeVar("T")
+T = TypeVar("T", bound=BaseModel)
 
 
 class Answer(BaseModel):
@@ -29,10 +28,16 @@ class Repo(Answer):
 
 
 class User(Answer):
-    """A person, or an App's own account (`type` is then Bot)."""
+    """A person, or an App's own account (`type` is then Bot); the login is empty where GitHub knows no account."""
 
-    login: str
+    login: str = ""
     type: str = "User"
+
+
+class IdAnswer(Answer):
+    """Something that has an id: an App, or what was made."""
+
+    id: int
 
 
 class Side(Answer):
@@ -58,14 +63,6 @@ class PullAnswer(Answer):
     base: Side
 
 
-class ListedAnswer(Answer):
-    """A pull request in a list."""
-
-    number: int
-    head: Side
-    base: Side
-
-
 class FileAnswer(Answer):
     """A changed file; `patch` is absent when it is binary or long."""
 
@@ -78,23 +75,17 @@ class FileAnswer(Answer):
 
 
 class CommitAnswer(Answer):
-    """A commit."""
+    """A commit, with whom GitHub takes its addresses for."""
 
     sha: str
+    author: User | None = None
+    committer: User | None = None
 
 
-class PersonAnswer(Answer):
-    """Somebody whom a commit names; the login is empty where GitHub knows no account of that address."""
+class StateAnswer(Answer):
+    """Something that has a state: a workflow file, or somebody's place in a team."""
 
-    login: str = ""
-
-
-class ListedCommitAnswer(Answer):
-    """A commit of a pull request, with whom GitHub takes its addresses for."""
-
-    sha: str
-    author: PersonAnswer | None = None
-    committer: PersonAnswer | None = None
+    state: str
 
 
 class RefAnswer(Answer):
@@ -110,25 +101,12 @@ class ComparisonAnswer(Answer):
 
 
 class ContentAnswer(Answer):
-    """A file's content; `encoding` is `none` when it is too long to stand here."""
+    """A content, of a file or by its id; `encoding` is `none` when it is too long to be given here."""
 
-    type: str
+    type: str = ""
     sha: str = ""
     encoding: str = ""
     content: str = ""
-
-
-class BlobAnswer(Answer):
-    """A content by its id."""
-
-    encoding: str
-    content: str
-
-
-class AppAnswer(Answer):
-    """An App."""
-
-    id: int
 
 
 class CommentAnswer(Answer):
@@ -139,7 +117,7 @@ class CommentAnswer(Answer):
     user: User | None = None
     created_at: AwareDatetime
     updated_at: AwareDatetime
-    performed_via_github_app: AppAnswer | None = None
+    performed_via_github_app: IdAnswer | None = None
     minimized: dict[str, Any] | None = None
 
 
@@ -163,13 +141,7 @@ class CheckAnswer(Answer):
     details_url: str | None = None
     external_id: str | None = None
     output: OutputAnswer = Field(default_factory=OutputAnswer)
-    app: AppAnswer | None = None
-
-
-class IdAnswer(Answer):
-    """Something that was made."""
-
-    id: int
+    app: IdAnswer | None = None
 
 
 class RoleAnswer(Answer):
@@ -179,24 +151,11 @@ class RoleAnswer(Answer):
     permission: str
 
 
-class MembershipAnswer(Answer):
-    """Somebody's place in a team."""
-
-    state: str
-
-
 class DispatchAnswer(Answer):
     """The run that a dispatch started."""
 
     workflow_run_id: int
     html_url: str = ""
-
-
-class ActorAnswer(Answer):
-    """Who started something; an App is a `Bot`."""
-
-    login: str = ""
-    type: str = ""
 
 
 class WorkflowRunAnswer(Answer):
@@ -209,9 +168,15 @@ class WorkflowRunAnswer(Answer):
     html_url: str = ""
     head_sha: str = ""
     head_branch: str | None = None
-    actor: ActorAnswer | None = None
+    actor: User | None = None
     run_attempt: int = 1
     created_at: AwareDatetime | None = None
+
+
+class WorkflowRunsAnswer(Answer):
+    """A page of workflow runs."""
+
+    workflow_runs: tuple[WorkflowRunAnswer, ...] = ()
 
 
 class WorkflowJobAnswer(Answer):
@@ -244,16 +209,10 @@ class AttestationAnswer(Answer):
     bundle: dict[str, Any] = Field(default_factory=dict)
 
 
-class WorkflowAnswer(Answer):
-    """A workflow file as GitHub knows it."""
+class AttestationsAnswer(Answer):
+    """The attestations of a digest."""
 
-    state: str
-
-
-class LabelAnswer(Answer):
-    """A runner's label."""
-
-    name: str
+    attestations: tuple[AttestationAnswer, ...] = ()
 
 
 class RunnerAnswer(Answer):
@@ -262,8 +221,26 @@ class RunnerAnswer(Answer):
     name: str
     status: str
     busy: bool = False
-    labels: tuple[LabelAnswer, ...] = ()
+    labels: tuple[Named, ...] = ()
     ephemeral: bool | None = None
+
+
+class InstallationAnswer(Answer):
+    """An installation of an App, as far as we read it."""
+
+    id: PositiveInt
+    app_id: PositiveInt
+    app_slug: str = ""
+    permissions: dict[str, str] = {}
+    events: tuple[str, ...] = ()
+    suspended_at: AwareDatetime | None = None
+
+
+class TokenAnswer(Answer):
+    """A token for an installation."""
+
+    token: str
+    expires_at: AwareDatetime
 
 
 class DeliveryAnswer(Answer):
@@ -278,17 +255,17 @@ class DeliveryAnswer(Answer):
     redelivery: bool = False
 
 
-class ProtectedCheck(Answer):
-    """A check that branch protection asks for; any writer will do where `app_id` is None or negative."""
+class CheckRequirement(Answer):
+    """A check that branch protection or a ruleset asks for; any writer will do where `app_id` is None or negative."""
 
     context: str
-    app_id: int | None = None
+    app_id: int | None = Field(default=None, validation_alias=AliasChoices("app_id", "integration_id"))
 
 
 class RequiredChecks(Answer):
     """The checks that branch protection asks for."""
 
-    checks: tuple[ProtectedCheck, ...] = ()
+    checks: tuple[CheckRequirement, ...] = ()
     contexts: tuple[str, ...] = ()
 
 
@@ -298,17 +275,10 @@ class ProtectionAnswer(Answer):
     required_status_checks: RequiredChecks | None = None
 
 
-class RuleCheck(Answer):
-    """A check that a ruleset asks for."""
-
-    context: str
-    integration_id: int | None = None
-
-
 class RuleParameters(Answer):
     """What a rule says; each kind of rule has its own keys."""
 
-    required_status_checks: tuple[RuleCheck, ...] = ()
+    required_status_checks: tuple[CheckRequirement, ...] = ()
     check_response_timeout_minutes: int | None = None
 
 
@@ -320,10 +290,10 @@ class RuleAnswer(Answer):
     parameters: RuleParameters = Field(default_factory=RuleParameters)
 
 
-def read(model: Callable[[Any], T], data: object, what: str) -> T:
-    """The model of an answer; ForgeError when GitHub answered something else."""
+def read(model: type[T], data: object, what: str) -> T:
+    """The model of what answers a request; ForgeError when GitHub answered something else."""
     try:
-        return model(data)
+        return model.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))

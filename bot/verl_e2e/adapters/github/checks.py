@@ -42,8 +42,8 @@ class GithubChecks:
 
         def write() -> tuple[int, int]:
             body = {"head_sha": check.head_sha, **_fields(check), "output": output(check, first)}
-            data = self._github.courier(repository).ask("POST", f"/repos/{repository}/check-runs", body=body)
-            return read(IdAnswer.model_validate, data, f"the check run {check.name}").id, len(first)
+            path = f"/repos/{repository}/check-runs"
+            return read(IdAnswer, self._github.courier(repository).ask("POST", path, body=body), path).id, len(first)
 
         def find() -> tuple[int, int] | None:
             found = [run.id for run in self._list(repository, check.head_sha, check.name) if self._is_ours(run, check)]
@@ -73,18 +73,16 @@ class GithubChecks:
             known += len(batch)
 
     def _annotated(self, repository: str, check_id: int) -> int:
-        data = self._github.courier(repository).ask("GET", f"/repos/{repository}/check-runs/{check_id}")
-        return read(CheckAnswer.model_validate, data, "a check run").output.annotations_count
+        path = f"/repos/{repository}/check-runs/{check_id}"
+        return self._github.courier(repository).read(CheckAnswer, path).output.annotations_count
 
     def _send(self, repository: str, check_id: int, body: dict[str, Any]) -> None:
         self._github.courier(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
 
     def _list(self, repository: str, head_sha: str, name: str = "") -> tuple[CheckRun, ...]:
         wanted: dict[str, Any] = {"check_name": name, "filter": "all"} if name else {}
-        listed = self._github.courier(repository).pages(
-            f"/repos/{repository}/commits/{head_sha}/check-runs", "check_runs", **wanted
-        )
-        answers = [read(CheckAnswer.model_validate, entry, "check runs") for entry in listed]
+        path = f"/repos/{repository}/commits/{head_sha}/check-runs"
+        answers = self._github.courier(repository).read_all(CheckAnswer, path, "check_runs", **wanted)
         return tuple(sorted((_as_check(answer) for answer in answers), key=lambda check: check.id))
 
     def _is_ours(self, found: CheckRun, wanted: CheckRun) -> bool:

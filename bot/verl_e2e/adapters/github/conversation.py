@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 from verl_e2e.adapters.github.answers import CommentAnswer, IdAnswer, User, read
-from verl_e2e.adapters.github.retry import RefusedError, once
+from verl_e2e.adapters.github.retry import once
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.ports import Comment, ForgeError
@@ -22,21 +22,15 @@ class GithubConversation:
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
         """All comments, oldest first."""
-        listed = self._github.courier(ref.repository).pages(f"{_issue(ref)}/comments")
-        answers = [read(CommentAnswer.model_validate, entry, f"the comments of {ref}") for entry in listed]
+        answers = self._github.courier(ref.repository).read_all(CommentAnswer, f"{_issue(ref)}/comments")
         found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
         self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
         return found
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
         """One comment, None when it is gone."""
-        try:
-            data = self._github.courier(ref.repository).ask("GET", _comment(ref, comment_id))
-        except RefusedError as error:
-            if error.absent:
-                return None
-            raise
-        return _as_comment(read(CommentAnswer.model_validate, data, f"a comment on {ref}"))
+        found = self._github.courier(ref.repository).find(CommentAnswer, _comment(ref, comment_id))
+        return _as_comment(found) if found else None
 
     def comment(self, ref: PullRef, body: str) -> int:
         """Write a comment and give its id; when GitHub does not say whether it is there, it is looked for first."""
@@ -45,8 +39,8 @@ class GithubConversation:
         newest = self._newest.get(ref, 0)
 
         def write() -> int:
-            data = courier.ask("POST", f"{_issue(ref)}/comments", body={"body": body})
-            return read(IdAnswer.model_validate, data, f"a comment on {ref}").id
+            path = f"{_issue(ref)}/comments"
+            return read(IdAnswer, courier.ask("POST", path, body={"body": body}), path).id
 
         def find() -> int | None:
             same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
@@ -57,39 +51,25 @@ class GithubConversation:
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
         """Replace a comment of ours; false when it is gone."""
         _check_body(body)
-        try:
-            self._github.courier(ref.repository).ask("PATCH", _comment(ref, comment_id), body={"body": body})
-        except RefusedError as error:
-            if error.absent:
-                return False
-            raise
-        return True
+        return self._github.courier(ref.repository).act("PATCH", _comment(ref, comment_id), {"body": body})
 
     def delete(self, ref: PullRef, comment_id: int) -> None:
         """Delete a comment of ours; one that is gone is left alone."""
-        try:
-            self._github.courier(ref.repository).ask("DELETE", _comment(ref, comment_id))
-        except RefusedError as error:
-            if not error.absent:
-                raise
+        self._github.courier(ref.repository).act("DELETE", _comment(ref, comment_id))
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
         if reaction not in REACTIONS:
             raise ForgeError(f"{reaction!r} is no reaction: take one of {', '.join(sorted(REACTIONS))}")
         path = f"{_comment(ref, comment_id)}/reactions"
-        try:
-            self._github.courier(ref.repository).ask("POST", path, body={"content": reaction})
-        except RefusedError as error:
-            if not error.absent:
-                raise
+        self._github.courier(ref.repository).act("POST", path, {"content": reaction})
 
     def _wrote(self, found: Comment, body: str) -> bool:
         return found.app_id == self._github.app_id and _plain(found.body) == _plain(body)
 
 
 def _as_comment(answer: CommentAnswer) -> Comment:
-    user = answer.user or User(login="")
+    user = answer.user or User()
     # A person may act through an App too; then the App is not the author.
     through = answer.performed_via_github_app if user.type == "Bot" else None
     return Comment(

@@ -1,15 +1,7 @@
 """One request to GitHub: counted, paced, never redirected elsewhere with a body, sent again only where harmless."""
 
-import bisect
-import math
 import re
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
-from enum import Enum
-from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from github.Auth import Auth
@@ -20,78 +12,27 @@ from github.Requester import (
     Requester,
     RequestsResponse,
 )
+from pydantic import BaseModel
 from requests.exceptions import RequestException
 
-from verl_e2e.adapters.github.retry import Patience, Trouble, as_forge_error, persist, repeatable, trouble_of
-from verl_e2e.ports import ForgeError, UncertainError
+from verl_e2e.adapters.github.answers import read
+from verl_e2e.adapters.github.pace import Calls, Lane, Pace
+from verl_e2e.adapters.github.retry import (
+    Patience,
+    RefusedError,
+    Trouble,
+    as_forge_error,
+    persist,
+    repeatable,
+    trouble_of,
+)
+from verl_e2e.ports import UncertainError
 
+M = TypeVar("M", bound=BaseModel)
 USER_AGENT = "verl-e2e"
 PAGE = 100
-# Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
-PACE = ((78, 60.0), (480, 3600.0))
 # What ends a run or first shows that a pull request was seen waits for nothing that can wait.
 _URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
-
-
-class Lane(Enum):
-    """How important a write is; each may use up this part of what we may write, so that the more important gets by."""
-
-    URGENT = Fraction(1)
-    NORMAL = Fraction(5, 6)
-    COURTESY = Fraction(1, 2)
-
-    def of(self, number: int) -> int:
-        """How many of `number` writes this lane may fill, one at least."""
-        return max(1, math.ceil(number * self.value))
-
-
-class Calls:
-    """How many requests were sent, by verb; shared by threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_verb: Counter[str] = Counter()
-
-    def count(self, verb: str) -> None:
-        """One more."""
-        with self._lock:
-            self._by_verb[verb] += 1
-
-    def by_verb(self) -> dict[str, int]:
-        """The numbers so far."""
-        with self._lock:
-            return dict(self._by_verb)
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self.by_verb().values())
-
-
-class Pace:
-    """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads."""
-
-    def __init__(self, limits: tuple[tuple[int, float], ...], sleep: Callable[[float], None] = time.sleep) -> None:
-        self._limits = limits
-        self._sleep = sleep
-        self._lock = threading.Lock()
-        self._kept = max((number for number, _ in limits), default=0)
-        self._sent: list[float] = []
-
-    def wait(self, longest_s: float, lane: Lane = Lane.NORMAL) -> None:
-        """Return when one more of a lane may be sent; ForgeError when that is further off than `longest_s`."""
-        with self._lock:
-            now = time.monotonic()
-            shares = [(lane.of(number), span) for number, span in self._limits]
-            free = [self._sent[-number] + span for number, span in shares if len(self._sent) >= number]
-            due = max([now, *free])
-            if due - now > longest_s:
-                raise ForgeError("We write to GitHub too often", passing=True, wait_s=due - now)
-            # A more important one may come before those that wait already.
-            bisect.insort(self._sent, due)
-            del self._sent[: max(0, len(self._sent) - self._kept)]
-        if due > now:
-            self._sleep(due - now)
 
 
 class Line:
@@ -241,6 +182,33 @@ class Courier(Requester):
             if not url:
                 return entries
             path, following = self.path_of(url), {}
+
+    def read(self, model: type[M], path: str, *, parameters: dict[str, Any] | None = None) -> M:
+        """What lies at a path, as its model; RefusedError where there is nothing."""
+        return read(model, self.ask("GET", path, parameters=parameters), path)
+
+    def find(self, model: type[M], path: str, *, parameters: dict[str, Any] | None = None) -> M | None:
+        """What lies at a path, as its model; None where there is nothing, or nothing that we may see."""
+        try:
+            return self.read(model, path, parameters=parameters)
+        except RefusedError as error:
+            if error.absent:
+                return None
+            raise
+
+    def read_all(self, model: type[M], path: str, item: str = "", **parameters: Any) -> list[M]:
+        """All entries of a list, over all its pages, as their model; `item` names the key that holds them."""
+        return [read(model, entry, path) for entry in self.pages(path, item, **parameters)]
+
+    def act(self, verb: str, path: str, body: Any | None = None) -> bool:
+        """Change what may be gone by now; false when it is."""
+        try:
+            self.ask(verb, path, body=body)
+        except RefusedError as error:
+            if error.absent:
+                return False
+            raise
+        return True
 
     def path_of(self, url: str) -> str:
         """An address of GitHub's API as a path below ours: whatever a list says, our token goes nowhere else."""

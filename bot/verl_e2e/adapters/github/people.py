@@ -2,8 +2,7 @@
 
 from urllib.parse import quote
 
-from verl_e2e.adapters.github.answers import MembershipAnswer, RoleAnswer, read
-from verl_e2e.adapters.github.retry import RefusedError
+from verl_e2e.adapters.github.answers import RoleAnswer, StateAnswer
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.ports import ForgeError
 
@@ -17,14 +16,8 @@ class GithubPeople:
     def role(self, repository: str, login: str) -> str:
         """The role by its name, which tells maintain from write and triage from read; `none` without access."""
         path = f"/repos/{repository}/collaborators/{quote(login, safe='')}/permission"
-        try:
-            data = self._github.courier(repository).ask("GET", path)
-        except RefusedError as error:
-            if error.absent:
-                return "none"
-            raise
-        found = read(RoleAnswer.model_validate, data, f"the role of {login}")
-        return found.role_name or found.permission
+        found = self._github.courier(repository).find(RoleAnswer, path)
+        return (found.role_name or found.permission) if found else "none"
 
     def in_team(self, team: str, login: str) -> bool:
         """Whether somebody is an active member of `organisation/team`, or of a team below it."""
@@ -32,10 +25,5 @@ class GithubPeople:
         if not (organisation and slash and slug):
             raise ForgeError(f"{team!r} is no team: write organisation/team")
         path = f"/orgs/{quote(organisation, safe='')}/teams/{quote(slug, safe='')}/memberships/{quote(login, safe='')}"
-        try:
-            data = self._github.courier(f"{organisation}/").ask("GET", path)
-        except RefusedError as error:
-            if error.absent:
-                return False
-            raise
-        return read(MembershipAnswer.model_validate, data, f"the place of {login} in {team}").state == "active"
+        found = self._github.courier(f"{organisation}/").find(StateAnswer, path)
+        return found is not None and found.state == "active"

@@ -6,12 +6,10 @@ import re
 from urllib.parse import parse_qs, quote, urlsplit
 
 from verl_e2e.adapters.github.answers import (
-    BlobAnswer,
+    CommitAnswer,
     ComparisonAnswer,
     ContentAnswer,
     FileAnswer,
-    ListedAnswer,
-    ListedCommitAnswer,
     PullAnswer,
     RefAnswer,
     read,
@@ -35,21 +33,17 @@ class GithubPulls:
 
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now; UnknownPullError."""
-        try:
-            data = self._github.courier(ref.repository).ask("GET", f"/repos/{ref.repository}/pulls/{ref.number}")
-        except RefusedError as error:
-            if not error.absent:
-                raise
-            raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here") from error
-        return as_pull(read(PullAnswer.model_validate, data, str(ref)), ref)
+        found = self._github.courier(ref.repository).find(PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
+        if found is None:
+            raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here")
+        return as_pull(found, ref)
 
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         """Every open pull request, or those onto one base branch, oldest first."""
         onto = {"base": base} if base else {}
-        found = self._github.courier(repository).pages(
-            f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
+        answers = self._github.courier(repository).read_all(
+            PullAnswer, f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
         )
-        answers = (read(ListedAnswer.model_validate, entry, "pull requests") for entry in found)
         # A page that is read while others are opened may repeat an entry.
         listed = {one.number: OpenPull(PullRef(repository, one.number), one.base.ref, one.head.sha) for one in answers}
         return tuple(listed[number] for number in sorted(listed))
@@ -58,13 +52,8 @@ class GithubPulls:
         """The commit that a branch points at now, None when there is no such branch."""
         # One word of the path, as GitHub describes it and its own clients send it.
         name = quote(f"heads/{branch}".encode("utf-8", "surrogateescape"), safe="")
-        try:
-            data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/ref/{name}")
-        except RefusedError as error:
-            if error.absent:
-                return None
-            raise
-        return read(RefAnswer.model_validate, data, f"the branch {branch}").target.sha
+        found = self._github.courier(repository).find(RefAnswer, f"/repos/{repository}/git/ref/{name}")
+        return found.target.sha if found else None
 
     def committers(self, pull: Pull) -> frozenset[str]:
         """The logins that GitHub names as author or committer of the commits, of which it lists 250 at most.
@@ -72,8 +61,7 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the commits of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        listed = self._github.courier(name).pages(f"/repos/{name}/pulls/{number}/commits")
-        commits = [read(ListedCommitAnswer.model_validate, entry, f"the commits of {pull.ref}") for entry in listed]
+        commits = self._github.courier(name).read_all(CommitAnswer, f"/repos/{name}/pulls/{number}/commits")
         if all(one.sha != pull.head_sha for one in commits) and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its commits were read", passing=True)
         named = (person for one in commits for person in (one.author, one.committer))
@@ -85,8 +73,7 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the files of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        listed = self._github.courier(name).pages(f"/repos/{name}/pulls/{number}/files")
-        files = [read(FileAnswer.model_validate, entry, f"the files of {pull.ref}") for entry in listed]
+        files = self._github.courier(name).read_all(FileAnswer, f"/repos/{name}/pulls/{number}/files")
         if not _all_of(files, pull.head_sha) and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its files were read", passing=True)
         return Change(
@@ -109,7 +96,7 @@ class GithubPulls:
             raise
         if isinstance(data, list):
             return None
-        found = read(ContentAnswer.model_validate, data, path)
+        found = read(ContentAnswer, data, path)
         if found.type not in ("file", "symlink"):
             return None
         if found.encoding == "base64":
@@ -118,22 +105,18 @@ class GithubPulls:
 
     def _blob(self, repository: str, sha: str, path: str) -> bytes:
         """A content that is too long for the contents endpoint."""
-        data = self._github.courier(repository).ask("GET", f"/repos/{repository}/git/blobs/{quote(sha, safe='')}")
-        found = read(BlobAnswer.model_validate, data, path)
+        found = self._github.courier(repository).read(
+            ContentAnswer, f"/repos/{repository}/git/blobs/{quote(sha, safe='')}"
+        )
         return found.content.encode() if found.encoding == "utf-8" else _decoded(found.content, path)
 
     def _merge_base(self, repository: str, base: str, head: str) -> str | None:
         # A later page lists commits only; the first one would carry up to 300 files as well.
         span = f"{quote(base, safe='')}...{quote(head, safe='')}"
-        try:
-            data = self._github.courier(repository).ask(
-                "GET", f"/repos/{repository}/compare/{span}", parameters={"page": 2, "per_page": 1}
-            )
-        except RefusedError as error:
-            if error.absent:
-                return None
-            raise
-        return read(ComparisonAnswer.model_validate, data, f"the comparison {span}").merge_base_commit.sha
+        found = self._github.courier(repository).find(
+            ComparisonAnswer, f"/repos/{repository}/compare/{span}", parameters={"page": 2, "per_page": 1}
+        )
+        return found.merge_base_commit.sha if found else None
 
 
 def as_pull(answer: PullAnswer, ref: PullRef) -> Pull:

@@ -8,7 +8,8 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
-from verl_e2e.adapters.github.courier import PACE, Calls, Courier, Lane, Pace
+from verl_e2e.adapters.github.courier import Courier
+from verl_e2e.adapters.github.pace import PACE, Calls, Lane, Pace
 from verl_e2e.adapters.github.retry import Patience
 from verl_e2e.adapters.github.tokens import InstallationAuth, Tokens, checked_place
 from verl_e2e.ports import ForgeError

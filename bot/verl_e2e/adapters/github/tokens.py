@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from github.Auth import Auth
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt
 
+from verl_e2e.adapters.github.answers import InstallationAnswer, TokenAnswer, read
 from verl_e2e.adapters.github.courier import Courier
 from verl_e2e.adapters.github.retry import RefusedError, server_time
 from verl_e2e.ports import ForgeError
@@ -33,26 +33,6 @@ PERMISSIONS: Mapping[str, str] = {
 ORGANISATION: Mapping[str, str] = {"members": "read", "organization_self_hosted_runners": "read"}
 _RENEWED_BEFORE_S = 300.0
 _LONGEST_S = 3600.0
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class InstallationAnswer(_Answer):
-    """GitHub's installation, as far as we read it."""
-
-    id: PositiveInt
-    app_id: PositiveInt
-    app_slug: str = ""
-    permissions: dict[str, str] = {}
-    events: tuple[str, ...] = ()
-    suspended_at: AwareDatetime | None = None
-
-
-class _TokenAnswer(_Answer):
-    token: str
-    expires_at: AwareDatetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +69,7 @@ class Tokens:
         """The installation as GitHub has it now, None where there is none."""
         organisation, _, name = place.partition("/")
         path = f"/repos/{place}/installation" if name else f"/orgs/{organisation}/installation"
-        try:
-            data = self._app().ask("GET", path)
-        except RefusedError as error:
-            if error.absent:
-                return None
-            raise
-        return InstallationAnswer.model_validate(data)
+        return self._app().find(InstallationAnswer, path)
 
     def _ask(self, place: str) -> _Token:
         found = self._installations.get(place) or self.installation(place)
@@ -103,13 +77,12 @@ class Tokens:
             raise ForgeError(f"The App is not installed in {place}: install it there, then try again")
         self._installations[place] = found
         try:
-            headers, data = self._app().requestJsonAndCheck(
-                "POST", f"/app/installations/{found.id}/access_tokens", input=_narrow(place, found)
-            )
+            path = f"/app/installations/{found.id}/access_tokens"
+            headers, data = self._app().requestJsonAndCheck("POST", path, input=_narrow(place, found))
         except RefusedError:
             self._installations.pop(place, None)
             raise
-        answer = _TokenAnswer.model_validate(data)
+        answer = read(TokenAnswer, data, path)
         return _Token(answer.token, time.monotonic() + _lifetime_s(answer, headers) - _RENEWED_BEFORE_S)
 
     def _lock_of(self, place: str) -> threading.Lock:
@@ -176,6 +149,6 @@ def checked_place(place: str) -> str:
     return place
 
 
-def _lifetime_s(answer: _TokenAnswer, headers: dict[str, str]) -> float:
+def _lifetime_s(answer: TokenAnswer, headers: dict[str, str]) -> float:
     now = server_time(headers)
     return min((answer.expires_at - now).total_seconds(), _LONGEST_S) if now else _LONGEST_S

@@ -3,18 +3,18 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from verl_e2e.adapters.github.answers import (
     ArtifactAnswer,
-    AttestationAnswer,
+    AttestationsAnswer,
     DispatchAnswer,
     WorkflowJobAnswer,
     WorkflowRunAnswer,
+    WorkflowRunsAnswer,
     read,
 )
 from verl_e2e.adapters.github.archives import unpack
@@ -76,60 +76,47 @@ class GithubWorkflows:
         """
         path = f"{_workflow(repository, workflow)}/runs"
         parameters = {"event": "workflow_dispatch", "per_page": 100}
-        data = self._github.courier(repository).ask("GET", path, parameters=parameters)
-        entries = data.get("workflow_runs", []) if isinstance(data, dict) else []
-        answers = [read(WorkflowRunAnswer.model_validate, entry, "workflow runs") for entry in entries]
-        ours = (one for one in answers if one.head_branch == revision and one.actor and one.actor.type == _BOT)
-        runs = (_as_run(one) for one in ours if key in one.display_title)
+        listed = self._github.courier(repository).read(WorkflowRunsAnswer, path, parameters=parameters).workflow_runs
+        ours = (found for found in listed if found.head_branch == revision and found.actor and found.actor.type == _BOT)
+        runs = (_as_run(found) for found in ours if key in found.display_title)
         return tuple(sorted(runs, key=lambda run: run.id))
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """A run as it is now, None when it is gone."""
-        try:
-            data = self._github.courier(repository).ask("GET", _run(repository, run_id))
-        except RefusedError as error:
-            if error.absent:
-                return None
-            raise
-        return _as_run(read(WorkflowRunAnswer.model_validate, data, f"the workflow run {run_id}"))
+        found = self._github.courier(repository).find(WorkflowRunAnswer, _run(repository, run_id))
+        return _as_run(found) if found else None
 
     def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
         """The jobs of the run's latest attempt."""
-        listed = self._github.courier(repository).pages(f"{_run(repository, run_id)}/jobs", "jobs", filter="latest")
-        return tuple(_as_job(read(WorkflowJobAnswer.model_validate, entry, "workflow jobs")) for entry in listed)
+        path = f"{_run(repository, run_id)}/jobs"
+        return tuple(
+            map(_as_job, self._github.courier(repository).read_all(WorkflowJobAnswer, path, "jobs", filter="latest"))
+        )
 
     def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
         """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
         verb = "force-cancel" if force else "cancel"
         try:
-            self._github.courier(repository).ask("POST", f"{_run(repository, run_id)}/{verb}")
+            self._github.courier(repository).act("POST", f"{_run(repository, run_id)}/{verb}")
         except RefusedError as error:
             # 409: it has ended, or GitHub cannot end it now; what `run` says next tells.
-            if not error.absent and error.status != 409:
+            if error.status != 409:
                 raise
 
     def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
         """What a run left behind."""
-        listed = self._github.courier(repository).pages(f"{_run(repository, run_id)}/artifacts", "artifacts")
-        answers = (read(ArtifactAnswer.model_validate, entry, "artifacts") for entry in listed)
+        path = f"{_run(repository, run_id)}/artifacts"
         return tuple(
             Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
-            for found in answers
+            for found in self._github.courier(repository).read_all(ArtifactAnswer, path, "artifacts")
         )
 
     def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
         """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
         path = f"/repos/{repository}/attestations/sha256:{sha256}"
         parameters = {"per_page": _MOST_ATTESTATIONS, "predicate_type": "provenance"}
-        try:
-            data = self._github.courier(repository).ask("GET", path, parameters=parameters)
-        except RefusedError as error:
-            if error.absent:
-                return ()
-            raise
-        entries = data.get("attestations", []) if isinstance(data, dict) else []
-        answers = (read(AttestationAnswer.model_validate, entry, "attestations") for entry in entries)
-        return tuple(json.dumps(found.bundle) for found in answers)
+        found = self._github.courier(repository).find(AttestationsAnswer, path, parameters=parameters)
+        return tuple(json.dumps(attestation.bundle) for attestation in found.attestations) if found else ()
 
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
         """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
@@ -166,28 +153,17 @@ class GithubWorkflows:
             data = courier.ask("POST", path, body=body)
         if not data:
             return None
-        found = read(DispatchAnswer.model_validate, data, f"the dispatch of {workflow}")
+        found = read(DispatchAnswer, data, path)
         return WorkflowRun(id=found.workflow_run_id, status="queued", url=found.html_url)
 
     def _await(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun:
-        found = self._look(repository, workflow, key, revision)
-        if found is None:
-            raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
-        return found
-
-    def _look(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         patience = self._github.patience
-        look = partial(self.find, repository, workflow, key, revision)
-        return _first(look, lambda: patience.sleep(2 * patience.first_wait_s))
-
-
-def _first(look: Callable[[], WorkflowRun | None], pause: Callable[[], None]) -> WorkflowRun | None:
-    for number in range(_LOOKS):
-        if number:
-            pause()
-        if (found := look()) is not None:
-            return found
-    return None
+        for number in range(_LOOKS):
+            if number:
+                patience.sleep(2 * patience.first_wait_s)
+            if (found := self.find(repository, workflow, key, revision)) is not None:
+                return found
+        raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
 
 
 def _workflow(repository: str, workflow: str) -> str:
