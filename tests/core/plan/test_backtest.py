@@ -22,7 +22,7 @@ POLICY = packaged_policy()
 
 def outcome(path: str, required: set[int], optional: set[int]) -> Outcome:
     change = Change("a" * 40, "b" * 40, None, (ChangedPath(path, PathStatus.MODIFIED),))
-    case = Case(1, path, "a" * 40, "b" * 40, frozenset(map(Level, required)), frozenset(map(Level, optional)))
+    case = Case(1, "a" * 40, "b" * 40, frozenset(map(Level, required)), path, frozenset(map(Level, optional)))
     return Outcome(case, plan(change, POLICY))
 
 
@@ -38,7 +38,7 @@ def test_the_four_measures_and_the_cost() -> None:
     measured = figures(OUTCOMES)
     assert (measured.recall, measured.precision) == (round(2 / 3, 4), round(2 / 3, 4))
     assert (measured.safe, measured.exact) == (0.75, 0.5)
-    assert measured.gpu_minutes == round(21 / 4, 1)
+    assert measured.gpu_minutes_per_pr == round(21 / 4, 1)
 
 
 def test_a_share_of_nothing_is_whole() -> None:

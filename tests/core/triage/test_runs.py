@@ -48,7 +48,7 @@ def test_the_generated_table() -> None:
 def test_the_other_runs_are_named_with_their_own_outcome() -> None:
     answer = answer_of(case("fail, fail, pass", FAILED[0], FAILED[3], PASSED[0], answer=3))
     assert (answer.verdict, answer.run) == (TriageVerdict.PASS, 3)
-    found = [(run.number, run.begins, run.verdict, run.stage, run.line) for run in answer.others]
+    found = [(run.run, run.begins, run.verdict, run.stage, run.line) for run in answer.others]
     second = len(FAILED[0].rows)
     assert [(number, verdict, stage, line) for number, _, verdict, stage, line in found] == [
         (1, "fail", "peft", 1299),

@@ -1,9 +1,11 @@
 """Plans held against labels: how many required levels were planned, how many planned ones were wanted, and the cost."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.validated import LevelNumber
 from verl_e2e.core.plan.plan import Plan, Reason
 
 
@@ -15,11 +17,11 @@ class Case:
     """
 
     pr: int
-    title: str
-    base: str
-    head: str
-    required: frozenset[Level]
-    optional: frozenset[Level]
+    base: Sha
+    head: Sha
+    required: frozenset[LevelNumber]
+    title: str = ""
+    optional: frozenset[LevelNumber] = frozenset()
     features: frozenset[str] | None = None
     families: frozenset[str] | None = None
 
@@ -57,7 +59,7 @@ class Figures:
     precision: float
     safe: float
     exact: float
-    gpu_minutes: float
+    gpu_minutes_per_pr: float
 
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
@@ -112,15 +114,9 @@ def everything_minutes() -> int:
 
 def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole backtest as one document."""
-    measured = figures(outcomes)
     return {
         "schema": 1,
-        "count": measured.count,
-        "recall": measured.recall,
-        "precision": measured.precision,
-        "safe": measured.safe,
-        "exact": measured.exact,
-        "gpu_minutes_per_pr": measured.gpu_minutes,
+        **asdict(figures(outcomes)),
         "gpu_minutes_everything": everything_minutes(),
         "cost_table": cost_table(),
         "tags": tag_figures(outcomes),
@@ -134,7 +130,7 @@ def render_backtest(outcomes: Sequence[Outcome]) -> str:
     rows = [
         f"{measured.count} pull requests: recall {measured.recall:.3f}, precision {measured.precision:.3f}, "
         f"safe {measured.safe:.3f}, exact {measured.exact:.3f}",
-        f"{measured.gpu_minutes:g} GPU minutes each (everything always: {everything_minutes()})",
+        f"{measured.gpu_minutes_per_pr:g} GPU minutes each (everything always: {everything_minutes()})",
     ]
     for one in outcomes:
         if one.missed or one.wasted or one.problem:
@@ -165,10 +161,7 @@ def usage_json(counted: Usage) -> dict[str, object]:
     smoke = variants_of(Level.SMOKE)[0].gpu_minutes
     return {
         "schema": 1,
-        "commits": counted.commits,
-        "unplanned": counted.unplanned,
-        "runs": {str(int(level)): count for level, count in counted.runs.items()},
-        "gpu_minutes": counted.gpu_minutes,
+        **asdict(counted),
         "gpu_minutes_everything": counted.commits * everything_minutes(),
         "gpu_minutes_level_0_always": counted.commits * smoke,
         "cost_table": cost_table(),

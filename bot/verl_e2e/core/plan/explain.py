@@ -4,7 +4,7 @@ Everything here is read from that plan, so that an explanation never says anythi
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from verl_e2e.core.model.change import on_one_line, readable
 from verl_e2e.core.model.levels import Level
@@ -23,6 +23,8 @@ class Explanation:
     path: str
     # The symbol, empty for the whole path.
     symbol: str
+    # False where the commit has no such path or symbol: then nothing is said about levels.
+    found: bool = True
     # What a change of it asks for, level 0 among them where any is; empty for nothing.
     levels: tuple[Level, ...] = ()
     # The names of the policy's rules that ask.
@@ -31,8 +33,6 @@ class Explanation:
     via: tuple[str, ...] = ()
     # Why it asks for nothing, or why a path asks for its levels.
     because: str = ""
-    # False where the commit has no such path or symbol: then nothing is said about levels.
-    found: bool = True
 
 
 def explanations(
@@ -78,15 +78,7 @@ def render_explanation(one: Explanation) -> str:
 
 def explanation_json(one: Explanation) -> dict[str, object]:
     """One explanation as a document."""
-    return {
-        "path": readable(one.path),
-        "symbol": one.symbol or None,
-        "found": one.found,
-        "levels": [int(level) for level in one.levels],
-        "rules": list(one.rules),
-        "via": list(one.via),
-        "because": one.because,
-    }
+    return {**asdict(one), "path": readable(one.path), "symbol": one.symbol or None}
 
 
 def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: str) -> Explanation:
@@ -97,7 +89,7 @@ def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: 
     told = [reason.because for reason in reasons if reason.symbol is None or not reason.rule]
     by_name = [_BY_NAME] if judged.effects is None else []
     because = "; ".join(filter(None, (*dict.fromkeys(told), *by_name, condition)))
-    return Explanation(judged.path, "", planned.levels, _rules(reasons), because=because)
+    return Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), because=because)
 
 
 def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:
@@ -105,7 +97,7 @@ def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:
     if not own:
         return Explanation(path, name, because=_UNREACHED)
     levels = tuple(sorted({Level.SMOKE, *(reason.level for reason in own)}))
-    return Explanation(path, name, levels, _rules(own), next(_chains(own), ()))
+    return Explanation(path, name, levels=levels, rules=_rules(own), via=next(_chains(own), ()))
 
 
 def _rules(reasons: Iterable[Reason]) -> tuple[str, ...]:

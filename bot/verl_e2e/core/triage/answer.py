@@ -21,7 +21,7 @@ class TriageVerdict(StrEnum):
 class RunOutcome:
     """How another run of the same log ended."""
 
-    number: int
+    run: int
     """Which run of the log, from 1."""
     begins: int
     """Its first line."""

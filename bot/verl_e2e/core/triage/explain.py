@@ -1,7 +1,7 @@
 """How triage came to its answer: the phase timeline, the candidates for the root cause, and the rule that decided."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.stages import Stage
@@ -102,7 +102,7 @@ def _lines(file: str, told: Explained) -> Iterable[str]:
     yield from (
         f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x" for noise in answer.residual_noise
     )
-    yield from (f"Run {run.number}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
+    yield from (f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
     yield f"Decided by {told.decided}"
     yield from [f"What to do: {answer.mend}"] if answer.mend else []
 
@@ -131,19 +131,8 @@ def explain_json(file: str, told: Explained) -> dict[str, object]:
         "mend": answer.mend,
         "runs": told.runs,
         "phases": [
-            {"stage": str(one.stage), "line": one.at.line, "seconds": one.seconds, "proof": one.at.text}
+            {"stage": one.stage, "line": one.at.line, "seconds": one.seconds, "proof": one.at.text}
             for one in told.phases
         ],
-        "candidates": [
-            {
-                "line": one.line,
-                "error": one.error,
-                "standing": one.standing,
-                "stage": str(one.stage),
-                "rule": one.rule,
-                "count": one.count,
-                "chosen": one.chosen,
-            }
-            for one in told.candidates
-        ],
+        "candidates": [asdict(one) for one in told.candidates],
     }

@@ -38,7 +38,7 @@ def _rows(file: str, answer: Triage) -> Iterable[str]:
         yield f"  to do:  {answer.mend}"
     yield from map(_noise, answer.residual_noise[:NOISE_ROWS])
     if answer.others:
-        count = max(answer.run, answer.others[-1].number)
+        count = max(answer.run, answer.others[-1].run)
         yield f"  run:    the answer is about run {answer.run} of the {count} in this log"
     yield from map(_other, answer.others)
 
@@ -64,7 +64,7 @@ def _noise(noise: Noise) -> str:
 
 
 def _other(run: RunOutcome) -> str:
-    return f"  run {run.number}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
+    return f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
 
 
 def outcome_text(run: RunOutcome) -> str:

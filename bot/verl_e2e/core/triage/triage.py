@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, RunOutcome, Triage, TriageVerdict
+from verl_e2e.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, Triage, TriageVerdict
 from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
 from verl_e2e.core.triage.completion import missing_metrics
 from verl_e2e.core.triage.nested import outer_stage
@@ -113,8 +113,8 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
     """The line of `verl-e2e triage`: exactly the keys that its documentation promises."""
     return {
         "file": file,
-        "verdict": str(triaged.verdict),
-        "stage": str(triaged.stage),
+        "verdict": triaged.verdict,
+        "stage": triaged.stage,
         "cause": triaged.cause,
         "line": triaged.line,
         "excerpt": triaged.excerpt,
@@ -124,19 +124,7 @@ def triage_json(file: str, triaged: Triage) -> dict[str, object]:
         "frame": None if triaged.frame is None else asdict(triaged.frame),
         "message": triaged.message,
         "run": triaged.run,
-        "other_runs": [_outcome_json(run) for run in triaged.others],
-    }
-
-
-def _outcome_json(run: RunOutcome) -> dict[str, object]:
-    return {
-        "run": run.number,
-        "begins": run.begins,
-        "ends": run.ends,
-        "verdict": str(run.verdict),
-        "stage": str(run.stage),
-        "cause": run.cause,
-        "line": run.line,
+        "other_runs": [asdict(run) for run in triaged.others],
     }
 
 
