@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_e2e.core.text.redact import OVERLAP, WINDOW, Redactor, redactor
-from verl_e2e.core.text.secret_names import is_secret_name
+from verl_e2e.core.text.secret_names import is_secret_name, secrets_in
 
 GITHUB = "ghp_" + "a1B2c3D4e5F6" * 3
 INSTALLATION = "ghs_1234567_eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiIxMjM0NTY3In0.c2lnbmF0dXJlLV9zaWduYXR1cmU"
@@ -294,3 +294,22 @@ def test_keys_on_one_line_go_one_by_one() -> None:
     text = f"a {begin}MII{end} b {begin}MIJ{end} c {begin}\n"
     hidden = f"{begin}<redacted:private_key>{end}"
     assert site().redact_text(text) == f"a {hidden} b {hidden} c {begin}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "texts"),
+    (
+        ("EOS_TOKEN", "</s>", ()),
+        ("AWS_REGION", "eu-1", ("eu-1",)),
+        ("HF_TOKEN", "abc", ("abc",)),
+        ("COOKIE", "abc", ("abc",)),
+        ("token", "abc", ("abc",)),
+        ("db_pass", "abc", ("abc",)),
+        ("PROXY", "http://ann:pass@host/", ("http://ann:pass@host/", "ann:pass", "pass")),
+        ("PROXY", "http://ann@host/", ("http://ann@host/", "ann")),
+        ("REMOTE", "ssh://git@host/x", ()),
+        ("MAX_NEW_TOKENS", "5", ()),
+    ),
+)
+def test_the_texts_of_a_variable_that_must_not_be_shown(name: str, value: str, texts: tuple[str, ...]) -> None:
+    assert secrets_in(name, value) == texts

@@ -1,0 +1,77 @@
+"""What is said of one path alone, read off the plan of a change of it: a table of plans."""
+
+from typing import Any
+
+import pytest
+
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.classify import Classified, SetAside
+from verl_e2e.core.plan.explain import explanation_json, explanations, render_explanation
+from verl_e2e.core.plan.plan import MODULE_LEVEL, Exempted, Plan, Reason
+
+PATH = "src/lib/a.py"
+NAMES = {"f": False, "f.inner": False, "TABLE": True}
+OF_F = Reason(
+    Level.SAVE_RESUME, PATH, "saves", symbol="f", via=("verl:7 imports f", "lib.a.f", "saving"), rule="saving"
+)
+OF_BODY = Reason(Level.SMOKE, PATH, "runs", symbol=MODULE_LEVEL, via=("verl:7 imports lib.a",))
+BY_NAME = Reason(Level.SMOKE, PATH, "it is a source", rule="source")
+
+
+def plan(*reasons: Reason, exempted: tuple[Exempted, ...] = ()) -> Plan:
+    levels = tuple(sorted({one.level for one in reasons}))
+    return Plan("b", "h", levels, (), reasons, (), (), (), exempted)
+
+
+def judged(**given: Any) -> Classified:
+    fields: dict[str, Any] = {"path": PATH, "exemption": None, "rules": (), "families": (), "effects": ()}
+    return Classified(**(fields | given))
+
+
+@pytest.mark.parametrize(
+    ("made", "said", "symbol", "expected"),
+    (
+        (plan(OF_F), judged(), "", [
+            "src/lib/a.py: level 1 (saving)",
+            "src/lib/a.py:f: level 0, 1 (saving)\n  verl:7 imports f\n    lib.a.f",
+            "src/lib/a.py:f.inner: asks for nothing, verl does not reach it",
+            "src/lib/a.py:TABLE: asks for nothing, verl does not reach it",
+        ]),
+        (plan(OF_F), judged(), "f", [
+            "src/lib/a.py:f: level 0, 1 (saving)\n  verl:7 imports f\n    lib.a.f",
+            "src/lib/a.py:f.inner: asks for nothing, verl does not reach it",
+        ]),
+        (plan(OF_F), judged(), "gone", ["src/lib/a.py:gone: this file has no such symbol"]),
+        (plan(OF_BODY), judged(), "TABLE", [
+            "src/lib/a.py:TABLE: level 0 (no rule names it)\n  it runs when verl imports the module; a change that is "
+            "proved to have no effect asks for nothing\n  verl:7 imports lib.a",
+        ]),
+        (plan(BY_NAME), judged(effects=None), "f", [
+            "src/lib/a.py: level 0 (source)\n"
+            "  it is a source; it is judged by its name, not by its inside; unless idle",
+        ]),
+        (plan(exempted=(Exempted("docs", 1, "no run reads it"),)), judged(exemption=SetAside("docs", "no")), "", [
+            "src/lib/a.py: asks for nothing, docs: no run reads it",
+        ]),
+    ),
+)  # fmt: skip
+def test_what_is_said_of_a_path(made: Plan, said: Classified, symbol: str, expected: list[str]) -> None:
+    found = explanations(made, said, symbol, NAMES, "unless idle" if said.effects is None else "")
+    assert [render_explanation(one) for one in found] == expected
+
+
+def test_a_module_that_runs_has_a_row_of_its_own() -> None:
+    found = explanations(plan(OF_BODY), judged(), "", {"f": False})
+    assert [(one.symbol, [int(level) for level in one.levels]) for one in found] == [
+        ("", [0]),
+        (MODULE_LEVEL, [0]),
+        ("f", []),
+    ]
+
+
+def test_an_explanation_as_a_document() -> None:
+    (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
+    assert explanation_json(found) == {
+        "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
+        "because": "this file has no such symbol",
+    }  # fmt: skip
