@@ -120,7 +120,8 @@ class Service:
     def _settings(self) -> Settings:
         return load_settings(
             {
-                "GITHUB_API_URL": self.api_url,
+                # Where git clones from; the API is reached as `_connect` says, which may be through a proxy.
+                "GITHUB_API_URL": self.world.url,
                 "GITHUB_APP_ID": str(APP_ID),
                 "GITHUB_APP_PRIVATE_KEY": self.world.private_key,
                 "GITHUB_WEBHOOK_SECRET": SECRET,
@@ -130,6 +131,8 @@ class Service:
                 "VERL_E2E_SITE_PROFILE": "hopper-offline",
                 "VERL_E2E_SITE_VALUES": "kit=/opt/kit",
                 "VERL_E2E_TICK_S": str(int(POLL_S)),
+                # The world has no such repository, so no patch of the policy's fits.
+                "VERL_E2E_VERL": f"{self.world.url}/octo/verl",
                 "VERL_E2E_TOOL": f"octo/verl-e2e@{'0' * 40}",
                 "VERL_E2E_WORKFLOW_REF": "main",
             }
@@ -138,7 +141,7 @@ class Service:
     def _connect(self, settings: Settings) -> GitHub:
         patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
         self._github = as_app(
-            settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience, pace=(), timeout_s=5
+            settings.app_id, settings.private_key, api_url=self.api_url, patience=patience, pace=(), timeout_s=5
         )
         return self._github
 

@@ -132,7 +132,7 @@ def app_rooms(
     tokens = github.tokens
     mirrors = Mirrors(
         settings.data,
-        web_of(github.api_url),
+        web_of(settings.api_url),
         token=lambda repository: tokens.token(repository) if tokens else None,
         environ=environ,
     )
