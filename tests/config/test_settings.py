@@ -76,7 +76,7 @@ MISTAKES = (
     ({"GITHUB_APP_ID": "Iv1.8a61f9b3a7aba766"}, "GITHUB_APP_ID: 'Iv1.8a61f9b3a7aba766' is no whole number"),
     (
         {"GITHUB_APP_PRIVATE_KEY": None},
-        "GITHUB_APP_PRIVATE_KEY: it is not set; set it, or GITHUB_APP_PRIVATE_KEY_FILE to",
+        "GITHUB_APP_PRIVATE_KEY: it is not set; it is required, here or in a file",
     ),
     ({"GITHUB_APP_PRIVATE_KEY_FILE": "app.pem"}, "GITHUB_APP_PRIVATE_KEY_FILE is set too; set one of the two"),
     (

@@ -46,7 +46,7 @@ MISTAKES = (
         {"GITHUB_EVENT_PATH": "/no/such.json"},
         "GITHUB_EVENT_PATH: /no/such.json: no event that can be read; run",
     ),
-    ({"VERL_E2E_TOKEN": ""}, "VERL_E2E_TOKEN: it is empty; set it"),
+    ({"VERL_E2E_TOKEN": ""}, "VERL_E2E_TOKEN: it is empty; run this as a step of a workflow"),
     ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty; run this as a step of a workflow"),
     ({"VERL_E2E_TOOL": "@"}, "VERL_E2E_TOOL: '@' is no commit of a repository; write owner/name@SHA"),
     ({"VERL_E2E_RUNNERS": "8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),

@@ -20,6 +20,7 @@ class StepSettings(EnvironmentSettings):
     """The settings of any step."""
 
     fix_of_missing: ClassVar[str] = "run this as a step of a workflow, by way of action.yml"
+    secrets_in_files: ClassVar[bool] = False
 
 
 class RepositoryStepSettings(StepSettings):

@@ -31,6 +31,8 @@ class EnvironmentSettings(BaseModel):
 
     # What to do about a variable that is required and not set.
     fix_of_missing: ClassVar[str] = "it is required"
+    # Whether a secret may be given as a file that the variable `NAME_FILE` names.
+    secrets_in_files: ClassVar[bool] = True
 
 
 Model = TypeVar("Model", bound=EnvironmentSettings)
@@ -39,8 +41,7 @@ Model = TypeVar("Model", bound=EnvironmentSettings)
 def variable(name: str, meaning: str, default: str | None = None, *, shown: str = "", secret: bool = False) -> Any:
     """A field that one variable fills. The default is text as well, None where the variable is required.
 
-    `shown` is the default as the documentation tells it. A secret is left out of the settings' text, and may be given
-    as a file that the variable `NAME_FILE` names.
+    `shown` is the default as the documentation tells it. A secret is left out of the settings' text.
     """
     if default is None:
         return Field(alias=name, description=meaning, repr=not secret, json_schema_extra={"shown": "(required)"})
@@ -60,7 +61,7 @@ def variables(model: type[EnvironmentSettings]) -> dict[str, FieldInfo]:
 
 
 def secrets(model: type[EnvironmentSettings]) -> tuple[str, ...]:
-    """The variables that hold secrets; each may be given as a file instead."""
+    """The variables that hold secrets."""
     return tuple(name for name, field in variables(model).items() if not field.repr)
 
 
@@ -98,7 +99,7 @@ def read_settings(model: type[Model], environ: Mapping[str, str], known: Collect
 
 
 def _files(model: type[EnvironmentSettings]) -> dict[str, str]:
-    return {name: f"{name}_FILE" for name in secrets(model)}
+    return {name: f"{name}_FILE" for name in secrets(model)} if model.secrets_in_files else {}
 
 
 def _text(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -124,7 +125,7 @@ def _problems(
         name = str(model.model_fields[place].alias) if place in model.model_fields else place
         if detail["type"] == "missing":
             what = "it is empty" if name in environ else "it is not set"
-            fix = f"set it, or {files[name]} to a file that holds it" if name in files else model.fix_of_missing
+            fix = model.fix_of_missing + (f", here or in a file that {files[name]} names" if name in files else "")
         else:
             unfit = detail["ctx"]["error"]
             assert isinstance(unfit, UnfitError)
