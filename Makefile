@@ -57,7 +57,7 @@ types: $(VENV)/.$(SET) ## mypy
 architecture: $(VENV)/.$(SET) ## Who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-format: $(VENV)/.$(SET) ## Mend what ruff can mend
+format: $(VENV)/.$(SET) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -65,7 +65,7 @@ bench: $(VENV)/.run ## Measure against grep and against the wall
 	$(BIN)/python bench/bench.py
 
 # The lock names no registry: whichever index pip is configured for must serve files of these digests.
-lock: $(VENV)/.run ## Resolve the dependencies anew
+lock: $(VENV)/.run ## Resolve the dependencies again
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \
 	  $(BIN)/uv --quiet pip compile pyproject.toml --group $${set#*:} --extra attestation --extra plots --extra postgres --output-file requirements/$${set%:*}.txt \

@@ -29,7 +29,7 @@ NAME = "NVIDIA-NeMo/Megatron-Bridge"
 @contextmanager
 def api(labels: list[dict], asked: list[str]) -> Iterator[str]:
     """Answers one endpoint, the facts of a pull request."""
-    pulls = {f"/api/v3/repos/{NAME}/pulls/{one['pr']}": one for one in labels}
+    pulls = {f"/api/v3/repos/{NAME}/pulls/{label['pr']}": label for label in labels}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -88,9 +88,9 @@ def bots(data: Path, database: str, count: int, reconcile_s: float) -> Iterator[
             )
             stack.callback(server.send_signal, signal.SIGTERM)
             assert server.stdout is not None
-            said = server.stdout.readline()
-            assert said, (data / f"log{bot}").read_text()
-            ports.append(int(said.rsplit(":", 1)[1].partition("/")[0]))
+            words = server.stdout.readline()
+            assert words, (data / f"log{bot}").read_text()
+            ports.append(int(words.rsplit(":", 1)[1].partition("/")[0]))
         yield ports
 
 

@@ -148,7 +148,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", default="", help="how often tests/e2e/test_serve_kills.py kills the service")
-    parser.addoption("--search-seconds", type=float, default=30, help="how long each state machine is searched anew")
+    parser.addoption("--search-seconds", type=float, default=30, help="how long each state machine is searched again")
     parser.addoption("--search-seed", type=int, help="where such a search begins; by default anywhere")
 
 

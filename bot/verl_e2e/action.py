@@ -39,7 +39,7 @@ _TRUSTED = {"pull_request_target": "pull_request"}
 
 
 class ActionError(UserError):
-    """The step is set up wrongly; the text says how to mend it."""
+    """The step is set up wrongly; the text says how to fix it."""
 
 
 def act(command: str, environ: Mapping[str, str], say: Say) -> int:

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
@@ -15,7 +15,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CheckNotes, Record
 from verl_e2e.core.pulls.check_runs import Annotation as Annotation
 from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
-from verl_e2e.core.pulls.deliveries import Backlog, Received, Taken
+from verl_e2e.core.pulls.deliveries import AcceptedJob, Backlog, Received
 from verl_e2e.core.pulls.forge import (
     Artifact,
     BranchRules,
@@ -25,7 +25,7 @@ from verl_e2e.core.pulls.forge import (
     WorkflowJob,
     WorkflowRun,
 )
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
 from verl_e2e.core.reach.summary import Summary
@@ -158,12 +158,12 @@ class Comment:
     created: datetime
     edited: bool
     app_id: int | None = None
-    # Whether somebody hid it.
+    # Whether someone hid it.
     minimized: bool = False
 
 
 class Pulls(Protocol):
-    """Facts of pull requests; every call reads GitHub anew. UnknownPullError when there is none."""
+    """Facts of pull requests; every call reads GitHub again. UnknownPullError when there is none."""
 
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now."""
@@ -222,7 +222,7 @@ class Checks(Protocol):
     """Check runs of our App."""
 
     def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
-        """Every check run of a commit, whoever wrote it."""
+        """Every check run of a commit, the person who wrote it."""
         ...
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
@@ -235,25 +235,25 @@ class Checks(Protocol):
 
 
 class People(Protocol):
-    """Who somebody is in a repository."""
+    """Who someone is in a repository."""
 
     def role(self, repository: str, login: str) -> str:
         """The role by name (`admin`, `maintain`, `write`, `triage`, `read`, a custom one), `none` without access."""
         ...
 
     def in_team(self, team: str, login: str) -> bool:
-        """Whether somebody is an active member of `organisation/team`."""
+        """Whether someone is an active member of `organisation/team`."""
         ...
 
 
 class Ledger(Protocol):
     """What the bot remembers; every write is idempotent by the document's own key."""
 
-    def add(self, entry: Asked | Approval | Override) -> bool:
+    def add(self, entry: RecordedCommand | Approval | Override) -> bool:
         """Append an entry; false when one with this source is there already."""
         ...
 
-    def entries(self, repository: str, number: int) -> tuple[Asked | Approval | Override, ...]:
+    def entries(self, repository: str, number: int) -> tuple[RecordedCommand | Approval | Override, ...]:
         """All entries of a pull request in the order in which they were added."""
         ...
 
@@ -322,7 +322,7 @@ class Outbox(Protocol):
 
 
 class UnreadableDeliveryError(Exception):
-    """Nobody will ever be able to act on a delivery; the text says why."""
+    """No one will ever be able to act on a delivery; the text says why."""
 
 
 class Deliveries(Protocol):
@@ -361,14 +361,14 @@ class Worklist(Protocol):
 
     def take(
         self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
-    ) -> tuple[Taken, ...]:
+    ) -> tuple[AcceptedJob, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
         They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
         """
         ...
 
-    def finish(self, taken: Taken, now: datetime, again_at: datetime | None = None) -> None:
+    def finish(self, taken: AcceptedJob, now: datetime, again_at: datetime | None = None) -> None:
         """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.
@@ -408,7 +408,7 @@ class Leases(Protocol):
 
 
 class BackendError(Exception):
-    """The back end did not take an order; `final` says that trying again is no use. The text names the mend.
+    """The back end did not take an order; `final` says that trying again is no use. The text names the fix.
 
     `uncertain` says that it may have taken it, `wait_s` that it is not to be asked before so many seconds.
     """
@@ -428,7 +428,7 @@ class Progress:
     note: str = ""
     url: str = ""
     # What the back end itself knows of the run, once it has ended; None where it knows nothing.
-    took: Took | None = None
+    took: BackendTimes | None = None
 
 
 class Backend(Protocol):
@@ -491,14 +491,14 @@ class ForgeError(Exception):
         wait_s: float = 0.0,
         absent: bool = False,
         permission: str = "",
-        said: str = "",
+        text: str = "",
         unreached: str = "",
     ) -> None:
         super().__init__(message)
         self.passing, self.wait_s = passing, wait_s
         self.absent, self.permission = absent, permission
         self.unreached = unreached
-        self.said = said or message
+        self.said = text or message
 
 
 class UncertainError(ForgeError):
@@ -542,7 +542,7 @@ class Workflows(Protocol):
         ...
 
     def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
-        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that no one verified."""
         ...
 
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:

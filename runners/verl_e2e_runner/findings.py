@@ -18,14 +18,14 @@ def good(check: Check, summary: str) -> Finding:
     return Finding(check=check, ok=True, summary=summary)
 
 
-def blocked(check: Check, summary: str, mend: str, *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
+def blocked(check: Check, summary: str, fix: str, *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
     """The run must not start: what was found, and what the user does about it."""
-    return Finding(check=check, ok=False, blocking=True, stage=stage, summary=summary, mend=mend)
+    return Finding(check=check, ok=False, blocking=True, stage=stage, summary=summary, fix=fix)
 
 
-def remark(check: Check, summary: str, mend: str = "", *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
+def note(check: Check, summary: str, fix: str = "", *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
     """Something that the card should say and that stops nothing."""
-    return Finding(check=check, ok=False, blocking=False, stage=stage, summary=summary, mend=mend)
+    return Finding(check=check, ok=False, blocking=False, stage=stage, summary=summary, fix=fix)
 
 
 def stops(findings: tuple[Finding, ...] | list[Finding]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fakes.github_standin.world import APP_ID, World, living
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
 from verl_e2e.core.pulls.pull import PullRef
 
@@ -42,7 +42,7 @@ class Room:
 def room(folder: Path, *, total_s: float = 120.0, timeout_s: int = 15) -> Iterator[Room]:
     """A repository with one open pull request, seen by our App."""
     waits = Waits()
-    patience = Patience(total_s=total_s, first_wait_s=0.25, sleep=waits)
+    patience = RetryPolicy(total_s=total_s, first_wait_s=0.25, sleep=waits)
     with living(folder) as world:
         world.commit({"README.md": b"a bridge\n"})
         world.open_pull("ada", {"src/a.py": b"a = 1\n"})

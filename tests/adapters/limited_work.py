@@ -56,7 +56,7 @@ WORK: dict[str, Callable[[Any, Ask], object]] = {
     "evil": lambda *_: Evil(),
     "mistake": lambda *_: _raise(_MistakeError("name another")),
     "fault": lambda *_: _raise(RuntimeError("a fault of ours")),
-    "ask": lambda questions, ask: [ask(one) for one in questions],
+    "ask": lambda questions, ask: [ask(question) for question in questions],
     "ask in vain": _ask_in_vain,
     "leave": _leave,
     "pid": lambda *_: os.getpid(),

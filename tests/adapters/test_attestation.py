@@ -33,15 +33,15 @@ def root(sigstore: SigstoreInstance, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_what_the_certificate_and_the_statement_say(sigstore: SigstoreInstance, root: Path) -> None:
-    said = verifier(root)(sigstore.attest("a" * 64, CLAIMS))
-    assert said.digests == {"a" * 64}
-    assert said.predicate == "https://slsa.dev/provenance/v1"
-    assert {name: getattr(said, name) for name in CLAIMS} == CLAIMS
+    text = verifier(root)(sigstore.attest("a" * 64, CLAIMS))
+    assert text.digests == {"a" * 64}
+    assert text.predicate == "https://slsa.dev/provenance/v1"
+    assert {name: getattr(text, name) for name in CLAIMS} == CLAIMS
 
 
 def test_a_claim_that_is_not_made_is_empty(sigstore: SigstoreInstance, root: Path) -> None:
-    said = verifier(root)(sigstore.attest("a" * 64, {"issuer": CLAIMS["issuer"]}))
-    assert (said.issuer, said.runner, said.run) == (CLAIMS["issuer"], "", "")
+    text = verifier(root)(sigstore.attest("a" * 64, {"issuer": CLAIMS["issuer"]}))
+    assert (text.issuer, text.runner, text.run) == (CLAIMS["issuer"], "", "")
 
 
 def _changed(bundle: dict[str, Any], place: tuple[str | int, ...], value: object) -> str:

@@ -123,7 +123,7 @@ def test_plans_of_forks_leave_a_place_for_the_repositorys_own_branches(world: Wo
         began = time.monotonic()
         assert analysis.plan(own, POLICY).change.paths == ()
         assert time.monotonic() - began < 60 * slowness()
-        ended = [one.exception() for one in forks]
+        ended = [item.exception() for item in forks]
     put_off = [error for error in ended if isinstance(error, ForgeError)]
     assert put_off
     assert all(error.passing for error in put_off)

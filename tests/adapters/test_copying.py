@@ -39,18 +39,18 @@ def test_links_and_pipes_stay_behind(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("added", "said"),
+    ("added", "words"),
     [
         ({"large": "x" * 96}, "more than 100 bytes"),
         ({"a/b/c/d": "deep"}, "deeper than allowed"),
         ({"n" * 250: "", "another": ""}, "more than 3 files"),
     ],
 )
-def test_nothing_is_taken_beyond_a_cap(source: Path, tmp_path: Path, added: dict[str, str], said: str) -> None:
+def test_nothing_is_taken_beyond_a_cap(source: Path, tmp_path: Path, added: dict[str, str], words: str) -> None:
     for name, text in added.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(text)
-    with pytest.raises(BackendError, match=said):
+    with pytest.raises(BackendError, match=words):
         copy_folder(source, tmp_path / "into", CAPS)
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 

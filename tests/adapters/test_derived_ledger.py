@@ -21,7 +21,7 @@ from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.ports import ForgeError
 
 TOKEN = "ghs_of-a-workflow"
@@ -56,9 +56,9 @@ def ledger(workflow: GitHub, clock: HandClock) -> DerivedLedger:
     return opened(workflow, clock)
 
 
-def asked(head: str, source: str = "label:verl-e2e:run:x", **more: Any) -> Asked:
+def asked(head: str, source: str = "label:verl-e2e:run:x", **more: Any) -> RecordedCommand:
     values = {"actor": "ada", "verb": "run", "head_sha": head, "at": BEGAN, **more}
-    return Asked.model_validate({"source": source, "repository": REPOSITORY, "number": 1, **values})
+    return RecordedCommand.model_validate({"source": source, "repository": REPOSITORY, "number": 1, **values})
 
 
 def run(head: str, attempt: int = 1, **more: Any) -> Run:
@@ -78,14 +78,14 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
         {**common, "source": "check:2:override", "level": Level.PARALLELISM, "reason": "no host is free"}
     )
     given = (asked(head), approval, override)
-    assert [ledger.add(one) for one in given] == [True] * 3
+    assert [ledger.add(item) for item in given] == [True] * 3
     ledger.put_run(run(head))
     for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
         ledger.put_posted(Posted(repository=REPOSITORY, kind=kind, subject=subject, remote_id=7, digest=kind, at=BEGAN))
     ledger.flush()
     again = opened(workflow, clock)
     assert again.entries(REPOSITORY, 1) == given
-    assert [again.add(one) for one in given] == [False] * 3
+    assert [again.add(item) for item in given] == [False] * 3
     assert again.runs(REPOSITORY, number=1) == again.runs(REPOSITORY, head_sha=head) == (run(head),)
     for kind, subject in (("card", "1"), ("reply", "1:comment:5"), ("check", f"{head}:verl-e2e"), ("group", head)):
         found = again.posted(REPOSITORY, kind, subject)
@@ -110,7 +110,7 @@ def test_a_head_has_one_book_however_often_it_is_written(at: Room, ledger: Deriv
     head = at.world.head(1)
     for number in range(5):
         ledger.add(asked(head, f"label:{number}:x"))
-    checks = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    checks = [check_run for check_run in at.world.state.checks_of(REPOSITORY, head) if check_run.name == LEDGER_CHECK]
     assert len(checks) == 1
 
 
@@ -150,7 +150,9 @@ def test_a_book_copied_from_another_head_is_not_believed(
     head = at.world.head(1)
     ledger.put_run(run(head, state=RunState.FINISHED))
     pushed = at.world.push(1, {"src/a.py": b"a = 2\n"})
-    (book,) = [one for one in GithubChecks(workflow).check_runs(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    (book,) = [
+        check_run for check_run in GithubChecks(workflow).check_runs(REPOSITORY, head) if check_run.name == LEDGER_CHECK
+    ]
     GithubChecks(workflow).write_check(REPOSITORY, replace(book, id=0, head_sha=pushed))
     assert opened(workflow, clock).runs(REPOSITORY, number=1) == ()
 
@@ -158,7 +160,7 @@ def test_a_book_copied_from_another_head_is_not_believed(
 def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock) -> None:
     head = at.world.head(1)
     ledger.add(asked(head))
-    (check,) = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    (check,) = [check_run for check_run in at.world.state.checks_of(REPOSITORY, head) if check_run.name == LEDGER_CHECK]
     check.text = "not a book"
     again = opened(workflow, clock)
     assert again.entries(REPOSITORY, 1) == ()
@@ -171,14 +173,14 @@ def test_the_runs_of_the_head_before_are_known_after_a_push(
     first = at.world.head(1)
     ledger.put_run(run(first))
     second = at.world.push(1, {"src/a.py": b"a = 2\n"})
-    told = opened(workflow, clock, before={second: first})
-    told.put_run(run(second, attempt=2))
+    message = opened(workflow, clock, before={second: first})
+    message.put_run(run(second, attempt=2))
     third = at.world.push(1, {"src/a.py": b"a = 3\n"})
-    told = opened(workflow, clock, before={third: second})
-    told.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
-    told.flush()
+    message = opened(workflow, clock, before={third: second})
+    message.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
+    message.flush()
     later = opened(workflow, clock)
-    assert [one.head_sha for one in later.runs(REPOSITORY, number=1)] == [first, second]
+    assert [other_run.head_sha for other_run in later.runs(REPOSITORY, number=1)] == [first, second]
     assert later.entries(REPOSITORY, 1) == ()
 
 
@@ -190,7 +192,7 @@ def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedg
     at.world.edit_comment(edited, "/verl-e2e run")
     ledger.hear(ONE, [heard.id])
     ledger.forget()
-    assert [one.id for one in ledger.unheard(ONE)] == [missed.id]
+    assert [item.id for item in ledger.unheard(ONE)] == [missed.id]
     ledger.add(asked(at.world.head(1), f"comment:{missed.id}:1", actor="bob"))
     assert ledger.unheard(ONE) == ()
 
@@ -216,7 +218,7 @@ def test_the_command_of_another_app_stands_and_is_found_as_a_persons_is(
     assert found.id == helper
     ledger.add(asked(at.world.head(1), f"comment:{helper}:1", actor=found.author))
     ledger.forget()
-    assert [one.actor for one in ledger.entries(REPOSITORY, 1)] == [found.author]
+    assert [entry.actor for entry in ledger.entries(REPOSITORY, 1)] == [found.author]
 
 
 def noise(length: int) -> str:
@@ -232,9 +234,9 @@ def test_a_long_book_loses_what_can_be_done_without_first(
         ended = run(head, attempt, state=RunState.FINISHED, verdict=noise(15_000 + attempt), handle=str(attempt))
         ledger.put_run(ended)
     kept = opened(workflow, clock).runs(REPOSITORY, number=1)
-    assert [one.handle for one in kept] == ["1", "2", "3", "4", "5", "6"]
-    assert [bool(one.verdict) for one in kept] == [False, False, False, True, True, True]
-    (check,) = [one for one in at.world.state.checks_of(REPOSITORY, head) if one.name == LEDGER_CHECK]
+    assert [other_run.handle for other_run in kept] == ["1", "2", "3", "4", "5", "6"]
+    assert [bool(other_run.verdict) for other_run in kept] == [False, False, False, True, True, True]
+    (check,) = [check_run for check_run in at.world.state.checks_of(REPOSITORY, head) if check_run.name == LEDGER_CHECK]
     assert len(check.text or "") <= MAX_OUTPUT
 
 

@@ -58,7 +58,7 @@ def spoil(path: Path, text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "words"),
     [
         ("job.json", b"", "job.json: the document: Invalid JSON"),
         ("job.json", b"[]", "job.json: the document: Input should be an object"),
@@ -74,10 +74,10 @@ def spoil(path: Path, text: bytes) -> None:
         ("junit.xml", b"<!DOCTYPE x><testsuite/>", "junit.xml: not readable as JUnit (it declares a document type)"),
     ],
 )
-def test_a_broken_document_is_named_with_its_key(run: Path, name: str, text: bytes, said: str) -> None:
+def test_a_broken_document_is_named_with_its_key(run: Path, name: str, text: bytes, words: str) -> None:
     (run / name).write_bytes(text)
     (missing,) = disk.read_record(run).missing
-    assert missing.startswith(said)
+    assert missing.startswith(words)
 
 
 def test_lines_are_read_up_to_the_first_that_is_cut(run: Path) -> None:
@@ -176,9 +176,9 @@ def test_no_folder_and_no_jobs_are_the_user_s_mistake(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_the_user_s_mistake(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("of another program\n")
-    said = mistake(lambda: disk.find_jobs(tmp_path))
-    assert "no run" in said
-    assert ("verl-e2e triage" in said) == (name in ("log.txt", "run.log"))
+    text = mistake(lambda: disk.find_jobs(tmp_path))
+    assert "no run" in text
+    assert ("verl-e2e triage" in text) == (name in ("log.txt", "run.log"))
 
 
 @pytest.mark.parametrize("name", ["job.json", "events.jsonl"])
@@ -301,7 +301,7 @@ BOMBS = {
 def test_a_document_with_endless_mistakes_is_told_in_one_sentence(run: Path, name: str, document: str) -> None:
     (run / name).write_text(document)
     began = time.process_time()
-    missing = [told for told in disk.read_record(run).missing if told.startswith(name)]
+    missing = [message for message in disk.read_record(run).missing if message.startswith(name)]
     assert len(missing) == 1
     assert len(missing[0]) < 500
     assert time.process_time() - began < 15
@@ -309,5 +309,5 @@ def test_a_document_with_endless_mistakes_is_told_in_one_sentence(run: Path, nam
 
 def test_mistakes_beyond_number_are_counted_and_not_listed(run: Path) -> None:
     (run / "related.json").write_text(BOMBS["wrong roles"])
-    (told,) = (told for told in disk.read_record(run).missing if told.startswith("related.json"))
-    assert told == "related.json: 400,000 mistakes in it"
+    (message,) = (message for message in disk.read_record(run).missing if message.startswith("related.json"))
+    assert message == "related.json: 400,000 mistakes in it"

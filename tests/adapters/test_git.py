@@ -248,7 +248,7 @@ def test_replaced_objects_and_the_callers_variables_change_nothing(
     assert GitRepository(checkout.path).read_blob(first, "a.py") == b"true\n"
 
 
-def test_an_unknown_commit_is_told_with_the_mend(checkout: Checkout) -> None:
+def test_an_unknown_commit_is_told_with_the_fix(checkout: Checkout) -> None:
     checkout.commit()
     for revision in ("deadbeef" * 5, "no-such-branch", "--version", "HEAD~9", "", "a\0b"):
         with pytest.raises(UnknownRevisionError, match=r"is not in .*fetch it there, or check the spelling"):

@@ -77,9 +77,7 @@ def test_an_answer_that_was_lost_starts_nothing_twice(backend: GitHubActionsBack
     assert list(forge.runs) == [1]
 
 
-def test_a_workflow_that_is_not_there_is_for_people_to_mend(
-    backend: GitHubActionsBackend, forge: FakeWorkflows
-) -> None:
+def test_a_workflow_that_is_not_there_is_for_people_to_fix(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
     forge.refuse = ForgeError("no workflow verl-e2e.yml")
     with pytest.raises(BackendError, match=r"did not take the order.*verl-e2e doctor") as refused:
         backend.submit(order())
@@ -137,16 +135,16 @@ def noise(length: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("job", "said"),
+    ("job", "text"),
     [
         (make_job(gpu_count=16), "largest runner that is named has 8"),
         (make_job(overrides=(noise(80_000),)), "GitHub takes 65,535; `job` alone"),
     ],
 )
 def test_an_order_that_cannot_be_sent_is_refused_before_it_is(
-    backend: GitHubActionsBackend, forge: FakeWorkflows, job: Job, said: str
+    backend: GitHubActionsBackend, forge: FakeWorkflows, job: Job, text: str
 ) -> None:
-    with pytest.raises(BackendError, match=said) as refused:
+    with pytest.raises(BackendError, match=text) as refused:
         backend.submit(order(job))
     assert refused.value.final
     assert forge.runs == {}

@@ -158,7 +158,7 @@ def test_a_folder_that_the_second_job_attested_counts(
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         (None, "GitHub keeps no attestation of it"),
         ({"runner": "self-hosted"}, "its runner is self-hosted"),
@@ -175,14 +175,14 @@ def test_a_folder_that_nothing_vouches_for_is_refused_and_says_why(
     sigstore: SigstoreInstance,
     tmp_path: Path,
     changed: dict[str, str] | None,
-    said: str,
+    text: str,
 ) -> None:
     run, claims = handed_over(at, strict)
     if changed is not None:
         instance = SigstoreInstance() if changed.get("instance") else sigstore
         own = {name: value for name, value in changed.items() if name in claims}
         attest(at, instance, claims | own, changed.get("sha256", ""))
-    with pytest.raises(BackendError, match=said) as refused:
+    with pytest.raises(BackendError, match=text) as refused:
         strict.artifacts(run, tmp_path / "home")
     assert refused.value.final
     assert not (tmp_path / "home").exists()

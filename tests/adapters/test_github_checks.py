@@ -36,7 +36,7 @@ def wanted(at: Room, **changes: object) -> CheckRun:
     return replace(check, **changes)  # type: ignore[arg-type]
 
 
-def remarks(count: int) -> tuple[Annotation, ...]:
+def notes(count: int) -> tuple[Annotation, ...]:
     return tuple(Annotation("src/a.py", n, n, "warning", "Reached", f"remark {n}") for n in range(1, count + 1))
 
 
@@ -71,10 +71,10 @@ BROKEN = [
 def test_a_check_run_is_made_once_whatever_breaks(at: Room, fault: Fault, times: int) -> None:
     at.world.faults.add(fault, "POST", "/check-runs$", times=times if fault.when is When.BEFORE else 1)
     checks = GithubChecks(at.github)
-    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=remarks(70)))
+    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=notes(70)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
     assert kept.id == check_id
-    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, 71)]
+    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 71)]
 
 
 def test_another_apps_check_of_our_name_is_not_ours(at: Room) -> None:
@@ -101,11 +101,11 @@ def test_a_check_run_of_another_job_is_not_taken_for_this_one(at: Room) -> None:
 @pytest.mark.parametrize("count", [1, 50, 51, 120])
 def test_annotations_are_sent_in_batches_and_once(at: Room, count: int) -> None:
     checks = GithubChecks(at.github)
-    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=remarks(count)))
-    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(count)))
-    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(count + 1)))
+    check_id = checks.write_check(REPOSITORY, wanted(at, annotations=notes(count)))
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(count)))
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(count + 1)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
-    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, count + 2)]
+    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, count + 2)]
 
 
 @pytest.mark.parametrize("fault", [server_error(502, When.AFTER), cut(When.AFTER), server_error(502), cut()])
@@ -113,9 +113,9 @@ def test_a_batch_is_not_appended_twice(at: Room, fault: Fault) -> None:
     checks = GithubChecks(at.github)
     check_id = checks.write_check(REPOSITORY, wanted(at))
     at.world.faults.add(fault, "PATCH", "/check-runs/", skip=2)
-    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=remarks(120)))
+    checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(120)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
-    assert [remark["message"] for remark in kept.annotations] == [f"remark {n}" for n in range(1, 121)]
+    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 121)]
 
 
 def test_check_runs_over_all_pages(at: Room) -> None:
@@ -128,7 +128,7 @@ def test_check_runs_over_all_pages(at: Room) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"summary": "x" * 65_536}, "summary"),
         ({"text": "x" * 65_536}, "text"),
@@ -145,10 +145,10 @@ def test_check_runs_over_all_pages(at: Room) -> None:
         ({"annotations": (Annotation("a", 1, 1, "notice", "t", "m" * 65_537),)}, "annotation"),
     ],
 )
-def test_what_github_would_refuse_is_not_sent(changes: dict[str, object], told: str) -> None:
+def test_what_github_would_refuse_is_not_sent(changes: dict[str, object], message: str) -> None:
     github = anonymously(api_url="http://127.0.0.1:9")
     check = replace(CheckRun("verl-e2e", "a" * 40, "in_progress"), **changes)  # type: ignore[arg-type]
-    with pytest.raises(ForgeError, match=told):
+    with pytest.raises(ForgeError, match=message):
         GithubChecks(github).write_check(REPOSITORY, check)
     assert github.calls.total == 0
 

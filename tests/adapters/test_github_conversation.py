@@ -10,7 +10,7 @@ from tests.fakes.github_standin.faults import Fault, When, cut, server_error, si
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import with_token
 from verl_e2e.ports import ForgeError
 
@@ -118,26 +118,26 @@ def test_a_limit_that_lasts_is_told_with_its_wait(at: Room) -> None:
     talk = GithubConversation(at.github)
     talk.comments(ONE)
     at.world.faults.add(used_up(int(at.world.state.now().timestamp()) + 1_800), times=100)
-    with pytest.raises(ForgeError) as told:
+    with pytest.raises(ForgeError) as message:
         talk.comments(ONE)
-    assert told.value.passing
-    assert 1_790 <= told.value.wait_s <= 1_800
+    assert message.value.passing
+    assert 1_790 <= message.value.wait_s <= 1_800
     assert at.waits.taken == []
 
 
 def test_a_refusal_is_not_asked_again(at: Room) -> None:
     at.world.faults.add(Fault(403, message="Resource not accessible by integration"), "POST", "/comments", times=9)
-    with pytest.raises(ForgeError, match="not accessible") as told:
+    with pytest.raises(ForgeError, match="not accessible") as text:
         GithubConversation(at.github).comment(ONE, BODY)
-    assert not told.value.passing
+    assert not text.value.passing
     assert at.calls("POST", "/issues/{number}/comments") == 1
 
 
 def test_a_server_that_stays_broken_ends_the_patience(at: Room) -> None:
     at.world.faults.add(server_error(502), times=1_000)
-    with pytest.raises(ForgeError) as told:
+    with pytest.raises(ForgeError) as message:
         GithubConversation(at.github).comments(ONE)
-    assert told.value.passing
+    assert message.value.passing
     assert sum(at.waits.taken) <= 120
     assert at.github.calls.total <= 10
 
@@ -161,9 +161,11 @@ def test_a_body_that_github_refuses_is_not_sent(body: str) -> None:
 
 def test_a_workflows_own_token_writes_as_github_actions(at: Room) -> None:
     at.world.actions_token("ghs_actions", {"issues": "write", "pull_requests": "write"})
-    patience = Patience(sleep=at.waits)
+    patience = RetryPolicy(sleep=at.waits)
     github = with_token("ghs_actions", app_id=GITHUB_ACTIONS, api_url=at.world.url, patience=patience)
     at.world.faults.add(server_error(502, When.AFTER), "POST", "/comments")
     comment_id = GithubConversation(github).comment(ONE, BODY)
-    assert [(one.id, one.app_id) for one in GithubConversation(github).comments(ONE)] == [(comment_id, GITHUB_ACTIONS)]
+    assert [(item.id, item.app_id) for item in GithubConversation(github).comments(ONE)] == [
+        (comment_id, GITHUB_ACTIONS)
+    ]
     github.close()

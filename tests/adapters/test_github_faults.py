@@ -43,18 +43,20 @@ def comment(at: Room, number: int) -> int:
 
 
 def comments(at: Room, number: int) -> int:
-    return sum(one.body == f"word {number}" for one in at.world.comments())
+    return sum(comment.body == f"word {number}" for comment in at.world.comments())
 
 
 def check(at: Room, number: int) -> int:
-    remarks = tuple(Annotation("src/a.py", n, n, "notice", "", f"remark {n}") for n in range(1, 62))
-    wanted = CheckRun("job", at.world.head(1), "queued", external_id=f"run:{number}", annotations=remarks)
+    notes = tuple(Annotation("src/a.py", n, n, "notice", "", f"remark {n}") for n in range(1, 62))
+    wanted = CheckRun("job", at.world.head(1), "queued", external_id=f"run:{number}", annotations=notes)
     return GithubChecks(at.github).write_check(REPOSITORY, wanted)
 
 
 def checks(at: Room, number: int) -> int:
-    found = [one for one in at.world.state.checks.values() if one.external_id == f"run:{number}"]
-    assert all(len({str(one) for one in kept.annotations}) == len(kept.annotations) <= 61 for kept in found)
+    found = [check for check in at.world.state.checks.values() if check.external_id == f"run:{number}"]
+    assert all(
+        len({str(annotation) for annotation in kept.annotations}) == len(kept.annotations) <= 61 for kept in found
+    )
     return len(found)
 
 
@@ -64,7 +66,7 @@ def dispatch(at: Room, number: int) -> int:
 
 
 def dispatches(at: Room, number: int) -> int:
-    return sum(f"<{number}>" in one.title for one in at.world.runs())
+    return sum(f"<{number}>" in run.title for run in at.world.runs())
 
 
 def told_by(create: Numbered, at: Room, number: int) -> ForgeError | None:
@@ -89,8 +91,8 @@ def test_nothing_is_made_twice(tmp_path: Path, create: Numbered, count: Count, e
             left = deque(faults)
             at.world.faults.choose = lambda _method, _path: left.popleft() if left else None
             number = next(numbers)
-            told = told_by(create, at, number)
-            assert told is None or told.passing
-            assert count(at, number) == 1 if told is None else count(at, number) <= 1
+            message = told_by(create, at, number)
+            assert message is None or message.passing
+            assert count(at, number) == 1 if message is None else count(at, number) <= 1
 
         try_with()

@@ -60,7 +60,7 @@ def test_every_open_pull_request_over_all_pages(at: Room) -> None:
     for number in range(2, 104):
         at.world.repository.pulls[number] = replace(at.world.pull(1), id=10_000 + number, number=number)
     at.world.close(7)
-    assert [one.ref.number for one in GithubPulls(at.github).open_pulls(REPOSITORY)] == [
+    assert [open_pull.ref.number for open_pull in GithubPulls(at.github).open_pulls(REPOSITORY)] == [
         number for number in range(1, 104) if number != 7
     ]
     assert at.calls("GET", "/pulls") == 2
@@ -101,9 +101,9 @@ def test_files_of_a_newer_head_are_not_taken_for_those_of_an_older_one(at: Room)
     pulls = GithubPulls(at.github)
     pull = pulls.pull(ONE)
     at.world.push(1, {"src/b.py": b"b = 1\n"})
-    with pytest.raises(ForgeError, match="pushed to") as told:
+    with pytest.raises(ForgeError, match="pushed to") as message:
         pulls.change(pull)
-    assert told.value.passing
+    assert message.value.passing
     assert pulls.change(pulls.pull(ONE)).names() == ("src/a.py", "src/b.py")
 
 
@@ -161,4 +161,4 @@ def test_a_public_pull_request_is_read_without_a_token(at: Room) -> None:
         pull = pulls.pull(ONE)
         assert pulls.change(pull).names() == ("src/a.py",)
         assert pulls.file_at(REPOSITORY, pull.head_sha, "src/a.py") == b"a = 1\n"
-    assert all(one.caller == "" for one in at.world.standin.traffic)
+    assert all(item.caller == "" for item in at.world.standin.traffic)

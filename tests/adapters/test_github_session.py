@@ -18,8 +18,8 @@ from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.courier import Courier
-from verl_e2e.adapters.github.pace import Lane, Pace
+from verl_e2e.adapters.github.courier import Requester
+from verl_e2e.adapters.github.pace import Lane, RateLimiter
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import as_app, checked_api_url, with_token
@@ -38,7 +38,7 @@ def test_a_token_is_taken_once_and_for_one_repository_alone(at: Room) -> None:
     pulls = GithubPulls(at.github)
     for _ in range(5):
         pulls.pull(ONE)
-    (asked,) = [one for one in at.world.standin.traffic if one.path.endswith("/access_tokens")]
+    (asked,) = [item for item in at.world.standin.traffic if item.path.endswith("/access_tokens")]
     assert json.loads(asked.sent)["repositories"] == ["bridge"]
     assert json.loads(asked.sent)["permissions"] == {
         "actions": "write",
@@ -98,9 +98,9 @@ def test_a_repository_without_the_app_is_told(at: Room) -> None:
 
 @pytest.mark.parametrize("key", ["", "no key", "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----\n"])
 def test_a_key_that_is_none_is_told_at_once(key: str) -> None:
-    with pytest.raises(ForgeError, match="PEM") as told:
+    with pytest.raises(ForgeError, match="PEM") as message:
         as_app(APP_ID, key)
-    assert "x" not in str(told.value).split()
+    assert "x" not in str(message.value).split()
 
 
 @pytest.mark.parametrize("url", ["", "github.com", "ftp://x", "https://", "https://u:p@x/", "https://x/?a=1"])
@@ -162,12 +162,18 @@ def test_how_the_app_is_installed(at: Room) -> None:
 def test_deliveries_that_failed_are_seen_and_sent_again(at: Room) -> None:
     administration = GithubAdministration(at.github)
     start = at.world.state.now()
-    # Nobody listens there.
+    # No one listens there.
     at.world.deliveries.url = "http://127.0.0.1:9/"
     at.world.push(1, {"src/a.py": b"a = 2\n"})
     at.world.deliveries.wait()
-    failed = [one for one in administration.deliveries(start - timedelta(days=3)) if one.failed]
-    assert ("pull_request", "synchronize") in {(one.event, one.action) for one in failed}
+    failed = [
+        delivery_attempt
+        for delivery_attempt in administration.deliveries(start - timedelta(days=3))
+        if delivery_attempt.failed
+    ]
+    assert ("pull_request", "synchronize") in {
+        (delivery_attempt.event, delivery_attempt.action) for delivery_attempt in failed
+    }
     administration.redeliver(failed[0].id)
     assert administration.deliveries(start + timedelta(days=1)) == ()
     with pytest.raises(ForgeError):
@@ -179,7 +185,7 @@ def test_runners_and_workflow_files(at: Room) -> None:
     at.world.runner("gpu-2", "self-hosted", online=False)
     at.world.commit({".github/workflows/verl-e2e.yml": b"name: x\non: workflow_dispatch\njobs: {}\n"})
     administration = GithubAdministration(at.github)
-    assert [(one.name, one.online, one.labels) for one in administration.machines(REPOSITORY)] == [
+    assert [(machine.name, machine.online, machine.labels) for machine in administration.machines(REPOSITORY)] == [
         ("gpu-1", True, ("self-hosted", "gpu-8")),
         ("gpu-2", False, ("self-hosted",)),
     ]
@@ -215,29 +221,29 @@ def test_threads_never_take_each_others_request(at: Room) -> None:
 
 def test_what_ends_a_run_gets_by_where_replies_and_cards_are_held_back() -> None:
     waits: list[float] = []
-    pace = Pace(((12, 60.0),), waits.append)
+    limiter = RateLimiter(((12, 60.0),), waits.append)
     for lane, times in ((Lane.COURTESY, 6), (Lane.NORMAL, 4), (Lane.URGENT, 2)):
         for _ in range(times):
-            pace.wait(1, lane)
+            limiter.wait(1, lane)
         with pytest.raises(ForgeError):
-            pace.wait(1, lane)
+            limiter.wait(1, lane)
     assert waits == []
 
 
 def test_a_pace_holds_back_what_is_too_much() -> None:
     waits: list[float] = []
-    pace = Pace(((3, 60.0), (5, 3600.0)), waits.append)
+    limiter = RateLimiter(((3, 60.0), (5, 3600.0)), waits.append)
     for _ in range(3):
-        pace.wait(100)
+        limiter.wait(100)
     assert waits == []
-    pace.wait(100)
+    limiter.wait(100)
     assert len(waits) == 1
     assert 59 < waits[0] <= 60
-    pace.wait(100)
-    with pytest.raises(ForgeError) as told:
-        pace.wait(100)
-    assert told.value.passing
-    assert told.value.wait_s > 3_000
+    limiter.wait(100)
+    with pytest.raises(ForgeError) as message:
+        limiter.wait(100)
+    assert message.value.passing
+    assert message.value.wait_s > 3_000
 
 
 Script = Callable[[BaseHTTPRequestHandler], None]
@@ -285,7 +291,7 @@ def answering(status: int, body: bytes, **headers: str) -> Script:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "message"),
     [
         (200, b"{}", "something else: number"),
         (200, b"[]", "something else"),
@@ -298,10 +304,10 @@ def answering(status: int, body: bytes, **headers: str) -> Script:
     ],
 )
 def test_an_answer_that_github_would_not_give_is_one_sentence(
-    scripted: Callable[[Script], str], status: int, body: bytes, told: str
+    scripted: Callable[[Script], str], status: int, body: bytes, message: str
 ) -> None:
     github = with_token("t", api_url=scripted(answering(status, body)))
-    with pytest.raises((ForgeError, UnknownPullError), match=told) as refused:
+    with pytest.raises((ForgeError, UnknownPullError), match=message) as refused:
         GithubPulls(github).pull(ONE)
     assert "\n" not in str(refused.value)
     github.close()
@@ -321,7 +327,7 @@ def test_deliveries_are_read_as_far_back_as_asked_and_no_further(scripted: Calla
     url = scripted(script)
     github = as_app(APP_ID, at.world.private_key, api_url=url)
     found = GithubAdministration(github).deliveries(datetime(2026, 1, 7, tzinfo=UTC))
-    assert [one.id - 2**60 for one in found] == [9, 8, 7]
+    assert [delivery_attempt.id - 2**60 for delivery_attempt in found] == [9, 8, 7]
     asked = [parse_qs(urlsplit(path).query) for path in seen]
     assert asked[1:3] == [{"cursor": [f"v1_{n}"], "per_page": ["100"]} for n in (1, 2)]
     assert len(seen) == 4

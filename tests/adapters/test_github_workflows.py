@@ -114,17 +114,17 @@ BROKEN = [
 def test_a_run_is_started_once_whatever_breaks(at: Room, fault: Fault) -> None:
     at.world.faults.add(fault, "POST", "/dispatches")
     run = start(at)
-    assert [one.id for one in at.world.runs()] == [run.id]
+    assert [other_run.id for other_run in at.world.runs()] == [run.id]
 
 
 def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
     at.world.faults.add(Fault(204, message="", when=When.AFTER), "POST", "/dispatches")
     run = start(at)
-    assert [one.id for one in at.world.runs()] == [run.id]
+    assert [other_run.id for other_run in at.world.runs()] == [run.id]
 
 
 @pytest.mark.parametrize(
-    ("revision", "inputs", "told"),
+    ("revision", "inputs", "message"),
     [
         ("nowhere", {"run_key": KEY}, "No ref found"),
         ("main", {"run_key": KEY, "other": "1"}, "Unexpected inputs"),
@@ -132,8 +132,8 @@ def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
         ("main", {"run_key": "x"}, "carry it"),
     ],
 )
-def test_a_dispatch_that_cannot_work_says_why(at: Room, revision: str, inputs: dict[str, str], told: str) -> None:
-    with pytest.raises(ForgeError, match=told) as refused:
+def test_a_dispatch_that_cannot_work_says_why(at: Room, revision: str, inputs: dict[str, str], message: str) -> None:
+    with pytest.raises(ForgeError, match=message) as refused:
         GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, revision, inputs, KEY)
     assert not refused.value.passing
     assert at.world.runs() == []
@@ -239,8 +239,8 @@ def test_a_bomb_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("zeros", b"\0" * 10_000_000)
     raw = archive.read_bytes()
-    real, told = (10_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
-    archive.write_bytes(raw.replace(real, told))
+    real, message = (10_000_000).to_bytes(4, "little"), (10).to_bytes(4, "little")
+    archive.write_bytes(raw.replace(real, message))
     with pytest.raises(ForgeError):
         unpack(archive, tmp_path / "into", limit=1_000)
     assert [path.name for path in tmp_path.iterdir()] == ["bomb.zip"]

@@ -23,7 +23,7 @@ from verl_e2e.adapters.store import (
 from verl_e2e.adapters.store.schema import Step, entries, instant, metadata, steps, versions
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.pulls.references import reference_text
@@ -35,9 +35,9 @@ HEAD = "a" * 40
 REPOSITORY = "NVIDIA-NeMo/Megatron-Bridge"
 
 
-def asked(source: str = "comment:7:1", number: int = 5, **other: object) -> Asked:
+def asked(source: str = "comment:7:1", number: int = 5, **other: object) -> RecordedCommand:
     values = {"actor": "ann", "verb": "run", "head_sha": HEAD, "at": NOW, **other}
-    return Asked.model_validate({"source": source, "repository": REPOSITORY, "number": number, **values})
+    return RecordedCommand.model_validate({"source": source, "repository": REPOSITORY, "number": number, **values})
 
 
 def run(state: RunState = RunState.QUEUED, attempt: int = 1, number: int | None = 5, minute: int = 0) -> Run:
@@ -251,7 +251,7 @@ def test_deliveries_are_kept_together_and_each_once(store: Store) -> None:
     deliveries.keep([received("known")])
     several = [received(key, body=key.encode()) for key in ("a", "known", "b", "a")]
     assert deliveries.keep(several) == (True, False, True, False)
-    assert [one.body for one in waiting(store, NOW)] == [b"{}", b"a", b"b"]
+    assert [item.body for item in waiting(store, NOW)] == [b"{}", b"a", b"b"]
 
 
 def test_a_delivery_that_failed_waits_for_its_time_and_a_refused_one_for_nothing(store: Store) -> None:
@@ -391,7 +391,7 @@ def test_a_database_of_the_first_version_gets_what_came_since(database: str, mon
     monkeypatch.undo()
     store = open_store(database)
     assert SqlOutbox(store).put(reply_to("o/r", 1, "x", "text", person=True), NOW)
-    assert [one.id for one in SqlDeliveries(store).take(NOW, 9)] == ["old"]
+    assert [delivery.id for delivery in SqlDeliveries(store).take(NOW, 9)] == ["old"]
     store.close()
 
 
@@ -431,7 +431,7 @@ def test_a_database_of_a_newer_program_is_refused(database: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     (
         ("nonsense", "write sqlite:///FILE or postgresql://"),
         ("mysql://bot:hunter2@host/db", "mysql is not supported"),
@@ -439,10 +439,10 @@ def test_a_database_of_a_newer_program_is_refused(database: str) -> None:
         pytest.param("postgresql://bot:hunter2@127.0.0.1:1/db", "see that the server runs", marks=pytest.mark.postgres),
     ),
 )
-def test_a_database_that_cannot_be_opened_is_one_sentence_without_its_password(url: str, told: str) -> None:
+def test_a_database_that_cannot_be_opened_is_one_sentence_without_its_password(url: str, message: str) -> None:
     with pytest.raises(StoreError) as refused:
         open_store(url)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "hunter2" not in str(refused.value)
     assert "\n" not in str(refused.value)
 

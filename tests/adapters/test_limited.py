@@ -95,7 +95,7 @@ def test_errors_say_whose_they_are(processes: LimitedProcesses) -> None:
 
 
 def test_the_child_asks_the_parent(processes: LimitedProcesses) -> None:
-    assert processes.run("ask", [1, 2], LIMITS, lambda one: one) == [1, 2]
+    assert processes.run("ask", [1, 2], LIMITS, lambda item: item) == [1, 2]
 
 
 def test_what_the_parent_could_not_answer_is_its_own_error(processes: LimitedProcesses) -> None:
@@ -112,7 +112,7 @@ def test_what_the_parent_could_not_answer_is_its_own_error(processes: LimitedPro
 
 def test_nothing_that_the_work_started_is_left(processes: LimitedProcesses) -> None:
     group = run(processes, "leave")
-    left = [one for one in psutil.process_iter() if one.status() != psutil.STATUS_ZOMBIE and _group(one) == group]
+    left = [item for item in psutil.process_iter() if item.status() != psutil.STATUS_ZOMBIE and _group(item) == group]
     assert left == []
 
 
@@ -131,7 +131,7 @@ def test_one_that_hangs_holds_up_no_other(processes: LimitedProcesses) -> None:
     with ThreadPoolExecutor(4) as pool:
         hung = pool.submit(run, processes, "sleep", None, Limits(wall_s=10.0))
         done = [pool.submit(run, processes, "value", str(number)) for number in range(3)]
-        assert [one.result(timeout=HANG_S) for one in done]
+        assert [text.result(timeout=HANG_S) for text in done]
         assert not hung.done()
         with pytest.raises(LimitError):
             hung.result()
@@ -150,4 +150,4 @@ def test_children_that_wait_end_with_the_parent(processes: LimitedProcesses) -> 
         assert time.monotonic() < deadline
         time.sleep(0.05)
     processes.close()
-    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in waiting)
+    assert not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in waiting)

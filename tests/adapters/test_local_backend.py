@@ -105,8 +105,8 @@ def state(backend: LocalBackend, run: Run) -> RunState:
 
 def runners_of(run: Run) -> list[int]:
     """The runners of an order: what names its job file, less the copies that live between fork and exec."""
-    named = [one.info for one in psutil.process_iter(["pid", "ppid", "cmdline"]) if one.info["cmdline"]]
-    ours = {one["pid"]: one["ppid"] for one in named if run.key in " ".join(one["cmdline"])}
+    named = [item.info for item in psutil.process_iter(["pid", "ppid", "cmdline"]) if item.info["cmdline"]]
+    ours = {item["pid"]: item["ppid"] for item in named if run.key in " ".join(item["cmdline"])}
     return [pid for pid, parent in ours.items() if parent not in ours]
 
 
@@ -281,9 +281,9 @@ def test_the_service_keeps_its_secrets_to_itself(world: World, root: Path, clock
     )
     backend.submit(order(world.job()))
     until(lambda: state(backend, order(world.job())) is RunState.LOST)
-    said = b"".join(backend.log(order(world.job()))).decode()
-    assert "not-for-jobs" not in said
-    assert "CUDA_HOME=/cuda" in said
+    text = b"".join(backend.log(order(world.job()))).decode()
+    assert "not-for-jobs" not in text
+    assert "CUDA_HOME=/cuda" in text
 
 
 def test_a_folder_over_the_cap_is_refused_whole(world: World, root: Path, clock: HandClock, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_broken_log_is_an_error_that_names_it(tmp_path: Path, form: str) -> No
     with pytest.raises(LogError, match="broken") as caught:
         read(path)
     assert caught.value.file == str(path)
-    assert caught.value.mend
+    assert caught.value.fix
 
 
 @pytest.mark.parametrize("form", PACK)
@@ -124,19 +124,19 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "told"),
+    ("bounds", "message"),
     [
         (LogBounds(total_bytes=1 << 20), "more than 1 MiB unpacked"),
         (LogBounds(lines=1_000_000), "more than 1,000,000 lines"),
         (LogBounds(seconds=0.0), "more than 0 s of work"),
     ],
 )
-def test_a_small_file_that_unpacks_to_a_huge_log_is_given_up(tmp_path: Path, bounds: LogBounds, told: str) -> None:
+def test_a_small_file_that_unpacks_to_a_huge_log_is_given_up(tmp_path: Path, bounds: LogBounds, message: str) -> None:
     bomb = tmp_path / "log.txt.zst"
     bomb.write_bytes(zstd.compress(b"\n" * (64 << 20)))
     assert bomb.stat().st_size < 16_384
     blocks = bounded(bomb, bounds)
-    with pytest.raises(LogError, match=told):
+    with pytest.raises(LogError, match=message):
         list(itertools.islice(blocks, 4))
 
 

@@ -28,7 +28,7 @@ FOUND = (
 
 @pytest.mark.parametrize(("body", "found"), FOUND)
 def test_a_command_line_is_found(body: str, found: list[tuple[int, str]]) -> None:
-    assert [(one.number, one.text) for one in command_lines(body)] == found
+    assert [(command_line.number, command_line.text) for command_line in command_lines(body)] == found
 
 
 NOT_FOUND = (
@@ -77,6 +77,6 @@ def test_a_comment_beyond_the_bound_holds_no_command() -> None:
 def test_whatever_is_found_was_typed_at_the_start_of_its_line(parts: list[str]) -> None:
     body = "".join(parts)
     lines = body.split("\n")
-    for one in command_lines(body):
-        assert lines[one.number - 1].strip() == one.text
-        assert one.text.startswith(RUN[:9])
+    for command_line in command_lines(body):
+        assert lines[command_line.number - 1].strip() == command_line.text
+        assert command_line.text.startswith(RUN[:9])

@@ -165,9 +165,9 @@ def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, chang
 
 def test_a_head_that_was_pushed_over_and_is_gone_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
     gone = replace(change, head_sha="0123456789" * 4)
-    with pytest.raises(ForgeError, match=r"refs/pull/7/head does not lead to commit 012345678901") as told:
+    with pytest.raises(ForgeError, match=r"refs/pull/7/head does not lead to commit 012345678901") as message:
         mirrors(forge, tmp_path).changes(gone)
-    assert not told.value.passing
+    assert not message.value.passing
 
 
 def test_a_content_that_the_forge_lost_is_absent_and_the_others_are_read(
@@ -211,15 +211,15 @@ def test_a_token_reaches_the_server_and_neither_command_line_nor_disk(
 
 
 @pytest.mark.parametrize(
-    ("status", "passing", "told"),
+    ("status", "passing", "message"),
     [(401, False, "does not let us read Owner/Bridge"), (403, False, "does not let us read"), (404, False, "or it is"),
      (429, True, "try again later"), (502, True, "try again later")],
 )  # fmt: skip
 def test_a_refusal_is_one_sentence(
-    forge: Forge, change: Pull, tmp_path: Path, status: int, passing: bool, told: str
+    forge: Forge, change: Pull, tmp_path: Path, status: int, passing: bool, message: str
 ) -> None:
     forge.server.statuses = [status] * 10
-    with pytest.raises(ForgeError, match=told) as refused:
+    with pytest.raises(ForgeError, match=message) as refused:
         mirrors(forge, tmp_path, token=TOKEN).changes(change)
     assert refused.value.passing is passing
     assert TOKEN not in str(refused.value)
@@ -229,9 +229,9 @@ def test_a_refusal_is_one_sentence(
 def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(forge: Forge, change: Pull, tmp_path: Path) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
     away = Mirrors(tmp_path, "http://127.0.0.1:9", environ=os.environ)
-    with pytest.raises(ForgeError, match=r"could not be fetched from 127\.0\.0\.1") as told:
+    with pytest.raises(ForgeError, match=r"could not be fetched from 127\.0\.0\.1") as message:
         away.changes(change)
-    assert told.value.passing
+    assert message.value.passing
     assert everything(mirrors(forge, tmp_path).changes(change), change)
 
 
@@ -338,7 +338,7 @@ def test_a_lock_of_git_that_a_killed_fetch_left_is_removed(
 
 
 def test_a_fetch_that_outlives_its_process_holds_its_lock(tmp_path: Path) -> None:
-    """The git that is left over by a killed process still writes: nobody takes its locks for stale ones."""
+    """The git that is left over by a killed process still writes: no one takes its locks for stale ones."""
     lock = tmp_path / "lock"
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -358,27 +358,27 @@ def test_a_lock_that_is_never_given_back_is_told(forge: Forge, change: Pull, tmp
     lock = clone_of(tmp_path).with_name("bridge.git.lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(ForgeError, match="Another process has been fetching") as told:
+        with pytest.raises(ForgeError, match="Another process has been fetching") as message:
             mirrors(forge, tmp_path, Bounds(lock_s=0.1)).changes(pushed)
-    assert told.value.passing
+    assert message.value.passing
     assert mirrors(forge, tmp_path).changes(pushed).read_blob(pushed.head_sha, "src/a.py") == b"a = 4\n"
 
 
 @pytest.mark.parametrize(
-    ("bounds", "told"),
+    ("bounds", "message"),
     [
         (Bounds(git=Limits(time_s=0.5)), "took more than 0.5 s"),
         (Bounds(fetch_bytes=1 << 20), "brought more than 1 MiB"),
     ],
 )
 def test_a_fetch_that_takes_too_much_is_stopped(
-    forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds, told: str
+    forge: Forge, change: Pull, tmp_path: Path, bounds: Bounds, message: str
 ) -> None:
     noise = base64.b64encode(os.urandom(4 << 20)).decode()
     large = replace(change, head_sha=forge.push("refs/pull/7/head", {"noise.txt": noise}))
     limited = mirrors(forge, tmp_path, bounds).changes(large)
     forge.server.pause_s = 0.02
-    with pytest.raises(ForgeError, match=told):
+    with pytest.raises(ForgeError, match=message):
         limited.read_blob(large.head_sha, "noise.txt")
     assert limited.read_blob(large.head_sha, "src/a.py") == b"a = 2\n"
     assert not list(clone_of(tmp_path).rglob("tmp_*"))

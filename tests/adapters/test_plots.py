@@ -36,7 +36,7 @@ def test_there_is_one_of_each_kind(files: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 def test_an_svg_shows_the_colours_of_its_theme(files: dict[str, bytes], theme: object) -> None:
-    (found,) = [one for one in THEMES if one is theme]
+    (found,) = [item for item in THEMES if item is theme]
     text = files[f"signal-{found.name}.svg"].decode()
     ElementTree.fromstring(text)
     assert all(color in text for color in (found.background, found.text, *found.lines))

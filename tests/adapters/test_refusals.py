@@ -19,7 +19,7 @@ DISPATCH = "POST /repos/o/r/actions/workflows/verl-e2e.yml/dispatches"
 
 
 @pytest.mark.parametrize(
-    ("error", "doing", "told", "doctor"),
+    ("error", "doing", "message", "doctor"),
     [
         (refused(DISPATCH, 404, "Not Found"), Doing.START, "`.github/workflows/verl-e2e.yml` is not on the branch", 0),
         (refused(DISPATCH, 422, "No ref found for: main"), Doing.START, "yml` is not on the branch main", 0),
@@ -31,9 +31,9 @@ DISPATCH = "POST /repos/o/r/actions/workflows/verl-e2e.yml/dispatches"
         (ForgeError("The archive unpacks to more bytes than it says"), Doing.BRING, "more bytes than it says", 0),
     ],
 )
-def test_a_refusal_names_the_page_where_it_is_fixed(error: ForgeError, doing: Doing, told: str, doctor: int) -> None:
+def test_a_refusal_names_the_page_where_it_is_fixed(error: ForgeError, doing: Doing, message: str, doctor: int) -> None:
     text = refusal_text(error, doing, "verl-e2e.yml", "main")
-    assert told in text
+    assert message in text
     assert "/repos/" not in text
     assert text.count("verl-e2e doctor") == doctor
     assert "/verl-e2e rerun blocked" in text

@@ -160,9 +160,9 @@ def test_a_key_that_others_can_read_signs_nothing(key: Path, spoil: str) -> None
         key.chmod(0o640)
     else:
         key.write_bytes(b"short")
-    said: list[str] = []
-    assert usable_key({"VERL_E2E_RECORDER_KEY": str(key)}, said.append) is None
-    assert "not signed" in said[0]
+    text: list[str] = []
+    assert usable_key({"VERL_E2E_RECORDER_KEY": str(key)}, text.append) is None
+    assert "not signed" in text[0]
 
 
 def test_where_the_key_lies() -> None:

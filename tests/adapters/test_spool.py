@@ -53,7 +53,7 @@ def test_what_came_while_the_database_was_away_is_heard_when_it_is_back(tmp_path
             deliveries.take(NOW, 9)
         table.away = False
         found = deliveries.take(NOW, 9)
-        assert [(one.id, one.body) for one in found][:2] == [("before", b"{}"), ("during", b"\x00\n{")]
+        assert [(delivery.id, delivery.body) for delivery in found][:2] == [("before", b"{}"), ("during", b"\x00\n{")]
         assert len(found) == 3
         assert not list((tmp_path / "spool").iterdir())
 
@@ -66,7 +66,7 @@ def test_what_is_on_the_disk_outlives_the_process_and_is_kept_once(tmp_path: Pat
     (tmp_path / "spool" / "half.part").write_bytes(b"{")
     (tmp_path / "spool" / "0-bad.delivery").write_bytes(b"no JSON\n")
     with both(tmp_path) as (_, deliveries):
-        assert [one.id for one in deliveries.take(NOW, 9)] == ["one"]
+        assert [delivery.id for delivery in deliveries.take(NOW, 9)] == ["one"]
         assert [path.name for path in (tmp_path / "spool").iterdir()] == ["0-bad.damaged"]
 
 

@@ -375,7 +375,7 @@ def test_after_a_kill_every_delivery_is_heard_and_every_target_looked_at_to_the_
     lost = cut_off(looks, child.pid)
     assert lost
     assert len(ended(looks)) < 12
-    deliver(store, "while nobody worked", "o/r#99")
+    deliver(store, "while no one worked", "o/r#99")
     with process(database, looks, look_s=0.01):
         until(lambda: idle(store))
     assert ended(looks) == {*(f"o/r#{number}" for number in range(12)), "o/r#99"}

@@ -1,4 +1,4 @@
-"""Questions are answered within bounds for each person, and nobody uses up the answers of those with a role."""
+"""Questions are answered within bounds for each person, and no one uses up the answers of those with a role."""
 
 import pytest
 
@@ -17,12 +17,14 @@ def app() -> App:
 
 
 def ask(app: App, author: str, times: int = 1) -> list[str]:
-    """Somebody asks; gives what was answered."""
+    """Someone asks; gives what was answered."""
     before = len(app.hub.talk.get(7, []))
     for _ in range(times):
         hear(comment_event(app.hub.say(REF, author, "/verl-e2e help")), app.rooms)
     reconcile(REF, app.rooms)
-    answers = [one.body for one in app.hub.talk[7][before:] if one.app_id == APP and ":reply:" in one.body]
+    answers = [
+        comment.body for comment in app.hub.talk[7][before:] if comment.app_id == APP and ":reply:" in comment.body
+    ]
     return ["no more" if NO_MORE in answer else "help" for answer in answers]
 
 
@@ -44,6 +46,6 @@ def test_one_stranger_does_not_use_up_the_answers_of_another(app: App) -> None:
 
 
 def test_many_strangers_together_are_answered_so_often(app: App) -> None:
-    told = [ask(app, f"stranger{number}", MAX_EACH) for number in range(6)]
-    assert sum(answers.count("help") for answers in told) == MAX_TOGETHER
-    assert told[-1] == ["no more"]
+    message = [ask(app, f"stranger{number}", MAX_EACH) for number in range(6)]
+    assert sum(answers.count("help") for answers in message) == MAX_TOGETHER
+    assert message[-1] == ["no more"]

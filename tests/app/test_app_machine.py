@@ -2,7 +2,7 @@
 
 At most one live run for a job of a head; at most one card; the gate of a head never green without a pass of every
 required job of that very head. And when the noise ends, everything comes to rest with nothing lost, and no check run
-of ours looks as if somebody still worked on it.
+of ours looks as if someone still worked on it.
 """
 
 import random
@@ -189,12 +189,12 @@ class AppMachine(RuleBasedStateMachine):
     @rule()
     def the_card_is_deleted(self) -> None:
         cards = self.app.hub.cards(7)
-        self.app.hub.talk[7] = [one for one in self.app.hub.talk.get(7, []) if one not in cards]
+        self.app.hub.talk[7] = [comment for comment in self.app.hub.talk.get(7, []) if comment not in cards]
 
     @invariant()
     def at_most_one_live_run_for_a_job_of_a_head(self) -> None:
         assert max(self.app.backend.most_live.values(), default=0) <= 1
-        live = [(one.head_sha, one.job_id) for one in self.app.ledger.kept.values() if not one.state.final]
+        live = [(item.head_sha, item.job_id) for item in self.app.ledger.kept.values() if not item.state.final]
         assert len(live) == len(set(live))
 
     @invariant()
@@ -212,14 +212,14 @@ class AppMachine(RuleBasedStateMachine):
 
     def passed(self, head: str, job_id: str) -> bool:
         return any(
-            (one.head_sha, one.job_id, one.result, one.required) == (sha(head), job_id, Result.PASS, True)
-            for one in self.app.ledger.kept.values()
+            (item.head_sha, item.job_id, item.result, item.required) == (sha(head), job_id, Result.PASS, True)
+            for item in self.app.ledger.kept.values()
         )
 
     @invariant()
     def nothing_of_an_unapproved_fork_is_ordered_late(self) -> None:
         """Every order was made for a head that was the current one then; none is submitted twice."""
-        keys = [one.key for one in self.app.backend.submitted]
+        keys = [run.key for run in self.app.backend.submitted]
         assert len(keys) == len(set(keys))
 
     def teardown(self) -> None:
@@ -234,7 +234,7 @@ class AppMachine(RuleBasedStateMachine):
             for group in self.groups:
                 self.safely(lambda group=group: reconcile(group, self.app.rooms))  # type: ignore[misc]
         assert self.app.backend.live() == []
-        assert all(one.state in {*RunState} and one.state.final for one in self.app.ledger.kept.values())
+        assert all(item.state in {*RunState} and item.state.final for item in self.app.ledger.kept.values())
         assert self.app.under_way() == set()
         self.app.hub.calls.clear()
         assert reconcile(PullRef(REPOSITORY, 7), self.app.rooms) is None

@@ -31,9 +31,7 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card, render_text, result_of, sentence_of
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
-NO_GPU = PreflightFinding(
-    check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", mend="run on a GPU host"
-)
+NO_GPU = PreflightFinding(check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", fix="run on a GPU host")
 
 
 def _request(**changes: object) -> CheckRequest:
@@ -55,10 +53,10 @@ def _check(tmp_path: Path, paths: tuple[str, ...], record: Record, facts: LogFac
     change = Change(BASE, HEAD, BASE, tuple(ChangedPath(path, PathStatus.MODIFIED) for path in paths))
     source = FakeChanges(change)
     dispatcher = ScriptedDispatcher(folders, record, facts)
-    said: list[str] = []
+    text: list[str] = []
     request = _request(out=tmp_path / "out", **changes)
-    card = check_change(request, Rooms(source, dispatcher, folders, {"bridge": source, "verl": source}), said.append)
-    return card, dispatcher, folders, said
+    card = check_change(request, Rooms(source, dispatcher, folders, {"bridge": source, "verl": source}), text.append)
+    return card, dispatcher, folders, text
 
 
 @pytest.fixture
@@ -74,15 +72,15 @@ def test_nothing_required_is_a_pass_that_runs_nothing(tmp_path: Path, blocked: R
 
 
 def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(tmp_path: Path, blocked: Record) -> None:
-    card, dispatcher, folders, said = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
+    card, dispatcher, folders, text = _check(tmp_path, ("src/megatron/bridge/peft/lora.py",), blocked)
     assert dispatcher.jobs[0].id == "0-lora-ddp"
     assert result_of(card) is Result.BLOCKED
     assert NO_GPU.summary in card.verdicts[0].sentence
-    assert f"{NO_GPU.summary}: {NO_GPU.mend}" in card.verdicts[0].followups
+    assert f"{NO_GPU.summary}: {NO_GPU.fix}" in card.verdicts[0].followups
     assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
-    assert said[0].startswith("plan: levels 0, 1")
-    assert "Level 3, Megatron-FSDP: not required" in said[1]
+    assert text[0].startswith("plan: levels 0, 1")
+    assert "Level 3, Megatron-FSDP: not required" in text[1]
     assert "Level 3, Megatron-FSDP: not required" in folders.files[tmp_path / "out"]["card.md"]
 
 
@@ -102,7 +100,7 @@ def test_a_job_carries_the_site_and_the_commits_under_test(tmp_path: Path, block
 def test_a_declared_patch_that_does_not_fit_is_left_out_and_told(tmp_path: Path, blocked: Record) -> None:
     card, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,))
     assert dispatcher.jobs[0].patches == ()
-    assert any(remark.startswith("Declared patch") for remark in card.remarks)
+    assert any(note.startswith("Declared patch") for note in card.notes)
 
 
 def test_a_job_that_the_site_cannot_complete_is_told_and_blocks_the_whole(tmp_path: Path, blocked: Record) -> None:
@@ -126,7 +124,7 @@ def test_the_card_of_a_check_folder_is_the_card_of_the_check(tmp_path: Path, blo
     folders.plans[out] = {job["id"]: Level(job["level"]) for job in json.loads(folders.files[out][PLAN_FILE])["jobs"]}
     again = card_of(folders, out)
     assert sorted(again.not_run, key=str) == sorted(card.not_run, key=str)
-    assert (again.verdicts, again.remarks) == (card.verdicts, card.remarks)
+    assert (again.verdicts, again.notes) == (card.verdicts, card.notes)
 
 
 class _BreakingPlanner:
@@ -187,9 +185,9 @@ def _check_here(tmp_path: Path, *, broken: bool = False, beside: Allowed = AS_AS
     source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
     here = _OneHost(folders, broken=broken)
     request = _request(out=tmp_path / "out", asked=asked, beside=beside)
-    said: list[str] = []
-    card = check_change(request, Rooms(source, here, folders, {"bridge": source, "verl": source}), said.append)
-    return card, here, said
+    text: list[str] = []
+    card = check_change(request, Rooms(source, here, folders, {"bridge": source, "verl": source}), text.append)
+    return card, here, text
 
 
 EVERY_LEVEL = tuple(Level)
@@ -233,23 +231,23 @@ def test_a_job_that_needs_more_gpus_than_there_are_says_so_and_stops_no_other(tm
 
 def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> None:
     beside = Allowed(merge_base=MergeBase("d" * 40))
-    card, here, said = _check_here(tmp_path, broken=True, beside=beside, asked=(Level.SMOKE,))
+    card, here, text = _check_here(tmp_path, broken=True, beside=beside, asked=(Level.SMOKE,))
     assert [job.bridge.commit for job in here.jobs] == [HEAD, "d" * 40]
     assert result_of(card) is Result.BLOCKED
     assert "pre-existing" in sentence_of(card)
-    assert any("may be followed by the same job on the merge base when it fails" in line for line in said)
-    assert any("starting same job on the merge base" in line and "GPU minutes" in line for line in said)
+    assert any("may be followed by the same job on the merge base when it fails" in line for line in text)
+    assert any("starting same job on the merge base" in line and "GPU minutes" in line for line in text)
 
 
 def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:
     beside = Allowed(roles=AS_ASKED.roles | {Role.TRIVIAL_SIZES})
     _, plain, _ = _check_here(tmp_path / "plain", asked=(Level.PARALLELISM,))
-    _, compared, said = _check_here(tmp_path / "compared", beside=beside, asked=(Level.PARALLELISM,))
+    _, compared, text = _check_here(tmp_path / "compared", beside=beside, asked=(Level.PARALLELISM,))
     one, other = ({job.id: job for job in host.jobs} for host in (plain, compared))
     assert one["0-lora-ddp"] == other["0-lora-ddp"]
     assert one["2-dense"].steps < other["2-dense"].steps
     assert one["2-dense"].overrides != other["2-dense"].overrides
-    assert any("may be followed by the unsharded reference run" in line for line in said)
+    assert any("may be followed by the unsharded reference run" in line for line in text)
 
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:

@@ -90,7 +90,7 @@ def choice(new: Mapping[str, str | None], *, files: int = 12, renames: Mapping[s
 
 
 def names(made: Choice) -> list[str]:
-    return [one.test.removeprefix("tests/unit/") for one in made.tests]
+    return [item.test.removeprefix("tests/unit/") for item in made.tests]
 
 
 def peft(old: str = "return x\n", new: str = "return x + 1\n") -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_users_of_a_changed_module_nearest_first() -> None:
     made = choice(peft())
     near = ["test_symbol.py", "test_peft.py", "test_module.py", "test_patch.py"]
     assert names(made) == [*near, "test_reexport.py", "test_through.py"]
-    assert {one.test.rpartition("/")[2]: one.because for one in made.tests} == {
+    assert {item.test.rpartition("/")[2]: item.reason for item in made.tests} == {
         "test_symbol.py": "it uses shape of lib.peft, which differs",
         "test_peft.py": "it imports lib.peft, which differs",
         "test_module.py": "it imports lib.peft, which differs",
@@ -111,7 +111,7 @@ def test_users_of_a_changed_module_nearest_first() -> None:
         "test_reexport.py": "it imports attach, which lib.peft defines, and that module differs",
         "test_through.py": "it imports tests.unit.helper, which uses lib.peft, and that module differs",
     }
-    assert {one.why for one in made.tests} == {WhyChosen.IMPORTS}
+    assert {item.why for item in made.tests} == {WhyChosen.IMPORTS}
 
 
 def test_the_limit_counts_the_listed_ones_and_says_what_is_left() -> None:
@@ -127,7 +127,7 @@ def test_the_limit_counts_the_listed_ones_and_says_what_is_left() -> None:
 def test_a_module_without_a_difference_in_effect_chooses_nothing() -> None:
     documented = {"src/lib/peft.py": '"""A text."""\n' + BASE["src/lib/peft.py"]}
     made = choice({**documented, "src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("(x)", "(x or 1)")})
-    assert not any("peft" in one.because for one in made.tests)
+    assert not any("peft" in test.reason for test in made.tests)
     assert made.tests
 
 
@@ -148,7 +148,7 @@ def test_tests_that_the_change_touches_come_first_whatever_they_use() -> None:
     }
     made = choice({**peft(), **new})
     assert names(made)[:3] == ["test_module.py", "test_idle.py", "test_new.py"]
-    assert [one.why for one in made.tests[:3]] == [WhyChosen.CHANGED] * 3
+    assert [test.why for test in made.tests[:3]] == [WhyChosen.CHANGED] * 3
     assert not {"test_reexport.py", "conftest.py", "ours/test_apart.py"} & set(names(made))
 
 
@@ -164,7 +164,7 @@ def test_a_renamed_test_is_run_by_its_new_name() -> None:
 def test_a_change_of_import_or_export_puts_conversion_tests_first() -> None:
     changed = {"src/lib/one_bridge.py": BASE["src/lib/one_bridge.py"].replace("pairs(x)", "pairs(x or 1)")}
     made = choice(changed)
-    assert [(one.test.rpartition("/")[2], one.why) for one in made.tests] == [
+    assert [(item.test.rpartition("/")[2], item.why) for item in made.tests] == [
         ("test_bridge_of_one.py", WhyChosen.CONVERSION),
         ("test_one_roundtrip.py", WhyChosen.CONVERSION),
         ("test_a_user.py", WhyChosen.IMPORTS),
@@ -173,7 +173,7 @@ def test_a_change_of_import_or_export_puts_conversion_tests_first() -> None:
 
 def test_a_conversion_that_no_test_uses_takes_those_of_its_folder() -> None:
     made = choice({"src/lib/families/two.py": "def pairs(x):\n    return x or 1\n"})
-    assert [(one.test, one.because) for one in made.tests] == [
+    assert [(item.test, item.reason) for item in made.tests] == [
         (
             "tests/unit/families/test_two_roundtrip.py",
             "a conversion test of families, where lib.families.two differs",
@@ -205,7 +205,7 @@ def test_a_file_without_tests_is_left_out_and_one_for_gpus_says_so() -> None:
     }
     made = choice({**peft(), **new})
     assert made.left_out == ("No test function in tests/unit/test_empty.py.",)
-    assert {one.test: one.gpu_count for one in made.tests if one.gpu_count} == {"tests/unit/test_gpu.py": 1}
+    assert {item.test: item.gpu_count for item in made.tests if item.gpu_count} == {"tests/unit/test_gpu.py": 1}
 
 
 def test_without_the_key_only_the_listed_tests_are_run() -> None:
@@ -223,4 +223,4 @@ def test_a_test_whose_content_is_not_here_chooses_nothing_and_breaks_nothing(abs
     made = policy()
     assert made.reach is not None
     planner = Planner(repository, uses_at(repository, "verl", made.reach, "verl"), FakeSummaries())
-    assert "tests/unit/test_peft.py" in [one.test for one in planner.plan("base", "head", made).plan.tests.tests]
+    assert "tests/unit/test_peft.py" in [item.test for item in planner.plan("base", "head", made).plan.tests.tests]

@@ -48,20 +48,20 @@ def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
     job["wrapper"]["LORA_RANK"] = "8"
     (other / "job.json").write_text(json.dumps(job))
     report = compare_folders(FOLDERS, FIRST, other)
-    assert "LORA_RANK differs: 4 and 8." in report.remarks
+    assert "LORA_RANK differs: 4 and 8." in report.notes
     assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["remarks"]
 
 
 @pytest.mark.parametrize(
-    ("folder", "said"),
+    ("folder", "text"),
     [
         (FAILED, "its log shows no training step"),
         (ROOT / "tests/fixtures/logs", "neither job.json nor events.jsonl is there"),
         (ROOT / "tests/fixtures/runs/absent", "not a folder"),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_sentence(folder: Path, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_compared_is_said_in_one_sentence(folder: Path, text: str) -> None:
+    with pytest.raises(UserError, match=text):
         compare_folders(FOLDERS, folder, FIRST)
 
 
@@ -120,7 +120,7 @@ def test_bands_that_cannot_be_read_are_missing_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("schema: 2\n", "schema"),
         ("schema: 1\nprobes: {abc: {}}\n", "abc"),
@@ -128,8 +128,8 @@ def test_bands_that_cannot_be_read_are_missing_evidence(tmp_path: Path) -> None:
         ("", "the file is empty"),
     ],
 )
-def test_a_bands_file_that_is_wrong_is_told_by_key(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_bands_file_that_is_wrong_is_told_by_key(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         load_bands(text, "bands.yml")
 
 
@@ -147,7 +147,7 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
     folder = shutil.copytree(FIRST, tmp_path / "run")
     job = json.loads((folder / "job.json").read_text())
     rows = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
-    twin = RelatedRun(
+    reference = RelatedRun(
         role=Role.TRIVIAL_SIZES,
         job_id="0-dense-trivial",
         job_digest="d" * 64,
@@ -156,10 +156,10 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
         result=Result.PASS,
         steps=tuple(RelatedStep(step=row["step"], values=row["metrics"]) for row in rows),
     )
-    (folder / RELATED_FILE).write_text(Related(runs=(twin,)).model_dump_json())
+    (folder / RELATED_FILE).write_text(Related(runs=(reference,)).model_dump_json())
     write_judgement(FOLDERS, folder, judge_folders(FOLDERS, folder))
     document = json.loads((folder / "parity.json").read_text())
-    assert [(one["verdict"], one["same_samples"]) for one in document["reports"]] == [("within tolerance", [1])]
+    assert [(load["verdict"], load["same_samples"]) for load in document["reports"]] == [("within tolerance", [1])]
     assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp compared with 0-dense-trivial")
 
 
@@ -169,14 +169,14 @@ def policy_text(bands: str) -> str:
     return packaged.replace("\nfamily_jobs:", f"\nbands: {bands}\nfamily_jobs:", 1)
 
 
-def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.CheckOrder:
+def order_for(repository: Path, base: str, policy: Path | None, out: Path) -> checking.LocalCheck:
     """A check of nothing, from the base to itself."""
     verl = out.parent / "verl"
     if not verl.exists():
         commit(verl, {"verl/models/mcore/bridge.py": "import megatron.bridge\n"})
     fields: dict[str, Any] = {"verl_ref": "HEAD", "megatron_lm": None, "site": "default", "values": (), "levels": ()}
     places: dict[str, Any] = {"bridge": repository, "verl": verl, "out": out, "work": out.parent / "work"}
-    return checking.CheckOrder(**fields, **places, base=base, head=base, policy=policy)
+    return checking.LocalCheck(**fields, **places, base=base, head=base, policy=policy)
 
 
 def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None
     (demo.path / ".github/verl-e2e.yml").write_text(policy_text(".github/bands.yml"))
     git(demo.path, "add", ".github")
     git(demo.path, "commit", "-qm", "policy")
-    lacking = git(demo.path, "rev-parse", "HEAD").strip()
+    missing = git(demo.path, "rev-parse", "HEAD").strip()
     with pytest.raises(UserError, match=r"bands: .github/bands.yml is not in the base commit"):
-        checking.check(order_for(demo.path, lacking, None, tmp_path / "a"), {}, print, reseal=lambda _: None)
+        checking.check(order_for(demo.path, missing, None, tmp_path / "a"), {}, print, reseal=lambda _: None)
     (demo.path / ".github/bands.yml").write_text(bands_text(Bands()))
     git(demo.path, "add", ".github")
     git(demo.path, "commit", "-qm", "bands")

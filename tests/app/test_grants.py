@@ -1,4 +1,4 @@
-"""What people allowed counts while they may still allow it, and nobody overrides what is his own."""
+"""What people allowed counts while they may still allow it, and no one overrides what is his own."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.fakes.trees import sha
 from verl_e2e.app.on_event import hear
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
-from verl_e2e.core.pulls.ledger import Asked
+from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.pull import PullState
 
 LORA = "src/lora/a.py"
@@ -62,7 +62,7 @@ def test_a_command_that_is_gone_counts_for_nothing_where_it_was_kept_before(app:
     look(app)
     before = len(app.backend.live())
     app.ledger.add(
-        Asked(
+        RecordedCommand(
             source="comment:1:1",
             repository=REF.repository,
             number=REF.number,
@@ -159,8 +159,8 @@ def test_nobody_overrides_a_head_of_his_own(app: App, why: str) -> None:
     if why == "wrote":
         app.hub.authors[sha("one")] = frozenset({"MONA", "alice"})
     look(app)
-    said = say(app, "mona", f"override 0 {sha('one')} no machine is free")
-    assert "overrides nothing there" in said
+    text = say(app, "mona", f"override 0 {sha('one')} no machine is free")
+    assert "overrides nothing there" in text
     assert app.ledger.written == []
     say(app, "admin", f"override 0 {sha('one')} no machine is free")
     look(app)
@@ -185,8 +185,8 @@ def test_a_head_that_somebody_else_pushed_again_stays_that_of_both(app: App) -> 
 def test_level_0_may_need_two_people(app: App) -> None:
     set_policy(app, "overrides: {two_persons: [0]}")
     look(app)
-    said = say(app, "mona", f"override 0 {sha('one')} no machine is free")
-    assert "does not" not in said
+    text = say(app, "mona", f"override 0 {sha('one')} no machine is free")
+    assert "does not" not in text
     look(app)
     assert gate(app) != "success"
     assert "a second person has to override it too" in app.hub.cards(7)[0].body
@@ -203,7 +203,7 @@ def test_level_0_may_need_two_people(app: App) -> None:
 
 def test_a_level_that_the_policy_keeps_cannot_be_overridden(app: App) -> None:
     set_policy(app, "overrides: {levels: [2, 3]}")
-    assert "lets nobody override level 0" in say(app, "mona", f"override 0 {sha('one')} no machine is free")
+    assert "lets no one override level 0" in say(app, "mona", f"override 0 {sha('one')} no machine is free")
     assert app.ledger.written == []
 
 

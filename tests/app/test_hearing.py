@@ -19,7 +19,7 @@ from verl_e2e.app.on_event import hear
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.check_runs import CheckId
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override
+from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.pull import MergeGroup
 
 GATE = str(CheckId(7, sha("one")))
@@ -38,17 +38,17 @@ def say(app: App, author: str, body: str, **given: object) -> tuple[object, ...]
 
 
 def asked(app: App) -> list[tuple[str, str, tuple[str, ...]]]:
-    return [(one.actor, one.verb, one.arguments) for one in app.ledger.written if isinstance(one, Asked)]
+    return [(item.actor, item.verb, item.arguments) for item in app.ledger.written if isinstance(item, RecordedCommand)]
 
 
 def answers(app: App) -> list[str]:
-    return [one.body for one in app.hub.talk.get(7, ()) if one.app_id == APP]
+    return [comment.body for comment in app.hub.talk.get(7, ()) if comment.app_id == APP]
 
 
 def test_a_command_is_kept_with_the_head_as_it_is(app: App) -> None:
     assert say(app, "alice", "/verl-e2e level2 steps=3") == (REF,)
     (entry,) = app.ledger.written
-    assert isinstance(entry, Asked)
+    assert isinstance(entry, RecordedCommand)
     assert (entry.actor, entry.verb, entry.arguments, entry.options) == ("alice", "level", ("2",), {"steps": "3"})
     assert (entry.head_sha, entry.source) == (sha("one"), "comment:101:1")
     assert (app.hub.reactions, answers(app)) == ({(101, "eyes")}, [])
@@ -80,16 +80,16 @@ def test_only_a_created_comment_counts_and_only_by_whoever_wrote_it(app: App, gi
 
 def test_a_mistake_is_answered_once_with_a_caret(app: App) -> None:
     say(app, "alice", "hello\n\n/verl-e2e rnu")
-    (said,) = answers(app)
-    assert "did you mean 'run'?" in said.replace("\\", "")
-    assert "/verl-e2e rnu\n          ^^^" in said
+    (text,) = answers(app)
+    assert "did you mean 'run'?" in text.replace("\\", "")
+    assert "/verl-e2e rnu\n          ^^^" in text
     assert (101, "confused") in app.hub.reactions
 
 
 def test_who_may_not_is_told_why_and_nothing_is_kept(app: App) -> None:
     say(app, "stranger", "/verl-e2e run")
-    (said,) = answers(app)
-    assert "needs the role write, and stranger has the role read" in said
+    (text,) = answers(app)
+    assert "needs the role write, and stranger has the role read" in text
     assert app.ledger.written == []
 
 
@@ -139,7 +139,7 @@ def test_an_override_names_the_head_as_it_is_whenever_it_is_heard(app: App) -> N
     assert app.ledger.written == []
     assert f"/verl-e2e override 0 {sha('two')} the cluster is down today" in answers(app)[-1]
     say(app, "mona", f"/verl-e2e override 0 {sha('two')} the cluster is down today")
-    assert [one.head_sha for one in app.ledger.written] == [sha("two")]
+    assert [item.head_sha for item in app.ledger.written] == [sha("two")]
 
 
 @pytest.mark.parametrize(
@@ -206,15 +206,18 @@ def test_a_label_is_the_command_of_whoever_set_it(
     assert hear(event, app.rooms) == (REF,)
     hear(event, app.rooms)
     # Whoever sets a label without the role for it is told so, once.
-    told = [f"A label asked for `level 3` in the name of {sender}" in answer for answer in answers(app)]
-    assert (asked(app), told) == (kept, [True] if sender == "rita" else [])
+    message = [f"A label asked for `level 3` in the name of {sender}" in answer for answer in answers(app)]
+    assert (asked(app), message) == (kept, [True] if sender == "rita" else [])
 
 
 def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:
     hear(pull_event("labeled", "one", "alice", "verl-e2e:run"), app.rooms)
     app.push("two")
     hear(pull_event("labeled", "two", "alice", "verl-e2e:run"), app.rooms)
-    assert [one.head_sha for one in app.ledger.written if isinstance(one, Asked)] == [sha("one"), sha("two")]
+    assert [item.head_sha for item in app.ledger.written if isinstance(item, RecordedCommand)] == [
+        sha("one"),
+        sha("two"),
+    ]
 
 
 def test_a_label_of_an_earlier_head_asks_for_nothing(app: App) -> None:
@@ -255,7 +258,7 @@ def test_a_button_of_an_earlier_head_or_of_another_app_asks_for_nothing(app: App
     app.push("two")
     assert hear(check_event(GATE, "one", button="rerun"), app.rooms) == (REF,)
     assert hear(check_event(GATE, "one", button="rerun", app=1), app.rooms) == ()
-    assert hear(check_event("somebody-else", "one", button="rerun"), app.rooms) == ()
+    assert hear(check_event("someone-else", "one", button="rerun"), app.rooms) == ()
     assert hear(check_event(str(CheckId(7, sha("two"))), "one", button="rerun"), app.rooms) == ()
     assert app.ledger.written == []
 
@@ -276,7 +279,7 @@ def test_one_job_asked_for_again_runs_again_and_its_check_is_written_anew(app: A
     hear(check_event(own, "one", name="verl-e2e / 0-lora-ddp"), app.rooms, "d1")
     assert asked(app) == [("alice", "rerun", ("0-lora-ddp",))]
     reconcile(REF, app.rooms)
-    assert [one.attempt for one in app.backend.live()] == [2]
+    assert [text.attempt for text in app.backend.live()] == [2]
 
 
 def test_a_check_that_github_set_back_is_written_again_though_nothing_changed(app: App) -> None:
@@ -319,7 +322,7 @@ def test_a_mirror_push_is_looked_at(app: App) -> None:
 def test_under_a_broken_policy_only_asking_is_left(app: App) -> None:
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "rulez: []\n").encode()
     say(app, "mona", "/verl-e2e run\n/verl-e2e help")
-    assert [one[1] for one in asked(app)] == ["help"]
+    assert [item[1] for item in asked(app)] == ["help"]
     assert "cannot be used" in answers(app)[0]
 
 

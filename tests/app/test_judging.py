@@ -74,17 +74,17 @@ ALTERED = (
 )
 
 
-@pytest.mark.parametrize(("pattern", "replacement", "result", "said"), ALTERED, ids=[row[3] for row in ALTERED])
+@pytest.mark.parametrize(("pattern", "replacement", "result", "text"), ALTERED, ids=[row[3] for row in ALTERED])
 def test_an_altered_log_changes_the_card(
-    tmp_path: Path, pattern: bytes, replacement: bytes, result: Result, said: str
+    tmp_path: Path, pattern: bytes, replacement: bytes, result: Result, text: str
 ) -> None:
     log, count = re.subn(pattern, replacement, LOG)
     assert count
     folder = write_run_folder(tmp_path / "run", make_record(), log)
     (verdict,) = judge_folders(FOLDERS, folder)
     assert verdict.result is result
-    assert said in verdict.cause
-    assert said in (render_text(make_card((verdict,))))
+    assert text in verdict.cause
+    assert text in (render_text(make_card((verdict,))))
 
 
 def test_a_log_cut_anywhere_never_passes(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_baselines_of_the_folder_count_unless_others_are_given() -> None:
     assert signal_of(source).report.failed
     assert signal_of(source).figure.baselines == 1
     other = signal_of(source, baselines=[bare("a.log", LEVEL), bare("b.log", LEVEL)])
-    assert (other.report.failed, [one.name for one in other.report.baselines]) == (False, ["a.log", "b.log"])
+    assert (other.report.failed, [baseline.name for baseline in other.report.baselines]) == (False, ["a.log", "b.log"])
 
 
 def test_a_bare_log_has_no_job_and_the_common_limits() -> None:
@@ -73,14 +73,14 @@ def test_nothing_to_compare_is_the_users_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rooms", "said"),
+    ("rooms", "text"),
     [
         (folders(), "holds 0 run folders of level 5; name the folder of one run"),
         (folders((str(MAIN), make_record(job=job()), None)), "no log in it; give the folder of a run, or a log"),
     ],
 )
-def test_a_folder_without_a_signal_is_the_users_mistake(rooms: FakeFolders, said: str) -> None:
-    with pytest.raises(NoSignalError, match=said):
+def test_a_folder_without_a_signal_is_the_users_mistake(rooms: FakeFolders, text: str) -> None:
+    with pytest.raises(NoSignalError, match=text):
         source_of(rooms, MAIN)
 
 

@@ -153,13 +153,13 @@ def test_a_resumed_step_that_differs_once_is_not_reproduced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("without_saving", "said"),
+    ("without_saving", "text"),
     [
         (lambda job: _trained(job, STEPS), "without saving it passes, so construction is fine"),
         (_failed, "without saving it ends as Fail at peft"),
     ],
 )
-def test_a_save_that_fails_is_told_apart_from_construction(without_saving: Callable[[Job], Run], said: str) -> None:
+def test_a_save_that_fails_is_told_apart_from_construction(without_saving: Callable[[Job], Run], text: str) -> None:
     found = replace(bridge_error(), stage=Stage.CHECKPOINT_SAVE, kind="KeyError", message="lost in the save")
     calls = ("verl/trainer/main_ppo.py:run", "verl/utils/checkpoint/megatron_checkpoint_manager.py:save_checkpoint")
     found = replace(found, calls=calls, frames=("verl/utils/checkpoint/megatron_checkpoint_manager.py",))
@@ -178,7 +178,7 @@ def test_a_save_that_fails_is_told_apart_from_construction(without_saving: Calla
     assert host.places == [".", "related/merge_base", "related/retry", "related/without_save"]
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_SAVE)
     assert "regression" in verdict.sentence
-    assert said in verdict.sentence
+    assert text in verdict.sentence
     assert host.jobs[-1].id == "0-without-save"
 
 

@@ -71,10 +71,10 @@ def test_a_change_that_takes_too_much_closes_its_gate_and_is_not_tried_again() -
     for _ in range(3):
         assert reconcile(REF, rooms) is None
         app.clock.pass_s(3600)
-    conclusion, told = gate(app)
+    conclusion, message = gate(app)
     assert conclusion == "action_required"
-    assert "cannot be planned" in told
-    assert "the number of files exceeds 200,000" in told.replace("\\", "")
+    assert "cannot be planned" in message
+    assert "the number of files exceeds 200,000" in message.replace("\\", "")
     assert asked(rooms) == ["plan"]
     app.push("two")
     reconcile(REF, rooms)
@@ -121,8 +121,8 @@ def test_a_look_that_never_returned_three_times_is_set_aside_and_tried_again_lat
     assert len(asked(rooms)) == MOST_BEGUN
     assert reconcile_counted(REF, rooms) == rest_after(MOST_BEGUN).total_seconds() == 5.0
     assert len(asked(rooms)) == MOST_BEGUN
-    conclusion, told = gate(app)
-    assert (conclusion, "was ended 3 times" in told) == ("action_required", True)
+    conclusion, message = gate(app)
+    assert (conclusion, "was ended 3 times" in message) == ("action_required", True)
     app.clock.pass_s((rest_after(MOST_BEGUN) + timedelta(seconds=1)).total_seconds())
     assert reconcile_counted(REF, app.rooms) is not None
     assert gate(app)[0] != "action_required"

@@ -263,7 +263,7 @@ def test_a_file_that_a_link_among_the_sources_leads_to_counts_as_source() -> Non
     planner = Planner(FakeTrees({"base": linked, "head": head}), USES, FakeSummaries())
     made = planner.plan("base", "head", POLICY).plan
     assert [int(level) for level in made.levels] == [0]
-    assert "links to tools/run.py" in made.reasons[0].because
+    assert "links to tools/run.py" in made.reasons[0].reason
 
 
 @pytest.mark.parametrize(

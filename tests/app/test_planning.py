@@ -158,29 +158,29 @@ def test_a_change_asks_for_what_it_does_to_verl(path: str, old: str, new: str, e
 
 def test_a_reason_names_symbol_and_chain_from_a_line_of_verl() -> None:
     made = planned(edited("src/lib/peft.py", "return n", "return n + 1")).plan
-    reason = next(one for one in made.reasons if int(one.level) == 1)
+    reason = next(item for item in made.reasons if int(item.level) == 1)
     assert (reason.path, reason.symbol) == ("src/lib/peft.py", "shard")
     assert reason.via == ("app/engine.py:7 imports attach", "lib.peft.attach calls", "lib.peft.shard", "rule adapters")
 
 
 def test_what_asks_for_nothing_says_why() -> None:
     made = planned(edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")).plan
-    assert "imported without effect" in made.not_required[0].because
-    assert "reaches none of the changed symbols (spare)" in made.not_required[0].because
+    assert "imported without effect" in made.not_required[0].reason
+    assert "reaches none of the changed symbols (spare)" in made.not_required[0].reason
     comment = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
-    assert "only comments" in comment.not_required[0].because
+    assert "only comments" in comment.not_required[0].reason
 
 
 def test_a_plan_of_nothing_names_what_it_looked_at() -> None:
     made = planned(edited("src/lib/names.py", "def width", "# why\ndef width")).plan
     assert made.looked_at is not None
-    said = made.looked_at.sentence
-    assert said == (
+    text = made.looked_at.sentence
+    assert text == (
         "Looked at: 1 changed source file compared, 5 modules that verl's imports execute read, none of them unknown."
     )
-    assert said in render_plan_text(made)
+    assert text in render_plan_text(made)
     assert json.loads(plan_json(made))["looked_at"] == {"compared": 1, "imported": 5, "unknown": 0}
-    assert any(said in str(block) for block in reason_blocks(made, 3000))
+    assert any(text in str(block) for block in reason_blocks(made, 3000))
 
 
 def test_a_loop_that_verl_comes_to_call_is_no_longer_set_aside() -> None:
@@ -195,7 +195,7 @@ def test_a_loop_that_verl_comes_to_call_is_no_longer_set_aside() -> None:
 def test_a_file_that_is_no_python_is_judged_by_its_name_and_says_so(text: str | bytes) -> None:
     made = planned({"src/lib/names.py": text})
     assert levels(made) == [0, 5]
-    assert "judged by its name alone" in made.plan.reasons[0].because
+    assert "judged by its name alone" in made.plan.reasons[0].reason
 
 
 def test_an_absent_content_is_judged_by_its_name_and_says_so() -> None:
@@ -204,21 +204,21 @@ def test_an_absent_content_is_judged_by_its_name_and_says_so() -> None:
         frozenset({"src/lib/names.py"}),
     )
     assert levels(made) == [0, 5]
-    assert "not in this repository" in made.plan.reasons[0].because
+    assert "not in this repository" in made.plan.reasons[0].reason
 
 
 def test_where_a_file_on_the_way_cannot_be_read_not_reached_is_no_answer() -> None:
     new = edited("src/lib/names.py", "def spare(x):\n    return x", "def spare(x):\n    return 0")
     made = planned(new, frozenset({"src/lib/maker.py"}))
     assert levels(made) == [0, 5]
-    assert any("could not be read" in remark for remark in made.plan.remarks)
+    assert any("could not be read" in note for note in made.plan.notes)
 
 
 def test_a_deleted_package_is_reached_at_the_base_and_breaks_the_contract() -> None:
     made = planned({"src/lib/peft.py": None})
     assert levels(made) == [0, 1]
-    broken = [one for one in made.contract if one.kind is Kind.BREAK]
-    assert [(one.name, one.file, one.line) for one in broken] == [("lib.peft.attach", "app/engine.py", 7)]
+    broken = [item for item in made.contract if item.kind is Kind.BREAK]
+    assert [(item.name, item.file, item.line) for item in broken] == [("lib.peft.attach", "app/engine.py", 7)]
 
 
 def test_a_moved_module_that_verl_imports_is_no_nothing() -> None:
@@ -226,18 +226,18 @@ def test_a_moved_module_that_verl_imports_is_no_nothing() -> None:
         {"src/lib/peft.py": None, "src/lib/peft2.py": BASE["src/lib/peft.py"]}, src__lib__peft="src/lib/peft2.py"
     )
     assert 0 in levels(made)
-    assert any(one.kind is Kind.BREAK for one in made.contract)
+    assert any(item.kind is Kind.BREAK for item in made.contract)
 
 
 def test_three_thousand_files_are_planned() -> None:
     made = planned({f"src/lib/gen/m{number}.py": "def f():\n    return 1\n" for number in range(3000)})
     assert levels(made) == []
-    assert "3000 in not reached" in made.plan.not_required[0].because
+    assert "3000 in not reached" in made.plan.not_required[0].reason
 
 
 EDITS = tuple(
-    edited(*one)
-    for one in (
+    edited(*item)
+    for item in (
         ("src/lib/names.py", "def width(x):\n    return x", "def width(x):\n    return x + tp_size"),
         ("src/lib/peft.py", "return n", "return n + 1"),
         ("src/lib/families.py", '["a"]', '["b"]'),
@@ -253,7 +253,7 @@ def test_order_is_irrelevant_and_more_changed_code_never_lowers_a_level(
     edits: list[Mapping[str, str]], cut: int
 ) -> None:
     def merged(some: list[Mapping[str, str]]) -> Mapping[str, str]:
-        return {path: text for one in some for path, text in one.items()}
+        return {path: text for item in some for path, text in item.items()}
 
     some, every = planned(merged(edits[:cut])), planned(merged(edits))
     assert set(some.plan.levels) <= set(every.plan.levels)
@@ -280,12 +280,15 @@ def planner() -> Planner:
 
 def test_explain_shows_chain_and_levels_or_why_there_are_none() -> None:
     targets = [("src/lib/peft.py", "shard"), ("src/lib/names.py", ""), ("src/lib/x.py", ""), ("src/lib/peft.py", "no")]
-    found = {(one.path, one.symbol): one for one in explain(planner(), "base", POLICY, targets)}
+    found = {
+        (explanation.path, explanation.symbol): explanation
+        for explanation in explain(planner(), "base", POLICY, targets)
+    }
     assert [int(level) for level in found["src/lib/peft.py", "shard"].levels] == [0, 1]
     assert found["src/lib/peft.py", "shard"].via[0] == "app/engine.py:7 imports attach"
-    assert found["src/lib/names.py", "spare"].because == "verl does not reach it"
-    assert "no such path" in found["src/lib/x.py", ""].because
-    assert "no such symbol" in found["src/lib/peft.py", "no"].because
+    assert found["src/lib/names.py", "spare"].reason == "verl does not reach it"
+    assert "no such path" in found["src/lib/x.py", ""].reason
+    assert "no such symbol" in found["src/lib/peft.py", "no"].reason
 
 
 WHOLE: Files = {
@@ -312,7 +315,7 @@ def test_explain_says_of_every_path_what_the_plan_says_of_its_coming(path: str) 
     assert whole.levels == made.plan("base", "head", POLICY).plan.levels
     assert whole.found
     assert {level for row in symbols for level in row.levels} <= {*whole.levels}
-    assert whole.because or whole.rules
+    assert whole.reason or whole.rules
 
 
 def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None:
@@ -320,13 +323,13 @@ def test_explain_tells_folders_submodules_and_what_only_an_import_runs() -> None
     assert POLICY.reach is not None
     made = Planner(repository, uses_at(repository, "verl", POLICY.reach, "verl"), FakeSummaries())
     (folder,) = explain(made, "head", POLICY, [("src/", "")])
-    assert (folder.found, "is a folder" in folder.because, folder.levels) == (False, True, ())
+    assert (folder.found, "is a folder" in folder.reason, folder.levels) == (False, True, ())
     (table,) = explain(made, "head", POLICY, [("src/lib/settings.py", "TABLE")])
-    assert ([int(level) for level in table.levels], "when verl imports" in table.because) == ([0], True)
+    assert ([int(level) for level in table.levels], "when verl imports" in table.reason) == ([0], True)
     (spare,) = explain(made, "head", POLICY, [("src/lib/names.py", "spare")])
-    assert (spare.levels, spare.because) == ((), "verl does not reach it")
+    assert (spare.levels, spare.reason) == ((), "verl does not reach it")
     (pins,) = explain(made, "head", POLICY, [("pyproject.toml", "")])
-    assert "keeps every requirement" in pins.because
+    assert "keeps every requirement" in pins.reason
 
 
 def test_lint_names_rules_that_can_never_match_and_paths_that_nothing_judges() -> None:
@@ -341,8 +344,8 @@ def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
     made = planned({})
     made = replace(made, change=replace(made.change, paths=(bumped,)))
     inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
-    told = with_bumps(made, inner).plan.remarks[-1]
-    assert told == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
+    message = with_bumps(made, inner).plan.notes[-1]
+    assert message == "3rdparty/core moves from old to new, 2 paths: megatron/core/tp.py, docs/a.md."
 
 
 @pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))

@@ -12,7 +12,7 @@ from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, F
 from tests.fakes.trees import sha
 from verl_e2e.adapters.dispatch.local_backend import follow_ups
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
-from verl_e2e.app.accept_job import Taken, leave_blocked
+from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
 from verl_e2e.app.look_up_person import AUTHOR_KEPT
 from verl_e2e.app.merge_groups import remember_end, remember_group
 from verl_e2e.app.reconcile import reconcile
@@ -23,7 +23,7 @@ from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Event, Record
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, PullState
 from verl_e2e.core.report.pull_card import MARKER
 from verl_e2e.ports import BackendError, ForgeError
@@ -49,18 +49,18 @@ def gate(app: App, head: str = "one") -> tuple[str, str, str]:
 
 
 def live(app: App) -> list[str]:
-    return [one.job_id for one in app.backend.live()]
+    return [text.job_id for text in app.backend.live()]
 
 
 def finish(app: App, job_id: str, how: object) -> None:
-    (run,) = (one for one in app.backend.live() if one.job_id == job_id)
+    (run,) = (text for text in app.backend.live() if text.job_id == job_id)
     app.backend.finish(run, how)  # type: ignore[arg-type]
 
 
 def ask(app: App, verb: str, *arguments: str, head: str = "one", **options: str) -> None:
     source = f"comment:{app.hub.next_id()}:1"
     app.ledger.add(
-        Asked(
+        RecordedCommand(
             source=source,
             repository=REPOSITORY,
             number=7,
@@ -92,8 +92,8 @@ def to_the_end(app: App, how: object = passes, rounds: int = 6) -> None:
         look(app)
         app.backend.begin()
         app.backend.settle()
-        for one in app.backend.live():
-            app.backend.finish(one, how)  # type: ignore[arg-type]
+        for text in app.backend.live():
+            app.backend.finish(text, how)  # type: ignore[arg-type]
     look(app)
 
 
@@ -112,7 +112,7 @@ def test_level_0_runs_first_and_alone_then_the_rest_then_the_gate_opens(app: App
     finish(app, RECOMPUTE, passes)
     assert look(app) is None
     assert gate(app) == ("completed", "success", "All 3 required jobs passed")
-    names = {one.name: one.conclusion for one in app.hub.runs}
+    names = {run.name: run.conclusion for run in app.hub.runs}
     assert names == {"verl-e2e": "success"} | {f"verl-e2e / {job}": "success" for job in (SMOKE, AMPLIFIED, RECOMPUTE)}
     (card,) = app.hub.cards(7)
     assert "Pass" in card.body.splitlines()[1]
@@ -138,8 +138,8 @@ def test_a_failed_level_0_leaves_the_others_skipped_with_the_reason(app: App) ->
     app.open()
     to_the_end(app, fails)
     assert gate(app)[:2] == ("completed", "failure")
-    assert [one.job_id for one in app.backend.submitted] == [SMOKE]
-    (check,) = (one for one in app.hub.runs if one.name == f"verl-e2e / {RECOMPUTE}")
+    assert [run.job_id for run in app.backend.submitted] == [SMOKE]
+    (check,) = (run for run in app.hub.runs if run.name == f"verl-e2e / {RECOMPUTE}")
     assert (check.conclusion, check.title) == ("action_required", f"Skipped: it needs {SMOKE}, which did not pass")
 
 
@@ -147,7 +147,7 @@ def test_a_run_that_proves_nothing_is_blocked_and_never_neutral(app: App) -> Non
     app.open()
     to_the_end(app, blocks)
     assert gate(app)[:2] == ("completed", "action_required")
-    assert {one.conclusion for one in app.hub.runs} == {"action_required"}
+    assert {run.conclusion for run in app.hub.runs} == {"action_required"}
 
 
 def test_a_doubt_about_who_handed_the_folder_over_is_a_limitation_on_the_card(app: App) -> None:
@@ -236,9 +236,9 @@ def test_a_folder_that_cannot_be_judged_tells_no_path_of_ours(app: App, monkeypa
     (run,) = app.backend.live()
     finish(app, SMOKE, passes)
     look(app)
-    said = gate(app)[2]
-    assert "cannot be judged: run folder/verdict.json: cannot be written" in said
-    assert run.key not in said
+    text = gate(app)[2]
+    assert "cannot be judged: run folder/verdict.json: cannot be written" in text
+    assert run.key not in text
 
 
 def test_the_paths_of_the_machine_that_ran_it_do_not_matter(app: App) -> None:
@@ -255,11 +255,11 @@ def test_a_new_head_ends_the_runs_of_the_one_before_and_waits_for_their_end(app:
     look(app)
     app.push("two")
     look(app)
-    assert [one.state for one in app.ledger.kept.values()] == [RunState.CANCELLING]
+    assert [item.state for item in app.ledger.kept.values()] == [RunState.CANCELLING]
     assert (live(app), gate(app, "two")[0]) == ([SMOKE], "in_progress")
     app.backend.settle()
     look(app)
-    assert [one.head_sha for one in app.backend.live()] == [sha("two")]
+    assert [text.head_sha for text in app.backend.live()] == [sha("two")]
     assert gate(app, "one")[1:] == ("cancelled", f"Superseded by {sha('two')[:12]}")
 
 
@@ -358,7 +358,7 @@ def test_closing_ends_what_runs(app: App) -> None:
     look(app)
     app.backend.settle()
     look(app)
-    assert (live(app), [one.state for one in app.ledger.kept.values()]) == ([], [RunState.CANCELLED])
+    assert (live(app), [item.state for item in app.ledger.kept.values()]) == ([], [RunState.CANCELLED])
 
 
 def test_closed_from_the_start_is_left_alone(app: App) -> None:
@@ -378,7 +378,7 @@ def test_cancel_then_run(app: App) -> None:
     ask(app, "run")
     to_the_end(app)
     assert gate(app)[1] == "success"
-    assert [one.attempt for one in app.ledger.kept.values() if one.job_id == SMOKE] == [1, 2]
+    assert [item.attempt for item in app.ledger.kept.values() if item.job_id == SMOKE] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_rerun_runs_again_what_it_names_and_once(
     to_the_end(app, how)
     ask(app, "rerun", *arguments)
     to_the_end(app, how)
-    assert [one.attempt for one in app.ledger.kept.values()] == ([1, 2] if again else [1])
+    assert [item.attempt for item in app.ledger.kept.values()] == ([1, 2] if again else [1])
 
 
 def test_what_an_order_that_was_not_taken_advises_runs_it_again(app: App, tmp_path: Path) -> None:
@@ -410,13 +410,13 @@ def test_what_an_order_that_was_not_taken_advises_runs_it_again(app: App, tmp_pa
     look(app)
     (run,) = app.backend.live()
     assert run.job is not None
-    leave_blocked(Taken(run.job, "the head could not be read again"), tmp_path, run_folders(Bands()))
+    leave_blocked(AcceptedJob(run.job, "the head could not be read again"), tmp_path, run_folders(Bands()))
     record = read_record(tmp_path)
     finish(app, SMOKE, lambda _: (record, None))
     look(app)
     assert (gate(app)[1], live(app)) == ("action_required", [])
     assert record.environment is not None
-    advised = re.search("`/verl-e2e ([^`]+)`", record.environment.findings[0].mend)
+    advised = re.search("`/verl-e2e ([^`]+)`", record.environment.findings[0].fix)
     assert advised is not None
     ask(app, *advised[1].split())
     look(app)
@@ -437,7 +437,7 @@ def test_an_extra_level_runs_beside_the_plan_and_never_satisfies_the_gate(app: A
     app.open(path="src/lora/a.py")
     ask(app, "level", "0", steps="5")
     look(app)
-    extra = next(one for one in live(app) if one != SMOKE)
+    extra = next(text for text in live(app) if text != SMOKE)
     assert extra.startswith(f"{SMOKE}-x")
     finish(app, extra, passes)
     look(app)
@@ -482,9 +482,9 @@ def test_a_foreign_image_is_refused_with_the_reason(app: App) -> None:
 def test_the_image_that_the_policy_pins_is_ordered_whatever_the_site_names(app: App) -> None:
     pinned = f"verlai/verl@sha256:{'a' * 64}"
     policy = app.hub.files[(BASE, POLICY_PATH)].decode()
-    told = policy.replace("tag: t}", f"tag: u, digest: 'sha256:{'a' * 64}'}}")
-    assert told != policy
-    app.hub.files[(BASE, POLICY_PATH)] = told.encode()
+    message = policy.replace("tag: t}", f"tag: u, digest: 'sha256:{'a' * 64}'}}")
+    assert message != policy
+    app.hub.files[(BASE, POLICY_PATH)] = message.encode()
     app.open(path="src/lora/a.py")
     look(app)
     (run,) = (run for run in app.ledger.runs(REPOSITORY, number=7) if run.job_id == SMOKE)
@@ -535,7 +535,7 @@ def test_the_policy_of_the_head_has_no_effect(app: App) -> None:
     assert live(app) == [SMOKE]
 
 
-def test_a_broken_policy_of_the_base_holds_everything_and_says_what_to_mend(app: App) -> None:
+def test_a_broken_policy_of_the_base_holds_everything_and_says_what_to_fix(app: App) -> None:
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "rulez: []\n").encode()
     app.open()
     look(app)
@@ -599,8 +599,8 @@ def test_a_back_end_that_fails_once_gets_no_order_twice(app: App, call: str) -> 
             look(app)
         except BackendError:
             failed += 1
-        for one in app.backend.live():
-            app.backend.finish(one, passes)
+        for text in app.backend.live():
+            app.backend.finish(text, passes)
     assert (failed, gate(app)[1], len(app.backend.submitted)) == (1, "success", 3)
 
 
@@ -652,8 +652,8 @@ def test_explain_and_help_are_answered_once(app: App) -> None:
     ask(app, "explain", "src/peft/lora.py")
     look(app)
     look(app)
-    said = [one.body for one in app.hub.talk[7] if "reply" in one.body]
-    assert (len(said), "| command |" in said[0], "this commit has no such path" in said[1]) == (2, True, True)
+    text = [comment.body for comment in app.hub.talk[7] if "reply" in comment.body]
+    assert (len(text), "| command |" in text[0], "this commit has no such path" in text[1]) == (2, True, True)
 
 
 def test_a_pull_request_is_under_way_until_its_runs_are_over(app: App) -> None:
@@ -689,7 +689,7 @@ def test_a_merge_group_in_which_something_differs_runs_again(app: App) -> None:
     to_the_end(app)
     made = group(app, "src/lora/b.py")
     reconcile(made, app.rooms)
-    assert [(one.job_id, one.number) for one in app.backend.live()] == [(SMOKE, None)]
+    assert [(text.job_id, text.number) for text in app.backend.live()] == [(SMOKE, None)]
     finish(app, SMOKE, passes)
     reconcile(made, app.rooms)
     assert gate(app, "group")[1] == "success"
@@ -744,7 +744,7 @@ def test_a_group_that_was_merged_keeps_its_green_gate(app: App) -> None:
 
 
 def unfinished(app: App) -> list[str]:
-    """The check runs of ours that look as if somebody still worked on them."""
+    """The check runs of ours that look as if someone still worked on them."""
     return [f"{check.head_sha[:7]} {check.name}" for check in app.hub.runs if check.status != "completed"]
 
 
@@ -785,7 +785,7 @@ def test_whatever_holds_a_job_leaves_no_check_that_waits_for_ever(app: App, endi
     look(app)
     assert len(unfinished(app)) == 4
     moved = sha("moved")
-    told: dict[str, dict[str, Any]] = {
+    message: dict[str, dict[str, Any]] = {
         "close": {"state": PullState.CLOSED},
         "draft": {"draft": True},
         "fork": {"head_repository": "evil/bridge"},
@@ -799,9 +799,9 @@ def test_whatever_holds_a_job_leaves_no_check_that_waits_for_ever(app: App, endi
         ask(app, "cancel")
     if ending == "problem":
         app.rooms = replace(app.rooms, changes=no_trees)
-    if ending not in told:
+    if ending not in message:
         app.hub.tips["main"] = moved
-    app.open(**told.get(ending, {}))
+    app.open(**message.get(ending, {}))
     to_the_end(app)
     assert (live(app), unfinished(app)) == ([], [])
 
@@ -826,7 +826,7 @@ def test_what_was_opened_right_before_a_kill_is_ended_all_the_same(app: App) -> 
 def test_only_our_own_app_writes_the_gate(app: App) -> None:
     app.open(path="docs/a.md")
     look(app)
-    assert {one.app_id for one in app.hub.runs} == {APP}
+    assert {run.app_id for run in app.hub.runs} == {APP}
 
 
 def test_a_job_that_changed_under_way_is_ended_before_its_successor_begins(app: App) -> None:
@@ -836,12 +836,12 @@ def test_a_job_that_changed_under_way_is_ended_before_its_successor_begins(app: 
     app.hub.files[(moved, POLICY_PATH)] = POLICY.replace(sha("verl"), sha("newer verl")).encode()
     app.hub.tips["main"] = moved
     look(app)
-    assert [one.state for one in app.ledger.kept.values()] == [RunState.CANCELLING]
+    assert [item.state for item in app.ledger.kept.values()] == [RunState.CANCELLING]
     look(app)
     assert len(app.backend.submitted) == 1
     app.backend.settle()
     look(app)
-    assert [one.job.verl.commit for one in app.backend.live() if one.job] == [sha("newer verl")]
+    assert [text.job.verl.commit for text in app.backend.live() if text.job] == [sha("newer verl")]
     assert set(app.backend.most_live.values()) == {1}
 
 
@@ -874,8 +874,8 @@ def test_a_rerun_counts_once_though_no_time_passes(app: App) -> None:
     look(app)
     ask(app, "rerun")
     for _ in range(5):
-        for one in app.backend.live():
-            app.backend.finish(one, fails)
+        for text in app.backend.live():
+            app.backend.finish(text, fails)
         look(app, 0)
     assert len(app.backend.submitted) == 2
 
@@ -893,7 +893,7 @@ def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> N
     app.backend.settle()
     finish(app, RECOMPUTE, passes)
     look(app)
-    (check,) = (one for one in app.hub.runs if one.name == f"verl-e2e / {AMPLIFIED}")
+    (check,) = (run for run in app.hub.runs if run.name == f"verl-e2e / {AMPLIFIED}")
     assert (check.conclusion, "not asked for any more" in check.summary) == ("cancelled", True)
     assert gate(app)[1] == "success"
 
@@ -901,12 +901,12 @@ def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> N
 def test_a_policy_that_breaks_under_way_changes_no_check_of_a_job(app: App) -> None:
     app.open(path="src/lora/a.py")
     look(app)
-    before = [one for one in app.hub.runs if one.name != "verl-e2e"]
+    before = [run for run in app.hub.runs if run.name != "verl-e2e"]
     moved = sha("moved")
     app.hub.files[(moved, POLICY_PATH)] = b"schema: 2\n"
     app.hub.tips["main"] = moved
     look(app)
-    assert [one for one in app.hub.runs if one.name != "verl-e2e"] == before
+    assert [run for run in app.hub.runs if run.name != "verl-e2e"] == before
     assert (live(app), gate(app)[1]) == ([SMOKE], "action_required")
 
 
@@ -920,7 +920,7 @@ def test_what_we_ended_begins_again_when_the_reason_is_gone(app: App) -> None:
     assert live(app) == []
     approve(app, "one")
     look(app)
-    assert (live(app), [one.attempt for one in app.ledger.kept.values()]) == ([SMOKE], [1, 2])
+    assert (live(app), [item.attempt for item in app.ledger.kept.values()]) == ([SMOKE], [1, 2])
 
 
 def test_a_repository_without_the_policys_package_is_told_so_and_nothing_runs(app: App) -> None:

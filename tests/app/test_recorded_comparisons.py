@@ -86,13 +86,13 @@ def test_a_real_resume_that_lost_something_fails_the_load(tmp_path: Path, factor
     assert next(iter(factors)) in item.summary
 
 
-@pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda one: one.name)
+@pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_real_parallel_sizes_agree_with_one_gpu(tmp_path: Path, run: Path) -> None:
     verdict, item = judged(beside_the_twin(run, tmp_path, Role.TRIVIAL_SIZES), Criterion.PARITY)
     assert (verdict.result, item.state) == (Result.PASS, State.MET), item.summary
 
 
-@pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda one: one.name)
+@pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Path) -> None:
     folder = beside_the_twin(run, tmp_path, Role.TRIVIAL_SIZES)
     for step in (1, 2):
@@ -106,4 +106,4 @@ def test_the_packaged_bands_hold_what_the_real_runs_measured() -> None:
     found = add_healthy(FOLDERS, FOLDERS.bands, (RESUMED, TWIN, DENSE))
     found = add_pair(FOLDERS, found, RESUMED, TWIN)
     assert found == FOLDERS.bands
-    assert any("3 healthy run(s), 1 pair(s); 2 more make a band" in one for one in described(found))
+    assert any("3 healthy run(s), 1 pair(s); 2 more make a band" in item for item in described(found))

@@ -1,4 +1,4 @@
-"""A failed job's check points at the changed lines; nobody else's does, and nothing is read for them."""
+"""A failed job's check points at the changed lines; no one else's does, and nothing is read for them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
-from tests.fakes.shown_pull import FAILED, PASSED, shown_situation
+from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
 from verl_e2e.adapters.github.check_limits import checked
 from verl_e2e.app.reconcile import reconcile
 from verl_e2e.app.services import AppRooms
@@ -14,7 +14,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
 from verl_e2e.core.pulls.check_runs import Annotation
-from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.pull import Target
 from verl_e2e.core.report.checks import checks_wanted
 
@@ -53,8 +53,8 @@ def _ended(how: Callable[[Job], tuple[Record, LogFacts | None]], path: str = LOR
     reconcile(REF, rooms)
     source.read = source.read[planned:]
     checks = app.hub.check_runs(REPOSITORY, pull.head_sha)
-    assert {one.name for one in checks} >= {"verl-e2e", "verl-e2e / 0-lora-ddp"}
-    return [remark for one in checks for remark in one.annotations], source
+    assert {check.name for check in checks} >= {"verl-e2e", "verl-e2e / 0-lora-ddp"}
+    return [note for check in checks for note in check.annotations], source
 
 
 def test_a_failed_job_points_at_the_changed_lines_of_the_file_that_failed() -> None:
@@ -72,9 +72,9 @@ def test_a_pass_and_a_failure_elsewhere_point_at_nothing_and_read_nothing() -> N
 
 @pytest.mark.parametrize("recorded", [PASSED, FAILED])
 def test_every_check_of_a_recorded_run_is_one_that_github_takes(recorded: tuple[str, ...]) -> None:
-    situation = shown_situation(*recorded)
-    checks = checks_wanted(situation, conduct(situation))
-    assert [checked(one).name for one in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
-    (buttons, *others) = [one.actions for one in checks]
+    target_state = shown_target_state(*recorded)
+    checks = checks_wanted(target_state, decide_actions(target_state))
+    assert [checked(check).name for check in checks] == ["verl-e2e", "verl-e2e / 0-lora-ddp", "verl-e2e / 1-resume"]
+    (buttons, *others) = [check.actions for check in checks]
     assert not any(others)
     assert [label for label, _, _ in buttons] == [*(["Rerun failed"] if recorded == FAILED else []), "Run level 2"]

@@ -104,7 +104,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("head", "base", "result", "places", "said"), [way[1:] for way in WAYS], ids=[w[0] for w in WAYS]
+    ("head", "base", "result", "places", "text"), [way[1:] for way in WAYS], ids=[w[0] for w in WAYS]
 )
 def test_what_follows_a_run_and_what_it_makes_of_the_verdict(
     tmp_path: Path,
@@ -112,12 +112,12 @@ def test_what_follows_a_run_and_what_it_makes_of_the_verdict(
     base: tuple[Recorded, ...],
     result: Result,
     places: list[str],
-    said: str,
+    text: str,
 ) -> None:
     here = host(tmp_path, head, base)
     verdict = here.check()
     assert (verdict.result, here.places) == (result, places)
-    assert said in verdict.sentence
+    assert text in verdict.sentence
     assert len(here.said) == 2 * len(places)
     assert judge_folders(FOLDERS, here.folder) == (verdict,), "the folder alone tells the same"
     assert (here.folder / "card.txt").read_text().startswith(f"Result: {result} - {verdict.sentence[:40]}")
@@ -201,19 +201,19 @@ def test_an_interruption_keeps_what_is_there(
 
 
 @pytest.mark.parametrize(
-    ("head", "base", "said"),
+    ("head", "base", "text"),
     [
         ((RAISES,), (RunnerError("no room"),), "merge base not run: its run could not begin"),
         ((RAISES, RunnerError("no room")), (PASSES,), "failed once, not retried: its run could not begin"),
     ],
 )
 def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(
-    tmp_path: Path, head: tuple[Recorded, ...], base: tuple[Recorded, ...], said: str
+    tmp_path: Path, head: tuple[Recorded, ...], base: tuple[Recorded, ...], text: str
 ) -> None:
     here = host(tmp_path, head, base)
     verdict = here.check()
     assert verdict.result is Result.FAIL
-    assert verdict.sentence.endswith(said)
+    assert verdict.sentence.endswith(text)
     assert "0-lora-ddp: no room" in here.said
     assert judge_folders(FOLDERS, here.folder) == (verdict,)
 

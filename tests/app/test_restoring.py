@@ -1,4 +1,4 @@
-"""What somebody edited, hid or deleted is put right: when asked, when told, and after a while anyway; and no loop."""
+"""What someone edited, hid or deleted is put right: when asked, when told, and after a while anyway; and no loop."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ def card(app: App) -> Comment:
 
 def change_card(app: App, **changed: object) -> None:
     known = card(app)
-    app.hub.talk[7] = [replace(one, **changed) if one == known else one for one in app.hub.talk[7]]  # type: ignore[arg-type]
+    app.hub.talk[7] = [replace(comment, **changed) if comment == known else comment for comment in app.hub.talk[7]]  # type: ignore[arg-type]
 
 
 def edit_card(app: App) -> None:
@@ -55,7 +55,7 @@ def hide_card(app: App) -> None:
 
 def delete_card(app: App) -> None:
     known = card(app)
-    app.hub.talk[7] = [one for one in app.hub.talk[7] if one != known]
+    app.hub.talk[7] = [comment for comment in app.hub.talk[7] if comment != known]
 
 
 def edit_gate(app: App) -> None:
@@ -73,13 +73,13 @@ def reopen_gate(app: App) -> None:
 def change_gate(app: App, **changed: object) -> None:
     known = app.hub.gate(sha("one"))
     assert known is not None
-    app.hub.runs = [replace(one, **changed) if one == known else one for one in app.hub.runs]  # type: ignore[arg-type]
+    app.hub.runs = [replace(run, **changed) if run == known else run for run in app.hub.runs]  # type: ignore[arg-type]
 
 
 def shown(app: App) -> object:
     """What people see; ids may be new."""
-    cards = [(one.body, one.minimized) for one in app.hub.cards(7)]
-    return cards, sorted((one.name, one.status, one.conclusion, one.title, one.summary) for one in app.hub.runs)
+    cards = [(comment.body, comment.minimized) for comment in app.hub.cards(7)]
+    return cards, sorted((run.name, run.status, run.conclusion, run.title, run.summary) for run in app.hub.runs)
 
 
 def ask_status(app: App) -> None:

@@ -80,7 +80,7 @@ def test_two_pull_requests_with_one_head_share_its_runs(app: App) -> None:
     look(app, REF)
     look(app, OTHER)
     assert said(app) == "success"
-    assert {one.number for one in app.ledger.runs(REPOSITORY)} == {REF.number}
+    assert {other_run.number for other_run in app.ledger.runs(REPOSITORY)} == {REF.number}
 
 
 def test_what_fails_for_one_base_is_tried_again_for_another(app: App) -> None:

@@ -32,7 +32,7 @@ SAID = (
     "/verl-e2e run now",
     "/verl-e2e rerun everything",
     "/verl-e2e override 0",
-    "/verl-e2e override 9 `because` of me",
+    "/verl-e2e override 9 `reason` of me",
     "/verl-e2e level0 image=evil/image:1",
     "/verl-e2e level0 variant=2-vpp",
     "/verl-e2e level0 steps=`2`",
@@ -100,12 +100,12 @@ def look(app: App, times: int = 1) -> None:
         reconcile(REF, app.rooms)
 
 
-@pytest.mark.parametrize("said", SAID)
-def test_every_answer_shows_commands_as_code(said: str) -> None:
+@pytest.mark.parametrize("words", SAID)
+def test_every_answer_shows_commands_as_code(words: str) -> None:
     app = App()
     app.open(head_repository="evil/bridge", author="mallory")
     look(app)
-    text = said.format(head=sha("one"), short=sha("one")[:7], other=sha("two"), upper=sha("one")[:12].upper())
+    text = words.format(head=sha("one"), short=sha("one")[:7], other=sha("two"), upper=sha("one")[:12].upper())
     for author in ("mona", "stranger"):
         hear(comment_event(app.hub.say(REF, author, text)), app.rooms)
     look(app)
@@ -158,9 +158,9 @@ def test_every_state_of_a_pull_request_shows_commands_as_code(how: str) -> None:
     if how == "doctor":
         app.backend.fail = ["submit?"]
         app.open("two")
-    said = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone"}.get(how)
-    if said:
-        hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {said}")), app.rooms)
+    words = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone"}.get(how)
+    if words:
+        hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {words}")), app.rooms)
     for _ in range(4):
         look(app)
         app.backend.settle()
@@ -239,17 +239,17 @@ def test_a_button_pressed_by_somebody_without_the_role_is_answered_once() -> Non
     assert gate is not None
     for delivery in ("a", "a", "b"):
         hear(check_event(gate.external_id, "one", sender="stranger", button="cancel"), app.rooms, delivery)
-    (answer,) = (one.body for one in app.hub.talk[7] if one.app_id == APP and "reply" in one.body)
+    (answer,) = (comment.body for comment in app.hub.talk[7] if comment.app_id == APP and "reply" in comment.body)
     assert "stranger" in answer
     assert "needs the role write" in answer
     check_shown(app)
 
 
 def comment(app: App, body: str, author: str = "alice") -> str:
-    """Somebody comments; gives our answer, empty for none."""
+    """Someone comments; gives our answer, empty for none."""
     before = len(app.hub.talk.get(7, ()))
     hear(comment_event(app.hub.say(REF, author, body)), app.rooms)
-    ours = [one.body for one in app.hub.talk[7][before:] if one.app_id == APP and "reply" in one.body]
+    ours = [item.body for item in app.hub.talk[7][before:] if item.app_id == APP and "reply" in item.body]
     return "".join(ours)
 
 
@@ -265,7 +265,7 @@ def test_extras_with_different_options_are_told_apart_wherever_they_are_shown() 
     for options in asked:
         assert sum(f"`{options}` |" in line for line in card.splitlines()) == 1
         assert sum(f"`{options}` |" in line for line in gate.text.splitlines()) == 1
-        (check,) = [one for one in app.hub.runs if one.title.startswith(f"With {options}: ")]
+        (check,) = [run for run in app.hub.runs if run.title.startswith(f"With {options}: ")]
         assert f"Requested with `{options}`." in check.summary
     check_shown(app)
 
@@ -302,7 +302,7 @@ def test_a_verl_that_is_nowhere_is_a_refused_option() -> None:
 def test_what_cannot_be_run_counts_for_no_gpu_minutes() -> None:
     app = App()
     app.open(path="src/lora/a.py")
-    assert comment(app, "/verl-e2e level1 model=nobody/knows") == ""
+    assert comment(app, "/verl-e2e level1 model=no one/knows") == ""
     look(app)
     known = app.hub.cards(7)[0].body
     assert re.search(r"about (\d+) planned", known)
@@ -327,7 +327,7 @@ def test_a_plan_of_nothing_that_wants_an_approval_shows_the_whole_command() -> N
     moved = sha("moved")
     app.hub.files[(moved, POLICY_PATH)] = POLICY.replace("rules:", "gate: {none: approve}\nrules:").encode()
     app.hub.tips["main"] = moved
-    app.open(path="docs/a.md", base_sha=moved, head_repository="somebody-with-a-long-name/megatron-bridge-fork")
+    app.open(path="docs/a.md", base_sha=moved, head_repository="someone-with-a-long-name/megatron-bridge-fork")
     look(app)
     gate = app.hub.gate(sha("one"))
     assert gate is not None

@@ -29,8 +29,8 @@ def test_a_grant_that_is_given_replaces_its_default_and_no_other() -> None:
 
 
 MISTAKES = (
-    ("capabilities: {run: {anyone: true}}", "run is granted to everybody; name roles from triage up"),
-    ("capabilities: {run: {roles: [read]}}", "run is granted to everybody"),
+    ("capabilities: {run: {anyone: true}}", "run is granted to everyone; name roles from triage up"),
+    ("capabilities: {run: {roles: [read]}}", "run is granted to everyone"),
     ("capabilities: {approve: {author: true}}", "approve is granted to authors; leave `author` out"),
     ("capabilities: {override: {author: true}}", "override is granted to authors"),
     ("capabilities: {aprove: {roles: [write]}}", "capabilities.aprove: unknown key; did you mean 'approve'?"),
@@ -43,9 +43,9 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize(("text", "said"), MISTAKES)
-def test_a_mistake_is_one_sentence_with_its_mend(text: str, said: str) -> None:
+@pytest.mark.parametrize(("text", "words"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_fix(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_policy(f"{POLICY}{text}\n", "f.yml")
     (problem,) = caught.value.problems
-    assert (said in str(problem), str(problem).startswith("f.yml:")) == (True, True), str(problem)
+    assert (words in str(problem), str(problem).startswith("f.yml:")) == (True, True), str(problem)

@@ -78,7 +78,7 @@ def test_a_good_policy_has_its_defaults() -> None:
         ("image:", "? [a]\n: 1\nimage:", "p.yml:4: a key must be plain text; use a word"),
     ),
 )
-def test_a_mistake_is_one_sentence_with_file_line_key_value_and_mend(old: str, new: str, sentence: str) -> None:
+def test_a_mistake_is_one_sentence_with_file_line_key_value_and_fix(old: str, new: str, sentence: str) -> None:
     assert old in GOOD
     assert any(line.startswith(sentence) for line in problems(GOOD.replace(old, new))), problems(GOOD.replace(old, new))
 
@@ -140,8 +140,8 @@ def test_the_packaged_policy_pins_verl_and_its_patch_does_what_it_declares() -> 
     assert policy.verl.commit == "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a"
     (patch,) = policy.patches
     assert patch.file == "verl/utils/megatron_utils.py"
-    assert [one.new.replace("ParallelV1", "Parallel") for one in patch.substitutions] == [
-        one.old for one in patch.substitutions
+    assert [substitution.new.replace("ParallelV1", "Parallel") for substitution in patch.substitutions] == [
+        substitution.old for substitution in patch.substitutions
     ]
     assert patch.before != patch.after
 
@@ -166,7 +166,7 @@ def profile_problems(name: str, **values: str) -> str:
     return str(caught.value)
 
 
-def test_a_profile_mistake_names_file_line_key_and_mend(tmp_path: Path) -> None:
+def test_a_profile_mistake_names_file_line_key_and_fix(tmp_path: Path) -> None:
     assert "packaged hopper-offline.yml:" in profile_problems("hopper-offline")
     assert "python_path.0: ${kit} has no value; --set kit=..." in profile_problems("hopper-offline")
     assert "did you mean 'kit'?" in profile_problems("hopper-offline", kit="/k", kitt="/k")

@@ -125,15 +125,17 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize(("changed", "told"), MISTAKES)
-def test_a_mistake_is_one_line_that_names_the_variable_and_the_mend(changed: dict[str, str | None], told: str) -> None:
-    said = problem(**changed)
-    assert told in said
-    assert said.count("\n") == 0
-    assert said.startswith("environment: ")
-    assert "; " in said
-    assert "hunter2" not in said
-    assert KEY[100:140] not in said
+@pytest.mark.parametrize(("changed", "message"), MISTAKES)
+def test_a_mistake_is_one_line_that_names_the_variable_and_the_fix(
+    changed: dict[str, str | None], message: str
+) -> None:
+    text = problem(**changed)
+    assert message in text
+    assert text.count("\n") == 0
+    assert text.startswith("environment: ")
+    assert "; " in text
+    assert "hunter2" not in text
+    assert KEY[100:140] not in text
 
 
 def test_every_mistake_is_told_at_once() -> None:

@@ -101,8 +101,8 @@ class Contract:
         return tuple(self._errors(pointer, payload))
 
     def _query(self, exchange: Exchange, operation: Mapping[str, Any]) -> Iterator[str]:
-        parameters = [self._resolved(one) for one in operation.get("parameters", ())]
-        known = {one["name"]: one for one in parameters if one["in"] == "query"}
+        parameters = [self._resolved(text) for text in operation.get("parameters", ())]
+        known = {parameter["name"]: parameter for parameter in parameters if parameter["in"] == "query"}
         for name, value in parse_qsl(exchange.query, keep_blank_values=True):
             if name not in known:
                 yield f"query: {name} is not described"
@@ -192,6 +192,11 @@ def contract(folder: Path) -> Contract:
 def all_violations(found: Contract, traffic: Iterable[Exchange], deliveries: Iterable[Delivery]) -> tuple[str, ...]:
     """Every violation, each kind once."""
     stored = ("/_storage/",)
-    rest = [violation for one in traffic if not one.path.startswith(stored) for violation in found.violations(one)]
-    hooks = [violation for one in deliveries for violation in found.webhook_violations(one)]
-    return tuple(dict.fromkeys(str(one) for one in (*rest, *hooks)))
+    rest = [
+        violation
+        for exchange in traffic
+        if not exchange.path.startswith(stored)
+        for violation in found.violations(exchange)
+    ]
+    hooks = [violation for delivery in deliveries for violation in found.webhook_violations(delivery)]
+    return tuple(dict.fromkeys(str(exchange) for exchange in (*rest, *hooks)))

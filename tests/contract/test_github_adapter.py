@@ -96,8 +96,8 @@ def _talk(at: Room) -> None:
 
 def _check(at: Room) -> None:
     checks = GithubChecks(at.github)
-    remarks = tuple(Annotation("src/a.py", n, n + 1, "warning", "Reached", "why") for n in range(1, 61))
-    check = CheckRun("verl-e2e", at.world.head(1), "in_progress", summary="s", external_id="gate", annotations=remarks)
+    notes = tuple(Annotation("src/a.py", n, n + 1, "warning", "Reached", "why") for n in range(1, 61))
+    check = CheckRun("verl-e2e", at.world.head(1), "in_progress", summary="s", external_id="gate", annotations=notes)
     at.world.faults.add(server_error(502), "POST", "/check-runs$")
     check_id = checks.write_check(REPOSITORY, check)
     ended = CheckRun(
@@ -111,7 +111,7 @@ def _check(at: Room) -> None:
         "https://verl-e2e.example/1",
         "gate",
         (("Rerun failed", "Run it once more", "rerun"),),
-        remarks,
+        notes,
         check_id,
     )
     checks.write_check(REPOSITORY, ended)
@@ -135,7 +135,7 @@ def _run(at: Room, folder: Path) -> None:
 
 def _deliver(at: Room) -> None:
     administration = GithubAdministration(at.github)
-    # Nobody listens there.
+    # No one listens there.
     at.world.deliveries.url = "http://127.0.0.1:9/"
     at.world.push(1, {"src/a.py": b"a = 2\n"})
     at.world.deliveries.wait()

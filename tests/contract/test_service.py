@@ -41,8 +41,8 @@ def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path) -> 
             service.go_on()
             # What Prism refuses comes to the service as an error of GitHub's.
             assert service.failures == []
-            assert [one.conclusion for one in world.runs()] == ["cancelled"]
+            assert [run.conclusion for run in world.runs()] == ["cancelled"]
             assert world.gate(number) == "success"
-            asked = {one.route for one in world.standin.traffic}
+            asked = {item.route for item in world.standin.traffic}
     assert len(asked) >= 15, sorted(asked)
     assert b"VIOLATION" not in (tmp_path / "prism.log").read_bytes()

@@ -44,7 +44,7 @@ def test_every_request_and_answer_and_webhook_is_as_github_describes_them(tmp_pa
         _people_act(world)
         assert "\n".join(all_violations(found, world.standin.traffic, world.deliveries.made)) == ""
         called = set(world.standin.calls())
-        assert {f"{one.method} {one.template}" for one in ROUTES} - called == {"GET /_storage/{kind}/{number}"}
+        assert {f"{route.method} {route.template}" for route in ROUTES} - called == {"GET /_storage/{kind}/{number}"}
 
 
 def test_prism_lets_every_request_and_answer_through(tmp_path: Path, node_folder: Path) -> None:
@@ -74,6 +74,6 @@ def test_what_breaks_the_contract_is_found(tmp_path: Path, node_folder: Path) ->
         send(world.url, Call("GET", f"/repos/{world.full_name}/pulls?states=open"), world, token)
         world.pull(2).title = 5  # type: ignore[assignment]  # an answer of the wrong type
         send(world.url, Call("GET", f"/repos/{world.full_name}/pulls/2"), world, token)
-        said = " ".join(all_violations(found, world.standin.traffic, ()))
-    for one in ("passed", "extra is not described", "states is not described", "$.title"):
-        assert one in said
+        words = " ".join(all_violations(found, world.standin.traffic, ()))
+    for text in ("passed", "extra is not described", "states is not described", "$.title"):
+        assert text in words

@@ -74,7 +74,7 @@ def furnish(world: World) -> str:
     world.open_pull("bob", {"src/b.py": "y = 1\n"}, fork=True)
     world.comment("alice", "please run")
     world.label(1, "verl-e2e:level1", "alice")
-    # Nobody listens there: a failed delivery is a delivery too.
+    # No one listens there: a failed delivery is a delivery too.
     world.deliveries.url = "http://127.0.0.1:9/webhook"
     world.deliveries.ping(world.app)
     world.state.add_token("ghs_tour", world.app.bot, world.app, PERMISSIONS)

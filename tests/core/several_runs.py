@@ -124,7 +124,7 @@ def _pairs() -> Iterator[Case]:
         yield case("cut then pass", cut, PASSED[number % 4], answer=2)
         yield case("pass then cut", PASSED[number % 4], cut, answer=2)
         yield case("cut then cut", cut, CUT[(number + 1) % 5], answer=2)
-    yield from (case("pass then pass", one, two, answer=2) for one in PASSED for two in PASSED[:2])
+    yield from (case("pass then pass", item, two, answer=2) for item in PASSED for two in PASSED[:2])
 
 
 def _longer() -> Iterator[Case]:

@@ -102,7 +102,7 @@ def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"VERL_E2E_JOB": "forged"}, "not one that verl-e2e packed"),
         ({"VERL_E2E_JOB_ID": "5-learning"}, "the order is called '5-learning' and holds 0-lora-ddp"),
@@ -110,10 +110,10 @@ def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> 
         ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty"),
     ],
 )
-def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dict[str, str], said: str) -> None:
+def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dict[str, str], text: str) -> None:
     step = Step(at, tmp_path / "step", **changes)
     assert step.done.returncode == 2
-    assert said in step.done.stderr
+    assert text in step.done.stderr
     assert step.done.stderr.count("\n") == 1
     assert "go" not in step.outputs
 
@@ -133,15 +133,15 @@ def handed_over(at: Room, folder: Path) -> tuple[Path, dict[str, str]]:
 
 
 def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: Room, tmp_path: Path) -> None:
-    _, told = handed_over(at, tmp_path)
-    assert len(told["VERL_E2E_DIGEST"]) == 64
-    checked = Step(at, tmp_path / "attest", "check-digest", **told)
+    _, message = handed_over(at, tmp_path)
+    assert len(message["VERL_E2E_DIGEST"]) == 64
+    checked = Step(at, tmp_path / "attest", "check-digest", **message)
     assert checked.done.returncode == 0, checked.done.stderr
 
 
 @pytest.mark.parametrize("what", ["content", "added", "removed", "link"])
 def test_a_folder_that_was_changed_after_the_job_is_not(at: Room, tmp_path: Path, what: str) -> None:
-    run, told = handed_over(at, tmp_path)
+    run, message = handed_over(at, tmp_path)
     match what:
         case "content":
             (run / "events.jsonl").write_text("")
@@ -151,21 +151,21 @@ def test_a_folder_that_was_changed_after_the_job_is_not(at: Room, tmp_path: Path
             (run / "environment.json").unlink()
         case _:
             (run / "log.txt").symlink_to("/etc/passwd")
-    checked = Step(at, tmp_path / "attest", "check-digest", **told)
+    checked = Step(at, tmp_path / "attest", "check-digest", **message)
     assert checked.done.returncode == 2
     assert "was changed after the job ended" in checked.done.stderr or "is a link" in checked.done.stderr
 
 
 def test_the_folder_of_another_job_is_not_handed_over(at: Room, tmp_path: Path) -> None:
-    _, told = handed_over(at, tmp_path)
+    _, message = handed_over(at, tmp_path)
     other = make_job(bridge=Repository(path="/of/the/bot", commit="e" * 40))
-    checked = Step(at, tmp_path / "attest", "check-digest", **told, VERL_E2E_JOB=pack(other))
+    checked = Step(at, tmp_path / "attest", "check-digest", **message, VERL_E2E_JOB=pack(other))
     assert checked.done.returncode == 2
     assert "not of the job '0-lora-ddp' that was ordered" in checked.done.stderr
 
 
 def test_a_machine_of_ours_hands_nothing_over(at: Room, tmp_path: Path) -> None:
-    _, told = handed_over(at, tmp_path)
-    checked = Step(at, tmp_path / "attest", "check-digest", **(told | {"RUNNER_ENVIRONMENT": "self-hosted"}))
+    _, message = handed_over(at, tmp_path)
+    checked = Step(at, tmp_path / "attest", "check-digest", **(message | {"RUNNER_ENVIRONMENT": "self-hosted"}))
     assert checked.done.returncode == 2
     assert "a runner of GitHub's own" in checked.done.stderr

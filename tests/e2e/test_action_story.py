@@ -36,9 +36,9 @@ class Actions:
             "issue_comment": "issue_comment",
             "merge_group": "merge_group",
         }
-        told = next(one for one in reversed(self.world.deliveries.made) if one.event in names)
-        name = names[told.event]
-        return self.step("event", told.payload, GITHUB_EVENT_NAME=name, **changes)
+        message = next(item for item in reversed(self.world.deliveries.made) if item.event in names)
+        name = names[message.event]
+        return self.step("event", message.payload, GITHUB_EVENT_NAME=name, **changes)
 
     def report(self, target: str) -> subprocess.CompletedProcess[str]:
         """Run the report of the workflow that ran a job."""
@@ -65,7 +65,7 @@ class Actions:
             "RUNNER_TEMP": str(folder / "temp"),
             "VERL_E2E_TOKEN": TOKEN,
             "VERL_E2E_TOOL": TOOL,
-            # Nobody attests here: Sigstore's own instance cannot be reached, and a workflow trusts no other.
+            # No one attests here: Sigstore's own instance cannot be reached, and a workflow trusts no other.
             "VERL_E2E_ATTESTATION": "preferred",
             # The card may be edited every 15 s, and no test waits for it.
             "VERL_E2E_PATIENCE_S": "2",
@@ -89,7 +89,7 @@ class Actions:
         """Our check run on the head of a pull request."""
         with self.world.state.lock:
             found = self.world.state.checks_of(self.world.full_name, self.world.head(number))
-            return next((one for one in reversed(found) if one.name == name), None)
+            return next((check_run for check_run in reversed(found) if check_run.name == name), None)
 
     def gate(self, number: int = 1) -> str:
         """What the gate says."""
@@ -98,7 +98,9 @@ class Actions:
 
     def cards(self, number: int = 1) -> list[str]:
         """What GitHub Actions' own App wrote on the pull request."""
-        return [one.body for one in self.world.comments(number) if one.app and one.app.id == GITHUB_ACTIONS]
+        return [
+            comment.body for comment in self.world.comments(number) if comment.app and comment.app.id == GITHUB_ACTIONS
+        ]
 
 
 @pytest.fixture
@@ -199,8 +201,8 @@ def test_a_merge_group_takes_over_what_passed(actions: Actions) -> None:
     world.actions_token(TOKEN, {**PERMISSIONS, "pull_requests": "read"})
     group = world.queue(number)
     actions.event()
-    found = [one for one in world.state.checks_of(world.full_name, group) if one.name == "verl-e2e"]
-    assert [one.conclusion for one in found] == ["success"]
+    found = [check_run for check_run in world.state.checks_of(world.full_name, group) if check_run.name == "verl-e2e"]
+    assert [check_run.conclusion for check_run in found] == ["success"]
     assert world.live_runs() == []
 
 
@@ -213,7 +215,7 @@ def test_a_merge_group_that_needs_a_run_of_its_own_is_reported_by_its_head(actio
     assert (run.inputs["pull"], run.inputs["head_sha"]) == ("", group)
     world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     actions.report(f"@{group}")
-    found = [one for one in world.state.checks_of(world.full_name, group) if one.name == "verl-e2e"]
+    found = [check_run for check_run in world.state.checks_of(world.full_name, group) if check_run.name == "verl-e2e"]
     assert found[-1].conclusion == "success"
 
 

@@ -36,7 +36,7 @@ FOREIGN = """
 
 def _parts(*recorded: str) -> dict[str, str]:
     checks = shown_checks(*recorded)
-    return {"card": shown_card(*recorded), **{one.title: f"{one.summary}\n\n{one.text}" for one in checks}}
+    return {"card": shown_card(*recorded), **{check.title: f"{check.summary}\n\n{check.text}" for check in checks}}
 
 
 def _hostile() -> str:

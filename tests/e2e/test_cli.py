@@ -159,7 +159,7 @@ def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     assert set(plan["reasons"][0]) == {"level", "path", "symbol", "because", "via"}
 
 
-def test_check_without_a_gpu_is_blocked_with_every_mend_and_the_whole_plan(world: World, tmp_path: Path) -> None:
+def test_check_without_a_gpu_is_blocked_with_every_fix_and_the_whole_plan(world: World, tmp_path: Path) -> None:
     site = tmp_path / "site.yml"
     data = f"{{train_files: {world.root}/data/train.parquet, val_files: {world.root}/data/test.parquet, prepare: none}}"
     site.write_text(
@@ -327,8 +327,8 @@ def test_an_interrupted_preflight_leaves_a_whole_folder_and_no_process(
     signal.signal(number, before)
     _wait_for(word, runner)
     runner.send_signal(number)
-    shown, said = runner.communicate(timeout=HANG_S)
-    assert (runner.returncode, "Traceback" in said) == (130, False)
+    shown, words = runner.communicate(timeout=HANG_S)
+    assert (runner.returncode, "Traceback" in words) == (130, False)
     assert f"Interrupted by {number.name} before" in shown
     events = [json.loads(line) for line in (tmp_path / "out/events.jsonl").read_text().splitlines()]
     assert [event["kind"] for event in events[-2:]] == ["ended", "left_running"]
@@ -359,7 +359,7 @@ def test_an_interrupted_check_ends_its_runner_and_keeps_the_folder(
     signal.signal(signal.SIGINT, before)
     _wait_for(word, check)
     check.send_signal(number)
-    _, said = check.communicate(timeout=HANG_S)
-    assert (check.returncode, "Traceback" in said) == (130, False)
+    _, words = check.communicate(timeout=HANG_S)
+    assert (check.returncode, "Traceback" in words) == (130, False)
     assert not _running(word)
     assert f"Interrupted by {number.name}" in (out / "jobs/0-lora-ddp/card.txt").read_text()

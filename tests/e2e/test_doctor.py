@@ -61,16 +61,18 @@ def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> s
 
 
 def sick(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    """What is to be mended, by what it is about; every one with its mend."""
-    found = [one for ones in json.loads(done.stdout)["repositories"].values() for one in ones if one["state"] == "ill"]
-    assert all(one["mend"] for one in found)
-    return {one["about"]: one["sentence"] for one in found}
+    """What is to be fixed, by what it is about; every one with its fix."""
+    found = [
+        item for ones in json.loads(done.stdout)["repositories"].values() for item in ones if item["state"] == "ill"
+    ]
+    assert all(load["fix"] for load in found)
+    return {load["about"]: load["sentence"] for load in found}
 
 
 def test_all_well_exits_with_0(world: World, tmp_path: Path) -> None:
     done = doctor(world, tmp_path, NAME)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert "MEND" not in done.stdout
+    assert "FIX" not in done.stdout
     assert sick(doctor(world, tmp_path, "--json", VERL_E2E_REPOSITORIES=NAME)) == {}
 
 
@@ -88,7 +90,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
     found = sick(done)
     assert "checks: write" in found["permissions"]
     assert "check_run" in found["events"]
-    assert "from anybody" in found["required check"]
+    assert "from anyone" in found["required check"]
     assert "differs from this version's" in found["workflow"]
     assert ".github/verl-e2e.yml" in found["policy"]
     assert "hook.invalid" in found["webhook"]
@@ -107,8 +109,8 @@ def test_webhooks_that_were_not_taken_are_told_and_sent_again(world: World, tmp_
     world.deliveries.url = "http://127.0.0.1:9/webhook"
     world.open_pull("ada", {"a.py": "x = 1\n"})
     world.deliveries.wait()
-    (told,) = sick(doctor(world, tmp_path, NAME, "--json")).values()
-    assert "1 webhook(s) of the last 3 days were not taken, last pull_request.opened" in told
+    (message,) = sick(doctor(world, tmp_path, NAME, "--json")).values()
+    assert "1 webhook(s) of the last 3 days were not taken, last pull_request.opened" in message
     before = len(world.deliveries.attempts)
     again = doctor(world, tmp_path, NAME, "--redeliver")
     assert again.returncode == 0, again.stdout
@@ -116,11 +118,11 @@ def test_webhooks_that_were_not_taken_are_told_and_sent_again(world: World, tmp_
     deadline = time.monotonic() + HANG_S
     while len(world.deliveries.attempts) == before and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len({one.delivery.guid for one in world.deliveries.attempts}) == 1
+    assert len({attempt.delivery.guid for attempt in world.deliveries.attempts}) == 1
     assert len(world.deliveries.attempts) == before + 1
 
 
-def test_an_app_that_is_not_installed_is_the_first_thing_to_mend(world: World, tmp_path: Path) -> None:
+def test_an_app_that_is_not_installed_is_the_first_thing_to_fix(world: World, tmp_path: Path) -> None:
     world.state.installations.clear()
     done = doctor(world, tmp_path, NAME, "--json")
     assert done.returncode == 1
@@ -152,23 +154,23 @@ def test_a_clone_of_verl_on_this_machine_is_looked_into(world: World, tmp_path: 
     assert done.returncode == 0, done.stdout
     assert f"is in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in done.stdout
     world.commit({".github/verl-e2e.yml": policy(world, "b" * 40)})
-    told = doctor(world, tmp_path, NAME, VERL_E2E_VERL=str(tmp_path / "verl")).stdout
-    assert f"the pinned verl {'b' * 40} is not in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in told
+    message = doctor(world, tmp_path, NAME, VERL_E2E_VERL=str(tmp_path / "verl")).stdout
+    assert f"the pinned verl {'b' * 40} is not in {tmp_path / 'verl'}, which VERL_E2E_VERL names" in message
 
 
 def test_a_machine_without_a_network_is_told_that_and_nothing_else(world: World, tmp_path: Path) -> None:
     done = doctor(world, tmp_path, NAME, "octo/other", "--json", GITHUB_API_URL="http://127.0.0.1:9")
     assert done.returncode == 1
     ((found,),) = json.loads(done.stdout)["repositories"].values()
-    told = "GitHub cannot be reached from this machine: Connection refused"
-    assert (found["about"], found["state"], found["sentence"]) == ("network", "ill", told)
-    assert found["mend"].startswith("check the network of this machine")
+    message = "GitHub cannot be reached from this machine: Connection refused"
+    assert (found["about"], found["state"], found["sentence"]) == ("network", "ill", message)
+    assert found["fix"].startswith("check the network of this machine")
 
 
 def test_a_name_that_no_service_knows_is_told_as_text(world: World, tmp_path: Path) -> None:
     done = doctor(world, tmp_path, NAME, GITHUB_API_URL="https://github.invalid/api/v3")
-    first, told, fix = done.stdout.splitlines()
-    assert (first, "GitHub cannot be reached from this machine: " in told) == (NAME, True)
+    first, message, fix = done.stdout.splitlines()
+    assert (first, "GitHub cannot be reached from this machine: " in message) == (NAME, True)
     assert "check the network of this machine" in fix
 
 
@@ -198,7 +200,7 @@ def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "told"),
+    ("arguments", "environment", "message"),
     [
         ((), {}, "name a repository"),
         (("bridge",), {}, "is no repository"),
@@ -207,9 +209,9 @@ def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp
     ],
 )  # fmt: skip
 def test_a_mistake_exits_with_2(
-    world: World, tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], told: str
+    world: World, tmp_path: Path, arguments: tuple[str, ...], environment: dict[str, str], message: str
 ) -> None:
     done = doctor(world, tmp_path, *arguments, **environment)
     assert done.returncode == 2, done.stdout
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

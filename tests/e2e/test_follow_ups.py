@@ -247,18 +247,18 @@ def test_a_dry_run_says_what_may_follow_and_starts_nothing(place: Place, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("extra", "said"),
+    ("extra", "text"),
     [
         (("--baseline", "nowhere"), "nowhere"),
         (("--baseline",), "requires an argument"),
     ],
 )
 def test_a_baseline_that_is_no_commit_is_told_before_anything_runs(
-    place: Place, tmp_path: Path, extra: tuple[str, ...], said: str
+    place: Place, tmp_path: Path, extra: tuple[str, ...], text: str
 ) -> None:
     done = place.run("run", "--job", place.job("broken"), "--out", tmp_path / "out", *extra)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert said in done.stderr
+    assert text in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -23,7 +23,7 @@ def test_a_file_of_the_job_s_commit_is_taken_and_states_it(text: str, commit: st
 
 
 @pytest.mark.parametrize(
-    ("text", "commit", "said"),
+    ("text", "commit", "words"),
     [
         (PLAIN, None, "no property bridge_commit; name the commit of the tests with --junit-commit SHA"),
         (PLAIN, OTHER, f"bridge_commit: {OTHER}, and the job tests {BRIDGE}; run the tests on the job's commit"),
@@ -33,7 +33,7 @@ def test_a_file_of_the_job_s_commit_is_taken_and_states_it(text: str, commit: st
     ],
 )
 def test_any_other_file_is_refused_in_one_sentence(
-    text: str | None, commit: str | None, said: str, tmp_path: Path
+    text: str | None, commit: str | None, words: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "junit.xml"
     if text is not None:
@@ -41,5 +41,5 @@ def test_any_other_file_is_refused_in_one_sentence(
     with pytest.raises(UserError) as raised:
         read_junit_file(file, make_job(), commit)
     assert str(raised.value).startswith(f"{file}: ")
-    assert said in str(raised.value)
+    assert words in str(raised.value)
     assert "\n" not in str(raised.value)

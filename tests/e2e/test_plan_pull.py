@@ -54,7 +54,7 @@ def test_a_pull_request_is_planned_as_its_commits_are_without_a_token(world: Wor
     assert by_address.returncode == 0, by_address.stderr
     assert by_address.stdout == by_number.stdout == by_commits.stdout
     assert json.loads(by_address.stdout)["levels"] == [0, 1]
-    assert {one.caller for one in world.standin.traffic} == {""}
+    assert {item.caller for item in world.standin.traffic} == {""}
 
 
 def test_it_takes_three_calls_and_a_second_time_no_fetch(world: World, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_it_takes_three_calls_and_a_second_time_no_fetch(world: World, tmp_path:
     asked.append(f"/repos/{NAME}/contents/.github/verl-e2e.yml")
     fetches = world.standin.git.fetches
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout == text
-    assert [one.path for one in world.standin.traffic] == asked * 2
+    assert [item.path for item in world.standin.traffic] == asked * 2
     assert world.standin.git.fetches == fetches
     world.push(number, {MAPPING: str(BRIDGE[MAPPING])})
     assert "no level is required" in plan(world, f"{NAME}#{number}", cache=tmp_path / "cache").stdout
@@ -74,7 +74,7 @@ def test_a_token_is_used_when_set_and_goes_nowhere_else(world: World, tmp_path: 
     world.user_token("a-token-of-bob", "bob")
     number = world.open_pull("ada", {MAPPING: CHANGED})
     assert plan(world, f"{NAME}#{number}", cache=tmp_path / "a", GITHUB_TOKEN="a-token-of-bob").returncode == 0
-    assert {one.caller for one in world.standin.traffic} == {"bob"}
+    assert {item.caller for item in world.standin.traffic} == {"bob"}
     address = f"{world.standin.url}/{NAME}/pull/{number}"
     done = plan(world, address, cache=tmp_path / "b", GITHUB_TOKEN="a-token-of-bob", GITHUB_API_URL="")
     assert done.returncode == 0, done.stderr
@@ -94,17 +94,17 @@ def test_the_policy_is_that_of_the_base(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "told"),
+    ("address", "message"),
     [
         ("octo/bridge#99", "octo/bridge#99: there is no such pull request"),
         ("octo/none#1", "if it is private, set GITHUB_TOKEN"),
         ("not an address", "names no pull request"),
     ],
 )
-def test_a_mistake_is_one_sentence(world: World, tmp_path: Path, address: str, told: str) -> None:
+def test_a_mistake_is_one_sentence(world: World, tmp_path: Path, address: str, message: str) -> None:
     done = plan(world, address, cache=tmp_path / "cache")
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -78,8 +78,8 @@ def test_a_plan_without_verl_says_so_and_a_plain_folder_serves(trees: tuple[Path
     bridge, verl, base, head = trees
     plain = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head)
     assert "no verl checkout was given" in plain.stdout
-    lacking = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
-    assert "has no tests/special_e2e/run_ppo_trainer_megatron.sh, so these jobs cannot run: 0-" in lacking.stdout
+    missing = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
+    assert "has no tests/special_e2e/run_ppo_trainer_megatron.sh, so these jobs cannot run: 0-" in missing.stdout
     assert "cannot run" not in plain.stdout
     (verl / ".git").rename(verl.parent / "elsewhere")
     unpacked = verl_e2e("plan", "--repo", bridge, "--base", base, "--head", head, "--verl", verl)
@@ -106,7 +106,7 @@ def test_explain_lint_schema_and_imports(trees: tuple[Path, Path, str, str]) -> 
     assert not any("feature moe" in finding for finding in alone)
     assert "reach" in json.loads(verl_e2e("policy", "schema").stdout)["properties"]
     listed = json.loads(verl_e2e("policy", "imports", "--verl", verl).stdout)
-    assert {(one["module"], one["attribute"]) for one in listed["entries"]} >= {("megatron.bridge", "AutoBridge")}
+    assert {(load["module"], load["attribute"]) for load in listed["entries"]} >= {("megatron.bridge", "AutoBridge")}
 
 
 def test_backtest_of_labels_and_of_history(trees: tuple[Path, Path, str, str], tmp_path: Path) -> None:

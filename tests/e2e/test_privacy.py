@@ -14,7 +14,7 @@ from verl_e2e.cli.privacy import close_to_others
 
 __all__ = ["key", "settings"]
 
-# As somebody who is not root: root reads everything.
+# As someone who is not root: root reads everything.
 PEEK = """
 import ctypes, os, subprocess, sys
 from verl_e2e.cli.privacy import be_private
@@ -30,8 +30,8 @@ print(shown.stdout.count("hunter2"), shown.stderr)
 """
 
 
-@pytest.mark.parametrize(("how", "told"), [("open", "1"), ("private", "0 cat: ")])
-def test_no_other_process_of_the_user_reads_the_environment_that_we_were_started_with(how: str, told: str) -> None:
+@pytest.mark.parametrize(("how", "message"), [("open", "1"), ("private", "0 cat: ")])
+def test_no_other_process_of_the_user_reads_the_environment_that_we_were_started_with(how: str, message: str) -> None:
     environ = {"PATH": os.environ["PATH"], "WEBHOOK": "hunter2"}
     done = subprocess.run(
         [sys.executable, "-c", PEEK, how],
@@ -42,7 +42,7 @@ def test_no_other_process_of_the_user_reads_the_environment_that_we_were_started
         check=False,
         timeout=HANG_S,
     )
-    assert told in done.stdout, done.stderr
+    assert message in done.stdout, done.stderr
 
 
 def modes(folder: Path) -> dict[str, int]:

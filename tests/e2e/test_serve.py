@@ -56,9 +56,9 @@ def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess
         process = subprocess.Popen(SERVE, env=dict(environ), stdout=subprocess.PIPE, stderr=lines, text=True)
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        assert said.startswith("listening on http://"), log.read_text()
-        yield process, said.split()[2].removesuffix("/webhook")
+        words = process.stdout.readline()
+        assert words.startswith("listening on http://"), log.read_text()
+        yield process, words.split()[2].removesuffix("/webhook")
     finally:
         process.kill()
         process.wait()
@@ -99,7 +99,7 @@ def test_check_says_that_settings_are_good_and_starts_nothing(settings: dict[str
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     (
         ("GITHUB_WEBHOOK_SECRET", "", "environment: GITHUB_WEBHOOK_SECRET: it is empty; it is required"),
         ("GITHUB_APP_PRIVATE_KEY", "hunter2", "environment: GITHUB_APP_PRIVATE_KEY: it is no PEM text"),
@@ -112,10 +112,10 @@ def test_check_says_that_settings_are_good_and_starts_nothing(settings: dict[str
         ("VERL_E2E_DATA", "/proc/none", "VERL_E2E_DATA /proc/none: No such file or directory; name a folder"),
     ),
 )
-def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: str, value: str, told: str) -> None:
+def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: str, value: str, message: str) -> None:
     done = ended(settings | {name: value}, "--check")
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "hunter2" not in done.stderr

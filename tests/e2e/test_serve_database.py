@@ -36,7 +36,7 @@ def test_twenty_seconds_without_the_database_lose_nothing_and_are_soon_over(worl
                 world.comment("alice", "/verl-e2e status", first)
                 time.sleep(1.5)
             world.deliveries.wait()
-            refused = [one for one in world.deliveries.attempts if one.status >= 400 or not one.status]
+            refused = [attempt for attempt in world.deliveries.attempts if attempt.status >= 400 or not attempt.status]
             server.start()
             back = until(lambda: all(world.gate(number) == "success" for number in pulls), seconds=120)
             lines = (tmp_path / "log").read_text().splitlines()

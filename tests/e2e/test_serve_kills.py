@@ -38,7 +38,7 @@ class Sides:
         self.typos: Counter[int] = Counter()
 
     def act(self) -> None:
-        """One thing that somebody does."""
+        """One thing that someone does."""
         world, dice = self.world, self.dice
         match dice.choice(("open", "push", "say", "typo", "finish")) if len(self.pulls) > 2 else "open":
             case "open":
@@ -67,24 +67,24 @@ class Sides:
 
     def missing(self) -> list[str]:
         """What is not as it must be yet."""
-        world, said = self.world, []
+        world, text = self.world, []
         for number, source in self.pulls.items():
             if world.gate(number) not in (("success",) if not source else WITH_RUNS):
-                said.append(f"#{number} says {world.gate(number)}")
-            cards = sum("verl-e2e:card" in one.body for one in world.comments(number))
+                text.append(f"#{number} says {world.gate(number)}")
+            cards = sum("verl-e2e:card" in comment.body for comment in world.comments(number))
             if cards != 1:
-                said.append(f"#{number} has {cards} cards")
-            replies = sum("verl-e2e:reply" in one.body for one in world.comments(number))
+                text.append(f"#{number} has {cards} cards")
+            replies = sum("verl-e2e:reply" in comment.body for comment in world.comments(number))
             if replies != self.typos[number]:
-                said.append(f"#{number} has {replies} replies for {self.typos[number]} errors")
-        return said
+                text.append(f"#{number} has {replies} replies for {self.typos[number]} errors")
+        return text
 
     def doubled(self) -> list[str]:
         """What is there twice, and gates that are green though nothing passed."""
         world = self.world
         keys = Counter(run.inputs["key"] for run in world.runs() if run.conclusion != "cancelled")
         checks = Counter(
-            (one.name, one.suite.head_sha) for one in world.state.checks.values() if one.name == "verl-e2e"
+            (check.name, check.suite.head_sha) for check in world.state.checks.values() if check.name == "verl-e2e"
         )
         green = [number for number, source in self.pulls.items() if source and world.gate(number) == "success"]
         return [f"{name} {count}" for name, count in (*keys.items(), *checks.items()) if count > 1] + [

@@ -20,11 +20,11 @@ DOCUMENTS, SOURCE = {"docs/guide.md": "other\n"}, {"src/bridge.py": "value = 2\n
 
 
 def eyes(world: World, comment: Comment) -> bool:
-    return any(one.user is world.app.bot and one.content == "eyes" for one in comment.reactions.values())
+    return any(reaction.user is world.app.bot and reaction.content == "eyes" for reaction in comment.reactions.values())
 
 
 def replies(world: World, number: int) -> list[str]:
-    return [one.body for one in world.comments(number) if "verl-e2e:reply" in one.body]
+    return [comment.body for comment in world.comments(number) if "verl-e2e:reply" in comment.body]
 
 
 def limited(method: str, end: str, times: int, fault: Fault) -> Callable[[str, str], Fault | None]:
@@ -50,8 +50,8 @@ def test_a_limited_reaction_holds_up_neither_another_pull_request_nor_a_command(
         second = world.open_pull("alice", DOCUMENTS)
         sign = until(lambda: world.gate(second))
         until(lambda: world.gate(second) == "success", SOON_S)
-        said = world.comment("mona", "/verl-e2e plan", second)
-        heard = until(lambda: eyes(world, said))
+        text = world.comment("mona", "/verl-e2e plan", second)
+        heard = until(lambda: eyes(world, text))
         sys.stderr.write(f"first sign {sign:.2f} s, heard {heard:.2f} s\n")
         assert sign < SOON_S
         assert heard < SOON_S
@@ -80,9 +80,9 @@ def test_strangers_typing_errors_hold_up_no_command_and_stop_being_answered(worl
         world.faults.choose = lambda _, path: slow if "/collaborators/carol/" in path else None
         for at in range(60):
             world.comment("carol", f"/verl-e2e rnu {at}", number)
-        said = world.comment("alice", "/verl-e2e cancel", number)
+        text = world.comment("alice", "/verl-e2e cancel", number)
         began = time.monotonic()
-        until(lambda: eyes(world, said))
+        until(lambda: eyes(world, text))
         heard = time.monotonic() - began
         until(lambda: not world.live_runs() or all(run.status == "completed" for run in world.live_runs()))
         cancelled = time.monotonic() - began

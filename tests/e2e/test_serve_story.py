@@ -88,7 +88,7 @@ def test_the_first_sign_on_a_fresh_service_comes_before_the_plan(world: World, t
         took = until(lambda: world.gate(number))
         assert took < 4 * SIGN_S * slowness()
         until(lambda: world.live_runs() and world.cards(number))
-    made = [json.loads(one.sent) for one in world.standin.traffic if one.path.endswith("/check-runs") and one.sent]
+    made = [json.loads(item.sent) for item in world.standin.traffic if item.path.endswith("/check-runs") and item.sent]
     assert [check["output"]["title"] for check in made if check["name"] == "verl-e2e"] == ["Planning"]
     gate = world.check(world.head(number), "verl-e2e")
     assert gate is not None
@@ -108,7 +108,7 @@ def test_a_pull_request_whose_deliveries_were_all_lost_is_found(world: World, tm
 
 
 def test_a_repository_that_is_not_served_is_left_alone(world: World, tmp_path: Path) -> None:
-    environ = environment(world, tmp_path / "data") | {"VERL_E2E_REPOSITORIES": "somebody/else"}
+    environ = environment(world, tmp_path / "data") | {"VERL_E2E_REPOSITORIES": "someone/else"}
     with serving(environ, tmp_path / "log") as (_, address):
         world.deliveries.url = f"{address}/webhook"
         number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})

@@ -57,17 +57,17 @@ def test_a_run_that_never_trained_is_not_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("signal", "nowhere"), "nowhere: not a folder"),
         (("signal", LOG, "--baseline", FOLDER), "its log shows no training step; give a run that trained"),
         (("signal", ROOT / "tests"), "no run in this folder"),
     ],
 )
-def test_a_mistake_is_one_sentence(arguments: tuple[object, ...], said: str) -> None:
+def test_a_mistake_is_one_sentence(arguments: tuple[object, ...], text: str) -> None:
     done = _python("-m", "verl_e2e", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -49,7 +49,7 @@ def _call(*command: str | Path, cwd: Path, **environment: str) -> str:
 @pytest.mark.parametrize("old_names", [True, False])
 @pytest.mark.parametrize("command", [(INSTALLED,), COMMAND], ids=["installed command", "what a service starts"])
 def test_the_command_imports_our_packages(stray: Path, command: tuple[str | Path, ...], *, old_names: bool) -> None:
-    """A package `bot` of somebody never matters; of two installations on PYTHONPATH a service starts its own."""
+    """A package `bot` of someone never matters; of two installations on PYTHONPATH a service starts its own."""
     if old_names or command[0] == INSTALLED:
         shutil.rmtree(stray / "verl_e2e")
         shutil.rmtree(stray / "verl_e2e_runner")

@@ -59,13 +59,13 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize(("changed", "told"), MISTAKES)
+@pytest.mark.parametrize(("changed", "message"), MISTAKES)
 def test_a_mistake_is_one_line_that_names_the_variable_and_the_fix(
-    tmp_path: Path, changed: dict[str, str], told: str
+    tmp_path: Path, changed: dict[str, str], message: str
 ) -> None:
     with pytest.raises(UserError) as refused:
         act("event", environment(tmp_path, **changed), print)
-    assert str(refused.value).startswith(f"environment: {told}")
+    assert str(refused.value).startswith(f"environment: {message}")
     assert "\n" not in str(refused.value)
     assert "ghs_" not in str(refused.value)
 

@@ -140,8 +140,8 @@ def test_a_repeated_delivery_is_answered_and_not_kept_again(house: House) -> Non
     ),
 )
 def test_a_wrong_signature_is_refused_and_leaves_no_trace(house: House, wrong: str | None) -> None:
-    status, said = post(house, X_Hub_Signature_256=wrong)
-    assert (status, said) == (401, "the signature is missing or wrong\n")
+    status, text = post(house, X_Hub_Signature_256=wrong)
+    assert (status, text) == (401, "the signature is missing or wrong\n")
     assert house.kept() == []
     assert house.arrived == []
 
@@ -273,7 +273,7 @@ def test_of_too_many_bodies_the_one_that_holds_a_place_longest_is_given_up(sourc
 
     ended, kept = asyncio.run(story())
     assert kept == PING
-    assert [getattr(one, "status", None) for one in ended] == [503, None, None, None]
+    assert [getattr(item, "status", None) for item in ended] == [503, None, None, None]
 
 
 def test_bodies_take_no_more_room_together_than_they_may() -> None:
@@ -296,7 +296,7 @@ def test_bodies_take_no_more_room_together_than_they_may() -> None:
 
     ended, kept = asyncio.run(story())
     assert kept == b"y" * 300
-    assert sorted(getattr(one, "status", 0) for one in ended) == [0, 503]
+    assert sorted(getattr(item, "status", 0) for item in ended) == [0, 503]
 
 
 def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
@@ -307,11 +307,11 @@ def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
 
 def test_a_table_that_fails_is_told_to_github_without_a_word_about_why(house: House) -> None:
     house.trouble = "disk full at /secret/place"
-    status, said = post(house)
-    assert (status, said) == (503, "the delivery could not be kept\n")
+    status, text = post(house)
+    assert (status, text) == (503, "the delivery could not be kept\n")
     assert call(house, "GET", "/healthz") == (503, '{"ok":false}')
-    status, said = call(house, "GET", "/metrics")
-    assert (status, said) == (500, "a fault of ours\n")
+    status, text = call(house, "GET", "/metrics")
+    assert (status, text) == (500, "a fault of ours\n")
     house.trouble = ""
     assert post(house)[0] == 202
 

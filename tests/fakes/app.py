@@ -1,7 +1,7 @@
 """A small GitHub, a ledger, a back end and a clock in memory, each with state, for hearing and reconciling.
 
 They behave as the ports say and no better: a comment may be deleted by hand, a call may fail before or after it took
-effect, and what nobody wrote down is forgotten by a restart.
+effect, and what no one wrote down is forgotten by a restart.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.record import Event, Record
 from verl_e2e.core.pulls.check_runs import CheckRun
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
@@ -46,7 +46,7 @@ rules:
   - {name: lora, paths: [src/lora/], levels: [0], because: verl trains it}
 """ % sha("verl")  # noqa: UP031  the braces are YAML's
 
-Entry = Asked | Approval | Override
+Entry = RecordedCommand | Approval | Override
 
 
 class FakeLedger:
@@ -60,14 +60,14 @@ class FakeLedger:
         self.heads: dict[tuple[str, str], set[int]] = {}
 
     def add(self, entry: Entry) -> bool:
-        known = {(type(one), one.repository, one.number, one.source) for one in self.written}
+        known = {(type(item), item.repository, item.number, item.source) for item in self.written}
         if (type(entry), entry.repository, entry.number, entry.source) in known:
             return False
         self.written.append(entry)
         return True
 
     def entries(self, repository: str, number: int) -> tuple[Entry, ...]:
-        return tuple(one for one in self.written if (one.repository, one.number) == (repository, number))
+        return tuple(item for item in self.written if (item.repository, item.number) == (repository, number))
 
     def put_run(self, run: Run) -> Run:
         known = self.kept.get(run.key)
@@ -77,9 +77,9 @@ class FakeLedger:
         return run
 
     def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
-        found = (one for one in self.kept.values() if one.repository == repository)
-        found = (one for one in found if number is None or one.number == number)
-        return tuple(one for one in found if not head_sha or one.head_sha == head_sha)
+        found = (item for item in self.kept.values() if item.repository == repository)
+        found = (item for item in found if number is None or item.number == number)
+        return tuple(item for item in found if not head_sha or item.head_sha == head_sha)
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
         found = (run for run in self.runs(repository) if not run.state.final and run.handle == handle)
@@ -151,8 +151,10 @@ class FakeHub:
 
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         self._call("open_pulls")
-        shown = (one for one in self.pulls.values() if one.state is PullState.OPEN and base in ("", one.base_branch))
-        return tuple(OpenPull(one.ref, one.base_branch, one.head_sha) for one in shown)
+        shown = (
+            pull for pull in self.pulls.values() if pull.state is PullState.OPEN and base in ("", pull.base_branch)
+        )
+        return tuple(OpenPull(pull.ref, pull.base_branch, pull.head_sha) for pull in shown)
 
     def tip(self, repository: str, branch: str) -> str | None:
         self._call("tip")
@@ -175,7 +177,7 @@ class FakeHub:
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
         self._call("read")
-        return next((one for one in self.talk.get(ref.number, ()) if one.id == comment_id), None)
+        return next((comment for comment in self.talk.get(ref.number, ()) if comment.id == comment_id), None)
 
     def comment(self, ref: PullRef, body: str) -> int:
         self._call("comment")
@@ -184,7 +186,7 @@ class FakeHub:
         return made.id
 
     def say(self, ref: PullRef, author: str, body: str, *, app_id: int | None = None) -> Comment:
-        """Somebody writes a comment."""
+        """Someone writes a comment."""
         made = Comment(self.next_id(), author, app_id is not None, body, self.clock.now(), edited=False, app_id=app_id)
         self.talk.setdefault(ref.number, []).append(made)
         return made
@@ -194,7 +196,7 @@ class FakeHub:
         rows = self.talk.get(ref.number, [])
         for place, one in enumerate(rows):
             if one.id == comment_id:
-                assert one.app_id == APP, "edited somebody else's comment"
+                assert one.app_id == APP, "edited someone else's comment"
                 rows[place] = replace(one, body=body, edited=True)
                 self._done("edit")
                 return True
@@ -202,7 +204,7 @@ class FakeHub:
 
     def delete(self, ref: PullRef, comment_id: int) -> None:
         self._call("delete")
-        self.talk[ref.number] = [one for one in self.talk.get(ref.number, []) if one.id != comment_id]
+        self.talk[ref.number] = [comment for comment in self.talk.get(ref.number, []) if comment.id != comment_id]
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         self._call("react")
@@ -210,16 +212,16 @@ class FakeHub:
 
     def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
         self._call("check_runs")
-        return tuple(one for one in self.runs if one.head_sha == head_sha)
+        return tuple(run for run in self.runs if run.head_sha == head_sha)
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
         self._call("same_name")
-        return tuple(one for one in self.runs if (one.head_sha, one.name) == (head_sha, name))
+        return tuple(run for run in self.runs if (run.head_sha, run.name) == (head_sha, name))
 
     def write_check(self, repository: str, check: CheckRun) -> int:
         self._call("write_check")
         made = replace(check, id=check.id or self.next_id(), app_id=APP)
-        self.runs = [*(one for one in self.runs if one.id != made.id), made]
+        self.runs = [*(run for run in self.runs if run.id != made.id), made]
         self._done("write_check")
         return made.id
 
@@ -233,13 +235,17 @@ class FakeHub:
 
     def gate(self, head_sha: str, name: str = "verl-e2e") -> CheckRun | None:
         """The gate of a commit as GitHub shows it; there is at most one."""
-        found = [one for one in self.runs if (one.head_sha, one.name, one.app_id) == (head_sha, name, APP)]
+        found = [run for run in self.runs if (run.head_sha, run.name, run.app_id) == (head_sha, name, APP)]
         assert len(found) <= 1, "two gates on one commit"
         return found[0] if found else None
 
     def cards(self, number: int) -> list[Comment]:
         """Our cards on a pull request."""
-        return [one for one in self.talk.get(number, ()) if one.app_id == APP and "verl-e2e:card" in one.body]
+        return [
+            comment
+            for comment in self.talk.get(number, ())
+            if comment.app_id == APP and "verl-e2e:card" in comment.body
+        ]
 
 
 @dataclass
@@ -275,7 +281,8 @@ class FakeBackend:
             self.orders[run.key] = _Order(run)
             same = (run.head_sha, run.job_id)
             live = sum(
-                not one.state.final and (one.run.head_sha, one.run.job_id) == same for one in self.orders.values()
+                not order.state.final and (order.run.head_sha, order.run.job_id) == same
+                for order in self.orders.values()
             )
             self.most_live[same] = max(self.most_live.get(same, 0), live)
         if "submit!" in self.fail:
@@ -324,19 +331,19 @@ class FakeBackend:
 
     def live(self) -> list[Run]:
         """The orders that are not over."""
-        return [one.run for one in self.orders.values() if not one.state.final]
+        return [order.run for order in self.orders.values() if not order.state.final]
 
     def begin(self) -> None:
         """Everything that waits begins to run."""
-        for one in self.orders.values():
-            if one.state is RunState.SUBMITTED:
-                one.state = RunState.RUNNING
+        for order in self.orders.values():
+            if order.state is RunState.SUBMITTED:
+                order.state = RunState.RUNNING
 
     def settle(self) -> None:
         """What was asked to end has ended."""
-        for one in self.orders.values():
-            if one.state is RunState.CANCELLING:
-                one.state = RunState.CANCELLED
+        for order in self.orders.values():
+            if order.state is RunState.CANCELLING:
+                order.state = RunState.CANCELLED
 
     def finish(self, run: Run, outcome: Callable[[Job], tuple[Record, LogFacts | None]]) -> None:
         """A run ends and leaves a folder."""
@@ -349,7 +356,8 @@ def _returned(events: tuple[Event, ...], nonce: str) -> tuple[Event, ...]:
     """The events with the nonce of the order in the last."""
     more = {"nonce": nonce}
     return tuple(
-        one.model_copy(update={"data": {**one.data, **more}}) if one.kind == "ended" else one for one in events
+        event.model_copy(update={"data": {**event.data, **more}}) if event.kind == "ended" else event
+        for event in events
     )
 
 
@@ -357,7 +365,7 @@ def passes(job: Job) -> tuple[Record, LogFacts | None]:
     """What a healthy run of the job leaves."""
     states = make_environment().repositories
     commits = {"bridge": job.bridge.commit, "verl": job.verl.commit}
-    found = tuple(one.model_copy(update={"commit": commits.get(one.name, one.commit)}) for one in states)
+    found = tuple(state.model_copy(update={"commit": commits.get(state.name, state.commit)}) for state in states)
     environment = make_environment(repositories=found, site=job.site.name)
     record = make_record(job=job, environment=environment, tests=None, tests_commit="")
     return record, make_facts(configs=(config_with(dict(job.expected)),))

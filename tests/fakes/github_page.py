@@ -91,14 +91,14 @@ def _opened(html: str, titles: tuple[str, ...]) -> str:
 def measure(html: str, width: int, script: str) -> Any:
     """What a script returns of a page in a frame of a width in pixels; `page` is the frame's document."""
     frame = f'<iframe id="frame" style="width: {width}px; height: 800px; border: 0" srcdoc="{escape(html)}"></iframe>'
-    told = """<script>
+    message = """<script>
     onload = () => {
       const page = document.getElementById("frame").contentDocument
       const found = ((page) => {%s})(page)
       document.body.innerHTML = "<pre id=told></pre>"
       document.getElementById("told").textContent = JSON.stringify(found)
     }</script>"""
-    dumped = browse(f"<!doctype html><html><body>{frame}{told % script}</body></html>", "--dump-dom")
+    dumped = browse(f"<!doctype html><html><body>{frame}{message % script}</body></html>", "--dump-dom")
     return json.loads(unescape(dumped.split('<pre id="told">')[1].split("</pre>")[0]))
 
 

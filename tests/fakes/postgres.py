@@ -72,7 +72,7 @@ def _binary(name: str) -> str:
 
 
 def _user() -> str:
-    """Whom to run it as: oneself, or somebody harmless instead of root."""
+    """Whom to run it as: oneself, or someone harmless instead of root."""
     if os.getuid():
         return ""
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -13,10 +13,10 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.plan import Plan, plan
-from verl_e2e.core.pulls.decide import Steps, conduct
+from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
@@ -49,11 +49,11 @@ def shown_plan() -> Plan:
 
 
 @cache
-def shown_situation(*recorded: str) -> Situation:
+def shown_target_state(*recorded: str) -> TargetState:
     """The situation once the recorded runs, by their folders' names, have ended; the rest of the plan has not begun."""
     jobs = {name: Job.model_validate_json((RUNS / name / "job.json").read_bytes()) for name in recorded}
     wanted = [_wanted(job) for job in jobs.values()]
-    begun = {one.id for one in wanted}
+    begun = {wanted_job.id for wanted_job in wanted}
     later = next(iter(jobs.values()))
     for outline in shown_plan().jobs:
         if outline.id not in begun:
@@ -62,7 +62,7 @@ def shown_situation(*recorded: str) -> Situation:
     runs = tuple(_run(name, one) for name, one in zip(jobs, wanted, strict=False))
     pull = Pull(REF, "main", BASE, HEAD, REF.repository, "ann", "MEMBER", draft=False, state=PullState.OPEN)
     trust = Trusted("ann may run levels")
-    return Situation(pull, NOW, packaged_policy(), trust, shown_plan(), wanted=tuple(wanted), runs=runs)
+    return TargetState(pull, NOW, packaged_policy(), trust, shown_plan(), wanted=tuple(wanted), runs=runs)
 
 
 def _wanted(job: Job) -> WantedJob:
@@ -98,11 +98,11 @@ def _minutes(folder: Path) -> float:
 
 def shown_card(*recorded: str) -> str:
     """The card's Markdown."""
-    situation = shown_situation(*recorded)
-    return render(card_of(situation, conduct(situation)))
+    target_state = shown_target_state(*recorded)
+    return render(card_of(target_state, decide_actions(target_state)))
 
 
 def shown_checks(*recorded: str) -> tuple[CheckText, ...]:
     """The texts of the gate and of each job."""
-    steps: Steps = conduct(shown_situation(*recorded))
-    return (gate_text(steps.standings, steps.gate), *(job_text(one) for one in steps.standings))
+    steps: Actions = decide_actions(shown_target_state(*recorded))
+    return (gate_text(steps.standings, steps.gate), *(job_text(standing) for standing in steps.standings))

@@ -57,7 +57,7 @@ class FakeTrees:
             for files in self.commits.values()
             for path, text in files.items()
         }
-        return {one: known.get(one) for one in ids}
+        return {identifier: known.get(identifier) for identifier in ids}
 
 
 class FakeSummaries:
@@ -67,7 +67,7 @@ class FakeSummaries:
         self.known: dict[str, Summary] = {}
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
-        return {one: self.known[one] for one in ids if one in self.known}
+        return {identifier: self.known[identifier] for identifier in ids if identifier in self.known}
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         self.known.update(summaries)

@@ -56,8 +56,8 @@ class Campaign:
             node
             for node in reached
             if any(
-                not one.unless_reached and one.paths.match(tree.program.paths[node.module])
-                for one in self.policy.exempt
+                not exemption.unless_reached and exemption.paths.match(tree.program.paths[node.module])
+                for exemption in self.policy.exempt
             )
         }
         reached = [node for node in reached if node not in aside]
@@ -71,13 +71,13 @@ class Campaign:
 
     def _of_function(self, node: Node, path: str, choose: random.Random) -> Iterator[tuple[str, str, str, Edit]]:
         source = Source(self.overlay.text(path).decode())
-        for one in source.of_function(node.symbol, choose, 4):
-            yield one.operator, path, one.symbol, {path: one.text.encode()}
+        for mutant in source.of_function(node.symbol, choose, 4):
+            yield mutant.operator, path, mutant.symbol, {path: mutant.text.encode()}
 
     def _of_import(self, path: str, choose: random.Random) -> Iterator[tuple[str, str, str, Edit]]:
         source = Source(self.overlay.text(path).decode())
-        for one in source.of_import(choose, 3):
-            yield f"import: {one.operator}", path, one.symbol, {path: one.text.encode()}
+        for mutant in source.of_import(choose, 3):
+            yield f"import: {mutant.operator}", path, mutant.symbol, {path: mutant.text.encode()}
 
     def levels(self, edit: Edit) -> tuple[int, ...]:
         """The levels that an edit of the base is planned with."""
@@ -121,7 +121,7 @@ def main() -> int:
     from verl_e2e.adapters.files.reach_cache import SummaryCache
     from verl_e2e.config.policy import packaged_policy
     from verl_e2e.git.repository import GitRepository
-    from verl_e2e.wiring.planning import PlanOrder, uses_for
+    from verl_e2e.wiring.planning import PlanRequest, uses_for
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repo", type=Path, required=True)
@@ -135,7 +135,7 @@ def main() -> int:
     given = parser.parse_args()
     policy = packaged_policy()
     overlay = Overlay(GitRepository(given.repo), given.base)
-    uses = uses_for(PlanOrder(given.repo, given.verl, given.verl_ref), policy)
+    uses = uses_for(PlanRequest(given.repo, given.verl, given.verl_ref), policy)
     # Choosing Bridge tests changes no level, and takes most of a plan's time.
     policy = policy.model_copy(update={"bridge_test_choice": None})
     campaign = Campaign(overlay, Planner(overlay, uses, SummaryCache(None)), policy)

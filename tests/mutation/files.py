@@ -31,7 +31,7 @@ def _edits(path: str, text: bytes) -> dict[str, Edit]:
         "not Python": {path: text + b"\ndef f(:\n"},
         "not text": {path: b"\xff\xfe\x00" + text},
         "another encoding": {path: b"# -*- coding: utf-16 -*-\n" + text},
-        "an encoding that nobody knows": {path: b"# -*- coding: nonsense -*-\n" + text},
+        "an encoding that no one knows": {path: b"# -*- coding: nonsense -*-\n" + text},
         "a null byte": {path: text + b"\nx = '\0'\n"},
         "too deep": {path: text + b"\nx = " + b"+".join([b"a"] * 5000) + b"\n"},
         "compiled": {f"{folder}/__pycache__/{name.removesuffix('.py')}.cpython-312.pyc": b"\x00"},
@@ -55,7 +55,7 @@ def _edits(path: str, text: bytes) -> dict[str, Edit]:
             else text + b"\nfrom .tests import *\n",
         },
     }
-    if any(not _is_text(one) for one in ast.parse(text).body):
+    if any(not _is_text(item) for item in ast.parse(text).body):
         found["emptied"] = {path: b""}
     if name != "__init__.py":
         found["a package of the same name"] = {f"{stem}/__init__.py": _RAISES}

@@ -94,7 +94,7 @@ class Source:
         after = ast.unparse(ast.fix_missing_locations(top))
         if after == before:
             return None
-        first = min([top.lineno, *(one.lineno for one in getattr(top, "decorator_list", []))])
+        first = min([top.lineno, *(item.lineno for item in getattr(top, "decorator_list", []))])
         end = self.tree.body[number].end_lineno or first
         return "".join([*self.lines[: first - 1], after, "\n", *self.lines[end:]])
 
@@ -160,14 +160,14 @@ def _expressions(function: _Function) -> list[ast.AST]:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 todo.extend(node.body)
             case ast.JoinedStr(values=values):
-                todo.extend(one for one in values if isinstance(one, ast.FormattedValue))
+                todo.extend(item for item in values if isinstance(item, ast.FormattedValue))
             case _:
                 todo.extend(ast.iter_child_nodes(node))
     return found
 
 
 def _drop(function: _Function, choose: random.Random) -> bool:
-    places = [one for one in _places(function) if not isinstance(one.node, _Function | ast.ClassDef)]
+    places = [item for item in _places(function) if not isinstance(item.node, _Function | ast.ClassDef)]
     if not places:
         return False
     place = choose.choice(places)
@@ -224,7 +224,7 @@ def _swap(function: _Function, choose: random.Random) -> bool:
 
 
 def _negate(function: _Function, choose: random.Random) -> bool:
-    tests = [one for one in _expressions(function) if isinstance(one, ast.If | ast.While | ast.IfExp)]
+    tests = [node for node in _expressions(function) if isinstance(node, ast.If | ast.While | ast.IfExp)]
     if not tests:
         return False
     one = choose.choice(tests)
@@ -233,7 +233,9 @@ def _negate(function: _Function, choose: random.Random) -> bool:
 
 
 def _constant(function: _Function, choose: random.Random) -> bool:
-    constants = [one for one in _expressions(function) if isinstance(one, ast.Constant) and one.value is not Ellipsis]
+    constants = [
+        node for node in _expressions(function) if isinstance(node, ast.Constant) and node.value is not Ellipsis
+    ]
     if not constants:
         return False
     one = choose.choice(constants)
@@ -256,7 +258,7 @@ def _other(value: object) -> str | bytes | complex:
 
 
 def _attribute(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in _expressions(function) if isinstance(one, ast.Attribute)]
+    found = [node for node in _expressions(function) if isinstance(node, ast.Attribute)]
     if not found:
         return False
     choose.choice(found).attr += "_"
@@ -264,7 +266,7 @@ def _attribute(function: _Function, choose: random.Random) -> bool:
 
 
 def _compare(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in _expressions(function) if isinstance(one, ast.Compare)]
+    found = [node for node in _expressions(function) if isinstance(node, ast.Compare)]
     if not found:
         return False
     one = choose.choice(found)
@@ -274,7 +276,7 @@ def _compare(function: _Function, choose: random.Random) -> bool:
 
 
 def _arithmetic(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in _expressions(function) if isinstance(one, ast.BinOp)]
+    found = [node for node in _expressions(function) if isinstance(node, ast.BinOp)]
     if not found:
         return False
     one = choose.choice(found)
@@ -284,7 +286,7 @@ def _arithmetic(function: _Function, choose: random.Random) -> bool:
 
 def _argument(function: _Function, choose: random.Random) -> bool:
     """Drop an argument of a call."""
-    found = [one for one in _expressions(function) if isinstance(one, ast.Call) and (one.args or one.keywords)]
+    found = [node for node in _expressions(function) if isinstance(node, ast.Call) and (node.args or node.keywords)]
     if not found:
         return False
     one = choose.choice(found)
@@ -293,8 +295,8 @@ def _argument(function: _Function, choose: random.Random) -> bool:
 
 
 def _returned(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in _expressions(function) if isinstance(one, ast.Return) and one.value is not None]
-    found = [one for one in found if not (isinstance(one.value, ast.Constant) and one.value.value is None)]
+    found = [node for node in _expressions(function) if isinstance(node, ast.Return) and node.value is not None]
+    found = [node for node in found if not (isinstance(node.value, ast.Constant) and node.value.value is None)]
     if not found:
         return False
     choose.choice(found).value = None
@@ -302,7 +304,7 @@ def _returned(function: _Function, choose: random.Random) -> bool:
 
 
 def _jump(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in _places(function) if isinstance(one.node, ast.Continue | ast.Break)]
+    found = [item for item in _places(function) if isinstance(item.node, ast.Continue | ast.Break)]
     if not found:
         return False
     place = choose.choice(found)
@@ -311,7 +313,7 @@ def _jump(function: _Function, choose: random.Random) -> bool:
 
 
 def _caught(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in ast.walk(function) if isinstance(one, ast.ExceptHandler)]
+    found = [node for node in ast.walk(function) if isinstance(node, ast.ExceptHandler)]
     if not found:
         return False
     choose.choice(found).type = ast.Name("ZeroDivisionError", ast.Load())
@@ -327,7 +329,7 @@ def _default(function: _Function, choose: random.Random) -> bool:
 
 
 def _local_import(function: _Function, choose: random.Random) -> bool:
-    found = [one for one in ast.walk(function) if isinstance(one, ast.ImportFrom)]
+    found = [node for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
     if not found:
         return False
     choose.choice(found).names[0].name += "_"
@@ -347,7 +349,9 @@ def _swapped_arguments(function: _Function, choose: random.Random) -> bool:
 
 def _nested_local(function: _Function, choose: random.Random) -> bool:
     """Hide a name of the module behind a local one that only a type checker's import binds."""
-    used = sorted({one.id for one in ast.walk(function) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)})
+    used = sorted(
+        {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    )
     if not used:
         return False
     block = ast.parse(f"if TYPE_CHECKING:\n    import {choose.choice(used)}").body
@@ -426,7 +430,7 @@ def _inserted(*texts: str) -> Callable[[ast.Module, random.Random], bool]:
 
 def _in_class(text: str) -> Callable[[ast.Module, random.Random], bool]:
     def edit(tree: ast.Module, choose: random.Random) -> bool:
-        classes = [one for one in ast.walk(tree) if isinstance(one, ast.ClassDef)]
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         if not classes:
             return False
         choose.choice(classes).body.append(ast.parse(text).body[0])
@@ -437,22 +441,22 @@ def _in_class(text: str) -> Callable[[ast.Module, random.Random], bool]:
 
 def _imports_of(tree: ast.Module) -> list[ast.Import | ast.ImportFrom]:
     return [
-        one
-        for one in tree.body
-        if isinstance(one, ast.Import | ast.ImportFrom) and getattr(one, "module", "") != "__future__"
+        item
+        for item in tree.body
+        if isinstance(item, ast.Import | ast.ImportFrom) and getattr(item, "module", "") != "__future__"
     ]
 
 
 def _used_names(tree: ast.Module) -> set[str]:
-    return {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)}
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _drop_import(tree: ast.Module, choose: random.Random) -> bool:
     used = _used_names(tree)
     found = [
-        (one, alias)
-        for one in _imports_of(tree)
-        for alias in one.names
+        (import_from, alias)
+        for import_from in _imports_of(tree)
+        for alias in import_from.names
         if (alias.asname or alias.name.partition(".")[0]) in used
     ]
     if not found:
@@ -467,11 +471,11 @@ def _drop_import(tree: ast.Module, choose: random.Random) -> bool:
 def _swap_aliases(tree: ast.Module, choose: random.Random) -> bool:
     used = _used_names(tree)
     found = [
-        one
-        for one in _imports_of(tree)
-        if isinstance(one, ast.ImportFrom)
-        and len(one.names) > 1
-        and any((a.asname or a.name) in used for a in one.names[:2])
+        import_from
+        for import_from in _imports_of(tree)
+        if isinstance(import_from, ast.ImportFrom)
+        and len(import_from.names) > 1
+        and any((a.asname or a.name) in used for a in import_from.names[:2])
     ]
     if not found:
         return False
@@ -481,7 +485,7 @@ def _swap_aliases(tree: ast.Module, choose: random.Random) -> bool:
 
 
 def _deeper_import(tree: ast.Module, choose: random.Random) -> bool:
-    found = [one for one in _imports_of(tree) if isinstance(one, ast.ImportFrom)]
+    found = [import_from for import_from in _imports_of(tree) if isinstance(import_from, ast.ImportFrom)]
     if not found:
         return False
     choose.choice(found).level += 1
@@ -501,7 +505,7 @@ def _other_module(tree: ast.Module, choose: random.Random) -> bool:
 
 
 def _other_guard(tree: ast.Module, choose: random.Random) -> bool:
-    found = [one for one in tree.body if isinstance(one, ast.Try) and one.handlers]
+    found = [item for item in tree.body if isinstance(item, ast.Try) and item.handlers]
     if not found:
         return False
     choose.choice(found).handlers[0].type = ast.Name("ZeroDivisionError", ast.Load())
@@ -518,7 +522,7 @@ def _unguarded(tree: ast.Module, choose: random.Random) -> bool:
 
 
 def _negated_block(tree: ast.Module, choose: random.Random) -> bool:
-    found = [one for one in tree.body if isinstance(one, ast.If)]
+    found = [item for item in tree.body if isinstance(item, ast.If)]
     if not found:
         return False
     one = choose.choice(found)
@@ -528,7 +532,7 @@ def _negated_block(tree: ast.Module, choose: random.Random) -> bool:
 
 def _with_head(edit_class: Callable[[ast.ClassDef], None]) -> Callable[[ast.Module, random.Random], bool]:
     def edit(tree: ast.Module, choose: random.Random) -> bool:
-        classes = [one for one in tree.body if isinstance(one, ast.ClassDef)]
+        classes = [item for item in tree.body if isinstance(item, ast.ClassDef)]
         if not classes:
             return False
         edit_class(choose.choice(classes))
@@ -539,9 +543,13 @@ def _with_head(edit_class: Callable[[ast.ClassDef], None]) -> Callable[[ast.Modu
 
 def _on_function(edit_function: Callable[[_Function], None]) -> Callable[[ast.Module, random.Random], bool]:
     def edit(tree: ast.Module, choose: random.Random) -> bool:
-        found = [one for one in tree.body if isinstance(one, _Function)]
+        found = [item for item in tree.body if isinstance(item, _Function)]
         found += [
-            two for one in tree.body if isinstance(one, ast.ClassDef) for two in one.body if isinstance(two, _Function)
+            two
+            for item in tree.body
+            if isinstance(item, ast.ClassDef)
+            for two in item.body
+            if isinstance(two, _Function)
         ]
         if not found:
             return False
@@ -556,7 +564,7 @@ def _annotate(function: _Function) -> None:
 
 
 def _future_annotations(tree: ast.Module) -> bool:
-    return any(isinstance(one, ast.ImportFrom) and one.module == "__future__" for one in tree.body)
+    return any(isinstance(item, ast.ImportFrom) and item.module == "__future__" for item in tree.body)
 
 
 def _evil_annotation(tree: ast.Module, choose: random.Random) -> bool:
@@ -602,10 +610,10 @@ _AT_IMPORT: dict[str, Callable[[ast.Module, random.Random], bool]] = {
     "another except type": _other_guard,
     "an import without its guard": _unguarded,
     "a negated block": _negated_block,
-    "another base": _with_head(lambda one: one.bases.insert(0, ast.Name("Unknown_", ast.Load()))),
-    "another class decorator": _with_head(lambda one: one.decorator_list.insert(0, _evil())),
-    "another keyword of a class": _with_head(lambda one: one.keywords.append(ast.keyword("metaclass", _evil()))),
-    "another decorator": _on_function(lambda one: one.decorator_list.insert(0, _evil())),
+    "another base": _with_head(lambda item: item.bases.insert(0, ast.Name("Unknown_", ast.Load()))),
+    "another class decorator": _with_head(lambda item: item.decorator_list.insert(0, _evil())),
+    "another keyword of a class": _with_head(lambda item: item.keywords.append(ast.keyword("metaclass", _evil()))),
+    "another decorator": _on_function(lambda item: item.decorator_list.insert(0, _evil())),
     "another annotation": _evil_annotation,
     "a return at module level": _inserted("return"),
     "a nonlocal nowhere": _inserted("def _unread():\n    nonlocal nowhere"),

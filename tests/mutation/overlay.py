@@ -64,9 +64,9 @@ class Overlay:
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents of the edit, and of the repository."""
-        own = {_id(one): _bytes(one) for one in self.edit.values() if one is not None}
-        rest = self._repository.read_objects([one for one in ids if one not in own])
-        return {one: own[one] if one in own else rest[one] for one in ids}
+        own = {_id(text): _bytes(text) for text in self.edit.values() if text is not None}
+        rest = self._repository.read_objects([identifier for identifier in ids if identifier not in own])
+        return {identifier: own[identifier] if identifier in own else rest[identifier] for identifier in ids}
 
 
 def _bytes(content: bytes | LinkTo) -> bytes:

@@ -126,8 +126,8 @@ def test_what_github_answers_becomes_settings_that_only_their_owner_reads(tmp_pa
     assert not (tmp_path / "app.json").exists()
     assert (tmp_path / "app.pem").read_text() == answer["pem"]
     lines = (tmp_path / "verl-e2e.env").read_text().splitlines()
-    told = dict(line.split("=", 1) for line in lines)
-    assert told == {
+    message = dict(line.split("=", 1) for line in lines)
+    assert message == {
         "GITHUB_APP_ID": "7",
         "GITHUB_WEBHOOK_SECRET": "s" * 20,
         "GITHUB_APP_PRIVATE_KEY_FILE": str(tmp_path / "app.pem"),
@@ -168,7 +168,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert found.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
-            assert anchor in {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in titles}, target
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -176,7 +176,7 @@ def test_every_command_in_a_page_is_one(page: str) -> None:
     """Comments speak the language of the table, and shell lines that of the command line."""
     text = _text(page)
     for number, line in enumerate(re.findall(r"^(?: {4})?(/verl-e2e [a-z].*)$", text, re.MULTILINE)):
-        assert not [one for one in parse((CommandLine(number, line),)) if isinstance(one, Mistake)], line
+        assert not [item for item in parse((CommandLine(number, line),)) if isinstance(item, Mistake)], line
     for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL):
         for line in re.findall(r"\bverl-e2e ((?:--)?[a-z].*)", block.replace("\\\n", " ")):
             _check_call(shlex.split(line, comments=True))
@@ -278,11 +278,11 @@ def _verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:
 
 
 def test_the_readme_says_which_verbs_take_json() -> None:
-    without = {name for name, verb in _verbs(cli).items() if not any("--json" in one.opts for one in verb.params)}
+    without = {name for name, verb in _verbs(cli).items() if not any("--json" in param.opts for param in verb.params)}
     assert without == {"action", "bands add", "bands pair", "serve", "policy schema", "policy imports"}
     (sentence,) = re.findall(r"Each takes `--help`, and `--json` [^.]*\.", (ROOT / "README.md").read_text())
-    told = set(re.findall(r"`([a-z ]+)`", sentence)) - {"policy"}
-    assert told == {name.removeprefix("policy ") for name in without}
+    message = set(re.findall(r"`([a-z ]+)`", sentence)) - {"policy"}
+    assert message == {name.removeprefix("policy ") for name in without}
 
 
 def test_the_readme_leads_to_every_page() -> None:
@@ -309,6 +309,6 @@ def test_the_extras_of_the_design_page_are_those_of_the_project() -> None:
 
 def test_the_locked_installation_has_what_the_page_says() -> None:
     lock = (ROOT / "requirements" / "run.txt").read_text()
-    told = re.findall(r"\*\*(\w+)\*\* \(the extra `\w+`, in the lock", _text("design.md"))
-    assert {"matplotlib", "sigstore"} == set(told)
-    assert all(re.search(rf"(?m)^{name}==", lock) for name in told)
+    message = re.findall(r"\*\*(\w+)\*\* \(the extra `\w+`, in the lock", _text("design.md"))
+    assert {"matplotlib", "sigstore"} == set(message)
+    assert all(re.search(rf"(?m)^{name}==", lock) for name in message)

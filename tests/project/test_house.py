@@ -256,7 +256,7 @@ def test_every_verb_is_documented() -> None:
 
 def test_every_job_and_criterion_is_documented() -> None:
     text = (ROOT / "docs" / "levels.md").read_text()
-    rows = [f"| `{one.job_id}` | {one.gpu_count} | {one.gpu_minutes} |" for one in VARIANTS]
+    rows = [f"| `{variant.job_id}` | {variant.gpu_count} | {variant.gpu_minutes} |" for variant in VARIANTS]
     rows += [f"| `{criterion}` |" for criterion in Criterion]
     assert [row for row in rows if row not in text] == []
 
@@ -393,12 +393,12 @@ def fake_python(folder: Path, *, version_ok: bool) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("version_ok", "said"), [(True, "ensurepip is missing"), (False, "No Python 3.11 or later")])
-def test_setup_without_a_usable_python_is_one_sentence(tmp_path: Path, version_ok: bool, said: str) -> None:
+@pytest.mark.parametrize(("version_ok", "text"), [(True, "ensurepip is missing"), (False, "No Python 3.11 or later")])
+def test_setup_without_a_usable_python_is_one_sentence(tmp_path: Path, version_ok: bool, text: str) -> None:
     python = fake_python(tmp_path, version_ok=version_ok)
     answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / "venv", python)
     assert answer.returncode == 2
-    assert said in answer.stderr
+    assert text in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 
@@ -453,9 +453,14 @@ def test_the_bridge_checks_get_what_an_image_has_not(
     python = tmp_path / "python3"
     python.write_text(IMAGE_PYTHON)
     python.chmod(0o755)
-    told = {"TMPDIR": str(tmp_path / "tmp"), "MODULES": modules, "ASKED": str(tmp_path / "asked"), "REFUSED": refused}
+    message = {
+        "TMPDIR": str(tmp_path / "tmp"),
+        "MODULES": modules,
+        "ASKED": str(tmp_path / "asked"),
+        "REFUSED": refused,
+    }
     (tmp_path / "tmp").mkdir()
-    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, cwd=ROOT, **told)
+    answer = call(ROOT / "scripts" / "install-bridge-checks.sh", python, cwd=ROOT, **message)
     lines = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
     assert [re.sub(r".* --only-binary :all: --constraint \S+ ", "", line) for line in lines] == asked
     assert (answer.returncode, list((tmp_path / "tmp").iterdir())) == (0, []), answer.stderr

@@ -15,7 +15,7 @@ from tests.fakes.places import ROOT
 
 SENTENCES = frozenset(
     {
-        *("because", "blame", "cause", "detail", "fix", "mend", "note", "obstacle", "problem", "reason", "reasons"),
+        *("because", "blame", "cause", "detail", "fix", "fix", "note", "obstacle", "problem", "reason", "reasons"),
         *("remark", "remarks", "sentence", "summary", "title", "why"),
     }
 )
@@ -143,7 +143,9 @@ def asked(node: ast.AST) -> tuple[list[ast.expr], list[ast.expr]]:
         case ast.Compare(left=left, ops=ops, comparators=[*others]) if not all(
             isinstance(op, ast.Is | ast.IsNot | ast.Lt | ast.Gt | ast.LtE | ast.GtE) for op in ops
         ):
-            plain = any((isinstance(one, ast.Constant) and not one.value) or is_kind(one) for one in (left, *others))
+            plain = any(
+                (isinstance(other, ast.Constant) and not other.value) or is_kind(other) for other in (left, *others)
+            )
             return ([], []) if plain else ([left, *others], [left, *others])
         case ast.Call(func=ast.Attribute(value=receiver, attr=name), args=[first, *_]) if name in SEARCHES:
             return [receiver, first], [first]
@@ -166,8 +168,8 @@ def decisions(path: str, tree: ast.Module, known: dict[str, ast.expr]) -> Iterat
         begun = any(
             isinstance(part, ast.JoinedStr) and text.endswith(":") for part in held for text in texts(part, known)
         )
-        told = (text for part in held for text in texts(part, known) if text not in CODES)
-        if not foreign and (begun or any(map(is_sentence, subjects)) or any(map(PROSE.search, told))):
+        message = (text for part in held for text in texts(part, known) if text not in CODES)
+        if not foreign and (begun or any(map(is_sentence, subjects)) or any(map(PROSE.search, message))):
             yield f"{path}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)[:120]}"
 
 

@@ -129,9 +129,9 @@ def test_a_test_that_hangs_ends_at_the_limit_and_what_had_finished_is_kept(
         "test_hang": "skipped",
         "test_after": "skipped",
     }
-    (said,) = (finding.summary for finding in result.findings if not finding.ok)
-    assert said.startswith("Bridge tests without a result, for pytest ended with no end within 3 s, before it was done")
-    assert f"{BAD}::test_hang, {BAD}::test_after" in said
+    (text,) = (finding.summary for finding in result.findings if not finding.ok)
+    assert text.startswith("Bridge tests without a result, for pytest ended with no end within 3 s, before it was done")
+    assert f"{BAD}::test_hang, {BAD}::test_after" in text
     kept = read_junit((tmp_path / JUNIT_FILE).read_bytes())
     assert [case.outcome for case in kept.tests] == ["passed", "passed", "unfinished", "unfinished"]
     assert kept.commit == world.bridge_commit

@@ -41,11 +41,11 @@ def test_every_file_is_there_with_its_size_and_small_ones_with_their_digest(tmp_
     small = write(tmp_path / "a/global_step_1/data.pt", b"state")
     write(tmp_path / "a/latest_checkpointed_iteration.txt", b"1\n")
     found = listing(tmp_path, "save")
-    assert {one.path: (one.size, one.sha256) for one in found.files if "global" in one.path} == {
+    assert {file.path: (file.size, file.sha256) for file in found.files if "global" in file.path} == {
         "a/global_step_1/actor/model.distcp": (HASHED_BYTES + 1, ""),
         "a/global_step_1/data.pt": (5, hashlib.sha256(b"state").hexdigest()),
     }
-    assert {one.modified_ns for one in found.files} >= {large.stat().st_mtime_ns, small.stat().st_mtime_ns}
+    assert {file.modified_ns for file in found.files} >= {large.stat().st_mtime_ns, small.stat().st_mtime_ns}
     assert found.trackers == {"a/latest_checkpointed_iteration.txt": "1"}
 
 
@@ -79,6 +79,6 @@ def test_the_document_grows_phase_by_phase_and_is_redacted(recorder: Recorder, t
     text = (recorder.folder / CHECKPOINTS_FILE).read_text()
     document = Checkpoints.model_validate_json(text)
     assert document.folder == "$HOME/checkpoints"
-    assert [(one.after, len(one.files)) for one in document.listings] == [("", 0), ("save", 1)]
+    assert [(listing.after, len(listing.files)) for listing in document.listings] == [("", 0), ("save", 1)]
     assert str(tmp_path) not in text
     assert json.loads(text)["schema"] == 1

@@ -52,7 +52,7 @@ def test_a_renamed_variable_blocks_and_the_closest_name_is_offered() -> None:
     _, (finding,) = check_contract(script, "run.sh", {"LORA_RANK": "4", "COMMON_TP": "2"}, droppable=())
     assert finding.blocking
     assert "does not read LORA_RANK (the job sets LORA_RANK=4)" in finding.summary
-    assert "did you mean LORA_R_ANK" in finding.mend
+    assert "did you mean LORA_R_ANK" in finding.fix
 
 
 def test_a_variable_that_the_wrapper_assigns_itself_is_not_read() -> None:

@@ -64,10 +64,10 @@ def test_a_wrapper_whose_watch_has_ended_is_left_alone() -> None:
 
 def test_nothing_is_left_of_the_guard() -> None:
     with sleeper() as process:
-        before = {one.pid for one in psutil.Process().children()}
+        before = {child.pid for child in psutil.Process().children()}
         with deadline(process.pid, 600.0):
-            assert {one.pid for one in psutil.Process().children()} - before
-        assert {one.pid for one in psutil.Process().children()} <= before
+            assert {child.pid for child in psutil.Process().children()} - before
+        assert {child.pid for child in psutil.Process().children()} <= before
         os.killpg(process.pid, 9)
 
 

@@ -81,8 +81,8 @@ def test_what_is_of_a_service_is_withheld_and_still_readable(name: str) -> None:
 def test_a_web_address_with_a_user_is_secret_whatever_its_name() -> None:
     base = {"INDEX": "https://me:t0ken-of-mine@host/simple"}
     assert inherited(base) == {}
-    said = host_redactor(base, {}).redact_text("first https://me:t0ken-of-mine@host/simple then t0ken-of-mine alone")
-    assert "t0ken-of-mine" not in said
+    text = host_redactor(base, {}).redact_text("first https://me:t0ken-of-mine@host/simple then t0ken-of-mine alone")
+    assert "t0ken-of-mine" not in text
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def test_a_short_run_keeps_every_sample() -> None:
 
 def test_a_lost_gpu_is_said_once_and_keeps_the_peak() -> None:
     sampler = GpuSampler(Device(lost_after=2))
-    said = [sampler.tick(tick * SAMPLE_S) for tick in range(6)]
-    assert said[2] == {"problem": "GPU is lost"}
-    assert said[3:] == [None, None, None]
+    text = [sampler.tick(tick * SAMPLE_S) for tick in range(6)]
+    assert text[2] == {"problem": "GPU is lost"}
+    assert text[3:] == [None, None, None]
     assert sampler.peak() == {"peak": [{"index": 3, "memory_used_mib": 2, "utilization": 99}], "readings": 2}
 
 

@@ -97,7 +97,7 @@ def test_a_wrong_path_in_the_driver_ends_both_at_once(
     assert (finding.blocking, finding.ok, finding.stage) == (True, False, Stage.IMPORT)
     assert str(wrong / "__init__.py") in finding.summary
     assert shared_trees.import_roots["megatron.bridge"] in finding.summary
-    assert finding.mend
+    assert finding.fix
 
 
 @pytest.mark.parametrize(

@@ -196,11 +196,11 @@ def test_a_run_that_will_not_end_is_ended_with_everything_in_its_cage(scene: Sce
 def test_nothing_outlives_a_recorder_that_is_killed(scene: Scene) -> None:
     """Its own process is a child here: what dies with it is what bubblewrap ends."""
     env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(stay_s=600))}
-    told = os.open(scene.folder / "told", os.O_CREAT | os.O_WRONLY)
-    command = scene.cage.command((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, info=told)
-    code = f"import subprocess, sys; subprocess.run({command!r}, pass_fds=({told},), stdout=subprocess.DEVNULL)"
-    recorder = subprocess.Popen((sys.executable, "-c", code), pass_fds=(told,))
-    os.close(told)
+    message = os.open(scene.folder / "told", os.O_CREAT | os.O_WRONLY)
+    command = scene.cage.command((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, info=message)
+    code = f"import subprocess, sys; subprocess.run({command!r}, pass_fds=({message},), stdout=subprocess.DEVNULL)"
+    recorder = subprocess.Popen((sys.executable, "-c", code), pass_fds=(message,))
+    os.close(message)
     alive = scene.cage.outbox / "alive"
     _until(alive.exists)
     recorder.kill()

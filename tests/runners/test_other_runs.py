@@ -17,7 +17,7 @@ pytestmark = pytest.mark.host
 
 @pytest.fixture(autouse=True)
 def _no_trainer_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host of the tests may be at work for somebody else; each test that means a trainer names its own."""
+    """The host of the tests may be at work for someone else; each test that means a trainer names its own."""
     monkeypatch.setattr(other_runs, "_ENTRY_POINT", f"verl.trainer.of_test_{os.getpid()}")
 
 
@@ -27,7 +27,7 @@ def test_the_first_run_is_alone_and_the_second_is_blocked_with_its_number(tmp_pa
         assert first.ok
         assert (second.ok, second.blocking) == (False, True)
         assert f"process {os.getpid()}" in second.summary
-        assert second.mend
+        assert second.fix
     with sole_run(lock) as third:
         assert third.ok
 

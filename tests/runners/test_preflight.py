@@ -1,4 +1,4 @@
-"""Preflight on this machine: all cheap checks reported together, each with its figures and mend."""
+"""Preflight on this machine: all cheap checks reported together, each with its figures and fix."""
 
 import os
 from pathlib import Path
@@ -57,14 +57,14 @@ def test_gpus(devices: Devices, variables: dict[str, str], ok: bool, words: str,
     finding, other = check_gpus(world.job(gpu_count=2), devices, variables)
     assert (finding.check, finding.ok, other.ok) == (Check.GPUS, ok, True)
     assert words in finding.summary
-    assert ok or (finding.blocking and finding.mend)
+    assert ok or (finding.blocking and finding.fix)
 
 
 def test_rocr_next_to_cuda_blocks(world: World) -> None:
     variables = {"ROCR_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}
     assert check_gpus(world.job(), Devices(DEVICES), {"ROCR_VISIBLE_DEVICES": "0"})[1].ok
     finding = check_gpus(world.job(), Devices(DEVICES), variables)[1]
-    assert (finding.check, finding.ok, finding.mend) == (Check.GPU_VARIABLES, False, "unset ROCR_VISIBLE_DEVICES")
+    assert (finding.check, finding.ok, finding.fix) == (Check.GPU_VARIABLES, False, "unset ROCR_VISIBLE_DEVICES")
 
 
 def test_disk_is_judged_once_for_each_disk_with_figures(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_runs_is_held_against_what_is_pinned(
     finding = check_image(world.job(site=world.site(image=asked)), container)
     assert (finding.ok, finding.blocking) == (ok, blocking)
     assert words in finding.summary
-    assert ok or not blocking or finding.mend
+    assert ok or not blocking or finding.fix
 
 
 @pytest.mark.parametrize(
@@ -231,13 +231,13 @@ def test_every_check_is_answered_and_all_cheap_faults_come_together(
     assert faults.keys() == {
         *(Check.GPUS, Check.GPU_VARIABLES, Check.DATA, Check.MODEL, Check.PACKAGES, Check.DISK, Check.HYDRA)
     }
-    assert all(finding.mend for finding in faults.values())
+    assert all(finding.fix for finding in faults.values())
     answered = {finding.check for finding in result.findings}
     assert answered == set(Check) - {Check.BRIDGE_TESTS, Check.OTHER_RUNS, Check.ISOLATION}
     untried = [finding for finding in result.findings if finding.check is Check.IMPORT_WORKER]
     assert "was not tried" in untried[0].summary
-    told = [data for kind, data in emit.events if kind == "finding"]
-    assert told == [finding.model_dump(mode="json") for finding in result.findings]
+    message = [data for kind, data in emit.events if kind == "finding"]
+    assert message == [finding.model_dump(mode="json") for finding in result.findings]
     assert [data["name"] for kind, data in emit.events if kind == "phase"] == ["preflight", "preflight"]
 
 
@@ -274,7 +274,7 @@ def test_a_renamed_wrapper_variable_blocks_with_its_name(
     result, _ = checked(job, session, base, tmp_path)
     finding = failed(result)[Check.WRAPPER]
     assert "LORA_RNK" in finding.summary
-    assert "LORA_RANK" in finding.mend
+    assert "LORA_RANK" in finding.fix
 
 
 @pytest.mark.ray

@@ -54,7 +54,7 @@ def test_a_wrapper_that_would_launch_through_uv_fails_closed(
     (finding,) = check_rehearsal(call, start(job, shared_trees, session, base))
     assert finding.blocking
     assert "uv run" in finding.summary
-    assert "VERL_USE_UV=0" in finding.mend
+    assert "VERL_USE_UV=0" in finding.fix
 
 
 def test_an_override_that_bash_takes_apart_blocks(

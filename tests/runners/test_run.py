@@ -238,10 +238,10 @@ def test_both_phases_of_a_save_and_a_resume_are_recorded(world: World, tmp_path:
         ("save", 1),
         ("resume", _first_line_of_the_second_phase(out)),
     ]
-    told = [event["data"] for event in _events(out) if event["kind"] == "step"]
-    assert told == [{"step": 1}, {"step": 2}], "no step of the first phase is told again in the second"
+    message = [event["data"] for event in _events(out) if event["kind"] == "step"]
+    assert message == [{"step": 1}, {"step": 2}], "no step of the first phase is told again in the second"
     assert record.checkpoints is not None
-    assert [(one.after, len(one.files)) for one in record.checkpoints.listings] == [
+    assert [(listing.after, len(listing.files)) for listing in record.checkpoints.listings] == [
         ("", 0),
         ("save", 7),
         ("resume", 13),

@@ -40,7 +40,7 @@ LIMITS = Limits(time_limit_s=1800, stall_s={"default": 600, "rollout_engine": 90
 
 
 class SignScanner:
-    """Reads the signs `stage NAME`, `step N`, `fatal`, `late fatal`, `hopeless`; keeps all that it was fed."""
+    """Reads the signs `stage NAME`, `step N`, `fatal`, `late fatal`, `unrecoverable`; keeps all that it was fed."""
 
     def __init__(self) -> None:
         self.text = b""
@@ -48,7 +48,7 @@ class SignScanner:
         self.step: int | None = None
         self.marker: object = 0
         self.fatal: LoggedError | None = None
-        self.hopeless: Excerpt | None = None
+        self.unrecoverable: Excerpt | None = None
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
@@ -70,8 +70,8 @@ class SignScanner:
                 self.fatal = LoggedError(
                     place, "RuntimeError", "boom", (), "", None, self.stage or Stage.DATA, words[0] == "late"
                 )
-            case ["hopeless"]:
-                self.hopeless = Excerpt(9, "Adapter parameters: 0")
+            case ["unrecoverable"]:
+                self.unrecoverable = Excerpt(9, "Adapter parameters: 0")
             case _:
                 pass
 
@@ -250,7 +250,7 @@ def test_an_error_after_completion_is_no_reason(scene: Scene) -> None:
 def test_a_hopeless_fact_ends_the_run_at_once(scene: Scene) -> None:
     scene.at(3, "stage peft\nhopeless\n")
     ended = scene.run()
-    assert (ended.reason, ended.note) == (EndReason.HOPELESS, "Line 9: Adapter parameters: 0")
+    assert (ended.reason, ended.note) == (EndReason.UNRECOVERABLE, "Line 9: Adapter parameters: 0")
     assert scene.elapsed() < 4
 
 
@@ -541,7 +541,7 @@ from verl_e2e_runner.watch.supervision import Limits
 from verl_e2e_runner.watch.watch import watch
 
 class Scanner:
-    stage = step = fatal = hopeless = marker = None
+    stage = step = fatal = unrecoverable = marker = None
     def feed(self, chunk):
         if b"up" in chunk:
             print("ready", flush=True)

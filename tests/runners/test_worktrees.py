@@ -73,10 +73,10 @@ def test_uncommitted_work_of_the_user_is_named_as_not_part_of_the_run(tmp_path: 
     world = make_world(tmp_path / "sources")
     (world.verl / "verl/__init__.py").write_text("x = 1\n")
     trees = prepare_trees(world.job(), tmp_path / "work", base=base)
-    remarks = [finding for finding in trees.findings if not finding.ok]
-    assert len(remarks) == 1
-    assert not remarks[0].blocking
-    assert "verl/__init__.py" in remarks[0].summary
+    notes = [finding for finding in trees.findings if not finding.ok]
+    assert len(notes) == 1
+    assert not notes[0].blocking
+    assert "verl/__init__.py" in notes[0].summary
 
 
 def test_a_commit_that_does_not_exist_blocks_with_the_command_that_fetches_it(
@@ -86,17 +86,17 @@ def test_a_commit_that_does_not_exist_blocks_with_the_command_that_fetches_it(
     first, second = blocking(prepare_trees(job, tmp_path, base=base))
     assert first.check is Check.REPOSITORIES
     assert "f" * 40 in first.summary
-    assert f"git -C {world.bridge} fetch origin {'f' * 40}" in first.mend
+    assert f"git -C {world.bridge} fetch origin {'f' * 40}" in first.fix
     assert second.summary.startswith("megatron_lm: ")
 
 
-def test_a_submodule_commit_that_is_nowhere_blocks_with_the_mend(tmp_path: Path, base: dict[str, str]) -> None:
+def test_a_submodule_commit_that_is_nowhere_blocks_with_the_fix(tmp_path: Path, base: dict[str, str]) -> None:
     world = make_world(tmp_path / "sources")
     shutil.rmtree(world.bridge / ".git/modules")
     (finding,) = blocking(prepare_trees(world.job(), tmp_path / "work", base=base))
     assert finding.stage is Stage.IMPORT
     assert world.megatron_commit in finding.summary
-    assert "git submodule update --init 3rdparty/Megatron-LM" in finding.mend
+    assert "git submodule update --init 3rdparty/Megatron-LM" in finding.fix
 
 
 def test_a_named_megatron_lm_wins_over_the_submodule(tmp_path: Path, base: dict[str, str]) -> None:

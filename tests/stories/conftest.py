@@ -56,7 +56,7 @@ class Story:
         return number
 
     def say(self, user: str, body: str, number: int = 1) -> Comment:
-        """Somebody comments, and the service has done what it will."""
+        """Someone comments, and the service has done what it will."""
         made = self.world.comment(user, body, number)
         self.service.settle()
         return made
@@ -69,11 +69,13 @@ class Story:
 
     def live(self) -> list[tuple[str, str]]:
         """The runs under way: the job and the head that it is for."""
-        return [(job_of(one).id, job_of(one).bridge.commit) for one in self.world.live_runs()]
+        return [
+            (job_of(workflow_run).id, job_of(workflow_run).bridge.commit) for workflow_run in self.world.live_runs()
+        ]
 
     def reactions(self, comment: Comment) -> set[str]:
         """How our App reacted to a comment."""
-        return {one.content for one in comment.reactions.values() if one.user is self.world.app.bot}
+        return {reaction.content for reaction in comment.reactions.values() if reaction.user is self.world.app.bot}
 
 
 @pytest.fixture(scope="session")
@@ -92,8 +94,8 @@ def story(tmp_path: Path, described: Contract | None) -> Iterator[Story]:
         with running(world, tmp_path / "service") as service:
             yield Story(world, service)
         if described is not None:
-            said = all_violations(described, world.standin.traffic, world.deliveries.made)
-            assert "\n".join(said) == ""
+            text = all_violations(described, world.standin.traffic, world.deliveries.made)
+            assert "\n".join(text) == ""
 
 
 def furnish(world: World) -> None:

@@ -20,7 +20,7 @@ from tests.fakes.clocks import StoryClock
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.github.archives import unpack
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.adapters.mirror import Mirrors
@@ -139,9 +139,9 @@ class Service:
         )
 
     def _connect(self, settings: Settings) -> GitHub:
-        patience = Patience(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
+        patience = RetryPolicy(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
         self._github = as_app(
-            settings.app_id, settings.private_key, api_url=self.api_url, patience=patience, pace=(), timeout_s=5
+            settings.app_id, settings.private_key, api_url=self.api_url, patience=patience, limiter=(), timeout_s=5
         )
         return self._github
 

@@ -29,7 +29,7 @@ def killed_after(story: Story, path: str) -> None:
 def all_of(story: Story) -> tuple[int, int, int]:
     """Runs that were not cancelled, cards, and gates under the name that counts."""
     runs = [run for run in story.world.runs() if run.conclusion != "cancelled"]
-    gates = [one for one in story.world.state.checks.values() if one.name == "verl-e2e"]
+    gates = [check for check in story.world.state.checks.values() if check.name == "verl-e2e"]
     return len(runs), len(story.world.cards(1)), len(gates)
 
 
@@ -54,7 +54,7 @@ def test_what_was_created_before_a_kill_is_found_though_lists_lag(story: Story, 
 
 @pytest.mark.parametrize("path", CREATIONS)
 def test_what_was_created_twice_is_collapsed(story: Story, path: str) -> None:
-    """The lists lag longer than anybody waits."""
+    """The lists lag longer than anyone waits."""
     story.world.state.lag_s = 2 * LAG_S
     story.world.open_pull("alice", SOURCE)
     killed_after(story, path)

@@ -87,8 +87,8 @@ class Anything(RuleBasedStateMachine):
 
     @rule(number=st.sampled_from(NUMBERS))
     def delete_the_card(self, number: int) -> None:
-        for one in self.world.cards(number)[:1]:
-            self.world.delete_comment(one, "alice")
+        for comment in self.world.cards(number)[:1]:
+            self.world.delete_comment(comment, "alice")
             self.deleted.add(number)
 
     # Runners
@@ -136,8 +136,8 @@ class Anything(RuleBasedStateMachine):
 
     def _deliver_all(self, *, backwards: bool = False) -> None:
         pending, self.world.deliveries.pending[:] = list(self.world.deliveries.pending), []
-        for one in reversed(pending) if backwards else pending:
-            self.world.deliveries.send(one)
+        for item in reversed(pending) if backwards else pending:
+            self.world.deliveries.send(item)
 
     @rule(how=st.sampled_from(("pass", "pass", "fail", "other")))
     def a_while_in_which_all_goes_well(self, how: str) -> None:
@@ -182,13 +182,15 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def one_live_run_for_each_job_of_a_head(self) -> None:
-        live = [(job_of(one).id, job_of(one).bridge.commit) for one in self.world.live_runs()]
+        live = [
+            (job_of(workflow_run).id, job_of(workflow_run).bridge.commit) for workflow_run in self.world.live_runs()
+        ]
         assert len(live) == len(set(live)), live
 
     @invariant()
     def one_card(self) -> None:
         for number in NUMBERS:
-            cards = [one for one in self.world.cards(number) if "verl-e2e:card" in one.body]
+            cards = [comment for comment in self.world.cards(number) if "verl-e2e:card" in comment.body]
             assert len(cards) <= 1, number
 
     @invariant()
@@ -199,7 +201,7 @@ class Anything(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_for_a_fork_that_nobody_approved(self) -> None:
-        assert {job_of(one).bridge.commit for one in self.world.runs()} & self.of_fork <= self.approved
+        assert {job_of(run).bridge.commit for run in self.world.runs()} & self.of_fork <= self.approved
 
     def teardown(self) -> None:
         """All is well again: what was lost is made good, and the two sides agree."""
@@ -228,9 +230,9 @@ class Anything(RuleBasedStateMachine):
             return
         assert gate, ("the head has no gate", self.service.failures[-3:])
         # A card that was deleted comes again when there is something new to tell.
-        cards = [one for one in self.world.cards(number) if "verl-e2e:card" in one.body]
+        cards = [comment for comment in self.world.cards(number) if "verl-e2e:card" in comment.body]
         assert len(cards) == 1 or number in self.deleted
-        live = [one for one in self.world.live_runs() if job_of(one).bridge.commit == head]
+        live = [workflow_run for workflow_run in self.world.live_runs() if job_of(workflow_run).bridge.commit == head]
         assert (gate == "in_progress") == bool(live), (gate, live)
 
 

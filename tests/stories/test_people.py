@@ -175,7 +175,7 @@ def test_a_comment_of_somebody_else_with_our_marker_is_never_touched(story: Stor
     story.service.go_on()
     assert (copied.body, copied.edits) == (mine, 0)
     assert len(world.cards(number)) == 1
-    # Nor when nobody remembers which comment the card is.
+    # Nor when no one remembers which comment the card is.
     other = world.open_pull("alice", {"src/bridge.py": "value = 5\n"})
     forged = world.comment("carol", mine, other)
     story.service.settle()
@@ -189,7 +189,7 @@ def test_buttons_are_the_commands(story: Story) -> None:
     story.service.settle()
     gate = world.check(world.head(number), "verl-e2e")
     assert gate is not None
-    assert [one["identifier"] for one in gate.actions] != []
+    assert [action["identifier"] for action in gate.actions] != []
     world.press(gate, "rerun", "carol")
     story.service.settle()
     assert story.live() == []
@@ -207,17 +207,17 @@ def test_a_card_that_somebody_edited_or_deleted_is_put_right_at_once(story: Stor
     world = story.world
     number = story.open("docs/guide.md")
     (card,) = world.cards(number)
-    said = card.body
+    text = card.body
     world.edit_comment(card, "### ✅ verl-e2e: Pass - edited by hand", "mona")
     story.service.settle()
     story.service.go_on()
-    assert world.card(number) == said
+    assert world.card(number) == text
     with world.state.lock:
         del world.state.comments[card.id]
     story.say("alice", "/verl-e2e status", number)
     story.service.go_on()
-    assert [one.body for one in world.cards(number)] == [said]
+    assert [comment.body for comment in world.cards(number)] == [text]
     # Our own edits lead to no look that writes.
-    writes = len([one for one in world.standin.traffic if one.method == "PATCH"])
+    writes = len([item for item in world.standin.traffic if item.method == "PATCH"])
     story.service.go_on()
-    assert len([one for one in world.standin.traffic if one.method == "PATCH"]) == writes
+    assert len([item for item in world.standin.traffic if item.method == "PATCH"]) == writes

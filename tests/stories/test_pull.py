@@ -25,10 +25,10 @@ def test_a_pull_request_is_planned_run_judged_and_told(story: Story) -> None:
     service.go_on()
     assert world.gate(number) == "success"
     assert len(world.cards(number)) == 1
-    for told in ("Pass", "All 2 required jobs passed", f"--head {world.head(number)}"):
-        assert told in world.card(number)
+    for message in ("Pass", "All 2 required jobs passed", f"--head {world.head(number)}"):
+        assert message in world.card(number)
     assert service.failures == []
-    assert [one.conclusion for one in world.runs()] == ["success", "success"]
+    assert [run.conclusion for run in world.runs()] == ["success", "success"]
 
 
 def test_a_failing_level_0_fails_the_gate_and_starts_nothing_more(story: Story) -> None:
@@ -83,7 +83,7 @@ def test_a_new_push_ends_the_run_and_nothing_late_reaches_the_new_head(story: St
     new_head = world.push(number, {"src/bridge.py": "value = 3\n"})
     story.service.settle()
     # It was asked to end and does not listen yet, so nothing is started beside it.
-    assert [one.id for one in world.live_runs()] == [old.id]
+    assert [workflow_run.id for workflow_run in world.live_runs()] == [old.id]
     assert world.gate(number) == "in_progress"
     story.finish(SMOKE, old)
     assert story.live() == [("0-lora-ddp", new_head)]
@@ -97,7 +97,7 @@ def test_a_new_push_ends_the_run_and_nothing_late_reaches_the_new_head(story: St
 
 
 def open_checks(story: Story, head: str) -> list[str]:
-    """Our check runs of a commit that look as if somebody still worked on them."""
+    """Our check runs of a commit that look as if someone still worked on them."""
     return [check.name for check in story.world.checks(head) if check.status != "completed"]
 
 
@@ -179,7 +179,7 @@ def test_two_webhooks_of_one_pull_request_at_once_make_one_of_everything(story: 
     assert len(world.runs()) == 1
     assert len(world.cards(number)) == 1
     head = world.state.checks_of(world.full_name, world.head(number))
-    assert sorted(one.name for one in head) == ["verl-e2e", "verl-e2e / 0-lora-ddp"]
+    assert sorted(check_run.name for check_run in head) == ["verl-e2e", "verl-e2e / 0-lora-ddp"]
 
 
 def test_a_policy_that_the_pull_request_brings_has_no_effect(story: Story) -> None:

@@ -12,7 +12,7 @@ DEFINED = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 def test_the_table_names_every_story() -> None:
-    files = [one for one in sorted(Path(__file__).parent.glob("test_*.py")) if one.name != Path(__file__).name]
-    there = {(one.name, name) for one in files for name in DEFINED.findall(one.read_text(encoding="utf-8"))}
+    files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.name != Path(__file__).name]
+    there = {(file.name, name) for file in files for name in DEFINED.findall(file.read_text(encoding="utf-8"))}
     named = NAMED.findall((ROOT / "docs/stories.md").read_text(encoding="utf-8"))
     assert sorted(named) == sorted(there | {("test_machine.py", "")})

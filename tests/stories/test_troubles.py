@@ -31,8 +31,8 @@ CALLS = (
 
 
 def lose_everything(story: Story) -> None:
-    for one in list(story.world.deliveries.pending):
-        story.world.deliveries.lose(one)
+    for item in list(story.world.deliveries.pending):
+        story.world.deliveries.lose(item)
     story.world.deliveries.release()
 
 
@@ -62,11 +62,11 @@ def test_a_lost_end_of_a_run_is_found_by_the_clock(story: Story) -> None:
 
 def test_a_webhook_that_is_not_signed_by_github_is_refused(story: Story) -> None:
     world = story.world
-    world.deliveries.secret = "somebody else's secret"
+    world.deliveries.secret = "someone else's secret"
     number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
     story.service.settle()
     # A search of the service asks once for what failed.
-    assert {one.status for one in world.deliveries.attempts} == {401}
+    assert {attempt.status for attempt in world.deliveries.attempts} == {401}
     assert (world.gate(number), world.runs()) == ("", [])
     # And it is not asked for over and over again.
     for _ in range(6):
@@ -74,8 +74,8 @@ def test_a_webhook_that_is_not_signed_by_github_is_refused(story: Story) -> None
     assert len(world.deliveries.made[0].attempts) <= 4
 
 
-@pytest.mark.parametrize("fault", BROKEN, ids=lambda one: f"{one.status or 'cut'}-{one.when.value}")
-@pytest.mark.parametrize(("method", "path"), CALLS, ids=lambda one: str(one).strip("/$"))
+@pytest.mark.parametrize("fault", BROKEN, ids=lambda item: f"{item.status or 'cut'}-{item.when.value}")
+@pytest.mark.parametrize(("method", "path"), CALLS, ids=lambda text: str(text).strip("/$"))
 def test_a_call_that_fails_once_changes_nothing_in_the_end(story: Story, method: str, path: str, fault: Fault) -> None:
     world = story.world
     world.faults.add(fault, method, path)
@@ -93,7 +93,7 @@ def test_a_call_that_fails_once_changes_nothing_in_the_end(story: Story, method:
     assert world.gate(number) == "success"
     assert (len(world.runs()), len(world.cards(number))) == (1, 1)
     heads = world.state.checks_of(world.full_name, world.head(number))
-    assert sorted(one.name for one in heads) == ["verl-e2e", "verl-e2e / 0-lora-ddp"]
+    assert sorted(item.name for item in heads) == ["verl-e2e", "verl-e2e / 0-lora-ddp"]
 
 
 @pytest.mark.parametrize("method", ("POST", "PATCH", "GET"))

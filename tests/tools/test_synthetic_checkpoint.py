@@ -109,7 +109,7 @@ def test_the_rope_base_is_changed_wherever_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         (b"", "is not a whole safetensors file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "is not a whole safetensors file"),
@@ -118,8 +118,8 @@ def test_the_rope_base_is_changed_wherever_it_is_written() -> None:
         (safetensors({QKV: (60000.0,)}, "float16"), f"{QKV} cannot be scaled by 2"),
     ],
 )
-def test_weights_that_cannot_be_scaled_are_named(content: bytes, said: str, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_weights_that_cannot_be_scaled_are_named(content: bytes, text: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=text):
         scaled(content, Recipe(2), tmp_path)
 
 
@@ -139,11 +139,11 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing(
         ([str(source), str(made), "--scale", "0"], "--scale 0 is not a positive number"),
         ([str(source), str(made), "--rope-theta", "inf"], "--rope-theta inf is not a positive number"),
     )
-    for argv, said in mistakes:
+    for argv, words in mistakes:
         assert main(argv) == 2
         error = capsys.readouterr().err
         assert error.startswith("error: ")
-        assert said in error
+        assert words in error
         assert error.count("\n") == 1
     for text in ("[]", "{"):
         (source / "config.json").write_text(text)

@@ -35,7 +35,11 @@ class _Claims:
 
     def verify(self, cert: Any) -> None:
         """Keep every claim; whether they are the ones we want is decided elsewhere."""
-        raw = {one.oid.dotted_string: one.value for one in cert.extensions if one.oid.dotted_string.startswith(_FULCIO)}
+        raw = {
+            extension.oid.dotted_string: extension.value
+            for extension in cert.extensions
+            if extension.oid.dotted_string.startswith(_FULCIO)
+        }
         values = {name: raw.get(_FULCIO + number) for name, number in _CLAIMS.items()}
         self.found = {name: _text(value.public_bytes()) if value else "" for name, value in values.items()}
 

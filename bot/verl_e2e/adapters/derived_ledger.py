@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from verl_e2e.config.action_settings import GITHUB_ACTIONS_APP
 from verl_e2e.core.model.jobs import Document, Sha
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT, CheckRun, CheckStatus, Conclusion
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 from verl_e2e.core.text import packed
 from verl_e2e.ports import Checks, Clock, Comment, Conversation, ForgeError, Pulls
@@ -30,7 +30,7 @@ _SAYS = (
     "What verl-e2e remembers of this commit, for the commands, runs and comments that belong to it. "
     "It is written and read by the program; `text` is compressed JSON."
 )
-Entry = Asked | Approval | Override
+Entry = RecordedCommand | Approval | Override
 
 
 class Book(Document):
@@ -74,7 +74,7 @@ class DerivedLedger:
         self._unsaved: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Read GitHub anew from here on; what was not written yet is written first."""
+        """Read GitHub again from here on; what was not written yet is written first."""
         self.flush()
         self._books.clear()
         self._comments.clear()
@@ -87,7 +87,7 @@ class DerivedLedger:
     def add(self, entry: Entry) -> bool:
         """Append an entry to the book of its head; false when one of its kind with this source is there already."""
         book = self._book(entry.repository, entry.head_sha)
-        if any(type(one) is type(entry) and one.source == entry.source for one in book.entries):
+        if any(type(item) is type(entry) and item.source == entry.source for item in book.entries):
             return False
         changed = book.model_copy(update={"entries": (*book.entries, entry)})
         self._keep(entry.repository, entry.head_sha, changed, now=True)
@@ -96,25 +96,29 @@ class DerivedLedger:
     def entries(self, repository: str, number: int) -> tuple[Entry, ...]:
         """The entries of the pull request's heads that still stand, oldest head first."""
         ref = PullRef(repository, number)
-        written = [one for book in self._books_of(ref) for one in book.entries if one.number == number]
-        if not any(one.source.startswith("comment:") for one in written):
+        written = [entry for book in self._books_of(ref) for entry in book.entries if entry.number == number]
+        if not any(item.source.startswith("comment:") for item in written):
             return tuple(written)
-        authors = {one.id: one.author for one in self._read_comments(ref) if not one.edited and not self._wrote(one)}
-        return tuple(one for one in written if _stands(one, authors))
+        authors = {
+            comment.id: comment.author
+            for comment in self._read_comments(ref)
+            if not comment.edited and not self._wrote(comment)
+        }
+        return tuple(item for item in written if _stands(item, authors))
 
     def put_run(self, run: Run) -> Run:
         """Insert or replace a run by its key; a final state is never left again. Gives what is kept."""
         book = self._book(run.repository, run.head_sha)
-        known = next((one for one in book.runs if one.key == run.key), None)
+        known = next((other_run for other_run in book.runs if other_run.key == run.key), None)
         if known is not None and known.state.final:
             return known
-        runs = tuple(run if one.key == run.key else one for one in book.runs)
+        runs = tuple(run if other_run.key == run.key else other_run for other_run in book.runs)
         changed = book.model_copy(update={"runs": runs if known else (*runs, run)})
         self._keep(run.repository, run.head_sha, changed, now=True)
         return run
 
     def runs(self, repository: str, *, number: int | None = None, head_sha: str = "") -> tuple[Run, ...]:
-        """The runs of a pull request's heads or of one head, oldest first; nobody can list those of a repository."""
+        """The runs of a pull request's heads or of one head, oldest first; no one can list those of a repository."""
         if head_sha:
             books: Iterable[Book] = (self._book(repository, head_sha),)
         elif number is not None:
@@ -125,7 +129,7 @@ class DerivedLedger:
         return tuple(sorted(found, key=lambda run: run.created))
 
     def run_by_handle(self, repository: str, handle: str) -> Run | None:
-        """None: nobody can list the runs of a repository."""
+        """None: no one can list the runs of a repository."""
         del repository, handle
         return None
 
@@ -155,30 +159,30 @@ class DerivedLedger:
         """What was posted for a subject, as the book of its head or of a head before knows."""
         newest = self._book(repository, self._head_of(repository, subject))
         for book in (newest, *(self._book(repository, head) for head in newest.earlier)):
-            for one in book.posted:
-                if (one.kind, one.subject) == (kind, subject):
-                    return one
+            for item in book.posted:
+                if (item.kind, item.subject) == (kind, subject):
+                    return item
         return None
 
     def put_posted(self, posted: Posted) -> None:
         """Remember what was posted; written with the next change, or at the end."""
         head_sha = self._head_of(posted.repository, posted.subject)
         book = self._book(posted.repository, head_sha)
-        others = [one for one in book.posted if (one.kind, one.subject) != (posted.kind, posted.subject)]
+        others = [item for item in book.posted if (item.kind, item.subject) != (posted.kind, posted.subject)]
         changed = book.model_copy(update={"posted": (*others, posted)})
         self._keep(posted.repository, head_sha, changed, now=False)
 
     def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
-        """Comments of others than us, written after we first saw the head as it is now, that nobody has acted on yet.
+        """Comments of others than us, written after we first saw the head as it is now, that no one has acted on yet.
 
         `since` is when to count from, else when the head's book was opened.
         """
         book = self._book(ref.repository, self._pulls.pull(ref).head_sha)
-        known = {*book.heard, *(_comment_of(one.source) for one in book.entries)}
+        known = {*book.heard, *(_comment_of(entry.source) for entry in book.entries)}
         # GitHub's times have whole seconds.
         opened = (since or book.opened).replace(microsecond=0)
-        comments = (one for one in self._read_comments(ref) if not one.edited and not self._wrote(one))
-        return tuple(one for one in comments if one.created >= opened and one.id not in known)
+        comments = (comment for comment in self._read_comments(ref) if not comment.edited and not self._wrote(comment))
+        return tuple(comment for comment in comments if comment.created >= opened and comment.id not in known)
 
     def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
         """These comments were acted on."""
@@ -210,7 +214,7 @@ class DerivedLedger:
     def _new(self, repository: str, head_sha: str) -> Book:
         before = self._before.get(head_sha, "")
         earlier = (before, *self._book(repository, before).earlier) if before and before != head_sha else ()
-        heads = tuple(dict.fromkeys(one for one in earlier if one != head_sha))[:_MOST_HEADS]
+        heads = tuple(dict.fromkeys(text for text in earlier if text != head_sha))[:_MOST_HEADS]
         return Book(opened=self._clock.now(), earlier=heads)
 
     def _is_ours(self, check: CheckRun) -> bool:
@@ -266,7 +270,7 @@ def _stands(entry: Entry, authors: Mapping[int, str]) -> bool:
 
 
 def _opened(check: CheckRun) -> Book | None:
-    """The book in a check run; None for what cannot be read, which is then written anew."""
+    """The book in a check run; None for what cannot be read, which is then written again."""
     try:
         return Book.model_validate_json(packed.unpack(check.text, _MAX_BOOK_BYTES))
     except (packed.UnpackError, ValidationError):

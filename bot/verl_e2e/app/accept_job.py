@@ -43,7 +43,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedJob:
     """The job on this machine, and why it must not run; `why` is empty when it may.
 
     `merge_base` is the commit that a failure is held against, empty for none.
@@ -56,13 +56,13 @@ class Taken:
     nonce: str = ""
 
 
-def take(order: Order, root: Path, pulls: Pulls) -> Taken:
+def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
     """Unpack the job for the repositories below `root` and read its head again; raises OrderError for no order."""
     job = placed(unpack(order.packed), str(root))
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
     why = _why_not(order.repository, read_target(order.target), pulls)
-    return Taken(job, why, merge_base_of(order.packed), nonce_of(order.packed))
+    return AcceptedJob(job, why, merge_base_of(order.packed), nonce_of(order.packed))
 
 
 def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) -> None:
@@ -84,9 +84,9 @@ def _why_not(repository: str, target: OrderTarget, pulls: Pulls) -> str:
     return "the pull request is closed" if pull.state is PullState.CLOSED else ""
 
 
-def leave_blocked(taken: Taken, folder: Path, folders: RunFolders) -> None:
+def leave_blocked(taken: AcceptedJob, folder: Path, folders: RunFolders) -> None:
     """A run folder that says that nothing ran, so that it is judged Blocked like any other."""
-    finding = Finding(check=Check.REPOSITORIES, ok=False, summary=taken.why, mend=_ORDER_AGAIN)
+    finding = Finding(check=Check.REPOSITORIES, ok=False, summary=taken.why, fix=_ORDER_AGAIN)
     events = (
         Event(t_s=0.0, kind="started", data={"job": taken.job.id, "digest": taken.job.digest()}),
         Event(t_s=0.0, kind="finding", data=finding.model_dump(mode="json")),

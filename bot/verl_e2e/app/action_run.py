@@ -18,10 +18,10 @@ MOST_LOOKS = 8
 
 
 class DerivedMemory(Ledger, Protocol):
-    """A ledger that is read off GitHub, and that knows which comments nobody has acted on."""
+    """A ledger that is read off GitHub, and that knows which comments no one has acted on."""
 
     def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
-        """Comments on the head as it is now that nobody has acted on yet."""
+        """Comments on the head as it is now that no one has acted on yet."""
         ...
 
     def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
@@ -75,7 +75,7 @@ def _catch_up(ref: PullRef, here: Here) -> None:
     for comment in missed:
         hear(_said(ref, comment), here.rooms)
     if missed:
-        here.memory.hear(ref, [one.id for one in missed])
+        here.memory.hear(ref, [item.id for item in missed])
 
 
 def _said(ref: PullRef, comment: Comment) -> CommentEvent:

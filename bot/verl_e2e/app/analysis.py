@@ -98,9 +98,9 @@ class DirectAnalysis:
         return reach_digest(trees, revision, policy, job, Planner(trees, self.uses, self.summaries))
 
 
-def _submodules_differ(trees: SourceTrees, one: str, other: str) -> bool:
+def _submodules_differ(trees: SourceTrees, text: str, other: str) -> bool:
     """Whether one side moved a submodule since both were one; then it may lie elsewhere now."""
-    paths = (*trees.change(other, one).paths, *trees.change(one, other).paths)
+    paths = (*trees.change(other, text).paths, *trees.change(text, other).paths)
     return any(path.submodule is not None for path in paths)
 
 

@@ -10,44 +10,50 @@ from verl_e2e.core.model.access import Capability
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.ledger import Asked
+from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.messages import reply_to
 from verl_e2e.core.pulls.pull import Pull
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import Granted
 from verl_e2e.core.report.command_text import render_help
 from verl_e2e.core.text.escape import fence_for, fenced_row
 
-# Questions on one pull request that are answered: to somebody without a role, to all of them together, and to
-# somebody who may plan. Nobody's questions use up what is there for those with a role.
+# Questions on one pull request that are answered: to someone without a role, to all of them together, and to
+# someone who may plan. Nobody's questions use up what is there for those with a role.
 MAX_EACH, MAX_TOGETHER, MAX_WITH_ROLE = 10, 40, 200
 NO_MORE = (
     "So many questions of yours were answered on this pull request that this one and later ones are not; "
-    "ask somebody with a role in the repository, or use `verl-e2e explain` on your machine.\n"
+    "ask someone with a role in the repository, or use `verl-e2e explain` on your machine.\n"
 )
 MAX_ROWS = 80
 TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 
 
-def answer(situation: Situation, rooms: AppRooms) -> None:
+def answer(target_state: TargetState, rooms: AppRooms) -> None:
     """Answer what was asked on this pull request, each question once, within bounds for each person."""
-    target = situation.target
+    target = target_state.target
     if not isinstance(target, Pull):
         return
-    asked = [one for one in situation.entries if isinstance(one, Asked) and one.verb in {"help", "explain"}]
+    asked = [
+        entry
+        for entry in target_state.entries
+        if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
+    ]
     for place, question in enumerate(asked):
         message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
         if was_said(message, rooms):
             continue
-        left = _answers_left(question, asked[:place], target, situation.policy, rooms)
+        left = _answers_left(question, asked[:place], target, target_state.policy, rooms)
         if left > 0:
-            text = render_help() if question.verb == "help" else _explained(question, situation, rooms)
+            text = render_help() if question.verb == "help" else _explained(question, target_state, rooms)
             say(replace(message, body=text), rooms)
         elif left == 0:
             say(replace(message, body=NO_MORE), rooms)
 
 
-def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Policy, rooms: AppRooms) -> int:
+def _answers_left(
+    question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy, rooms: AppRooms
+) -> int:
     """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
     asked = Counter(earlier.actor.lower() for earlier in before)
     own = asked[question.actor.lower()]
@@ -57,17 +63,17 @@ def _answers_left(question: Asked, before: list[Asked], pull: Pull, policy: Poli
         return left
     if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.capabilities, rooms), Granted):
         return MAX_WITH_ROLE - own
-    told = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
-    return -1 if told else 0
+    message = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+    return -1 if message else 0
 
 
-def _explained(asked: Asked, situation: Situation, rooms: AppRooms) -> str:
+def _explained(asked: RecordedCommand, target_state: TargetState, rooms: AppRooms) -> str:
     path, _, symbol = asked.arguments[0].partition(":")
     try:
-        found = rooms.analysis.explain(situation.target, situation.policy, path, symbol)
+        found = rooms.analysis.explain(target_state.target, target_state.policy, path, symbol)
     except UserError as error:
         return _fenced((str(error),))
-    rows = tuple(row for one in found for row in render_explanation(one).splitlines())
+    rows = tuple(row for explanation in found for row in render_explanation(explanation).splitlines())
     return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
 
 

@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
-    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `remarks` sentences
+    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `notes` sentences
     for the card. `checkpoint` and `data`, where given, win over plan and site. `beside` says which runs may
     follow a judged job; with trivial sizes among them level 2 runs as parity compares it.
     """
@@ -53,7 +53,7 @@ class CheckRequest:
     data: Data | None = None
     require_bridge_checks: bool = False
     asked: tuple[Level, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     beside: Allowed = AS_ASKED
 
 
@@ -88,7 +88,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     say(shown)
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
-    patches, remarks = _patches(request, rooms)
+    patches, notes = _patches(request, rooms)
     for outline in in_order(planned):
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         job = reason or _job(outline, request, patches)
@@ -99,8 +99,8 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
         verdicts.append(_run(job, request, rooms, say))
     reasons = {job.job_id: job.reason for job in not_run}
-    notes = CheckNotes(not_run=reasons, remarks=(*request.remarks, *remarks), contract=contract)
-    card = replace(make_card(tuple(verdicts), tuple(not_run), notes.remarks, contract), plan=shown)
+    notes = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), notes.notes, contract), plan=shown)
     files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     rooms.folders.write(request.out, files)
@@ -112,8 +112,8 @@ def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]
     if rooms.planner is None:
         return plan(rooms.changes.change(request.base, request.head), request.policy, request.asked), ()
     found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
-    broken = (one for one in found.contract if one.kind is Kind.BREAK)
-    return found.plan, tuple(str(one) for one in broken)
+    broken = (item for item in found.contract if item.kind is Kind.BREAK)
+    return found.plan, tuple(str(item) for item in broken)
 
 
 def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:

@@ -57,9 +57,9 @@ def add_healthy(folders: RunFolders, bands: Bands, paths: tuple[Path, ...]) -> B
     return bands
 
 
-def add_pair(folders: RunFolders, bands: Bands, one: Path, other: Path) -> Bands:
+def add_pair(folders: RunFolders, bands: Bands, item: Path, other: Path) -> Bands:
     """The bands with two runs of the same training as a measure of noise."""
-    first, second = (_healthy(folders, _one(folders, path)) for path in (one, other))
+    first, second = (_healthy(folders, _one(folders, path)) for path in (item, other))
     return with_pair(bands, first.job, pair_of(first, second))
 
 
@@ -82,6 +82,6 @@ def described(bands: Bands) -> tuple[str, ...]:
 
 def _described(digest: str, probe: Probe) -> str:
     band = band_from(probe)
-    said = f"correlation below {band.bound:.5f} fails" if band else f"{ENOUGH - len(probe.healthy)} more make a band"
+    text = f"correlation below {band.bound:.5f} fails" if band else f"{ENOUGH - len(probe.healthy)} more make a band"
     counts = f"{len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s)"
-    return f"{digest[:12]} ({probe.about}): {counts}; {said}"
+    return f"{digest[:12]} ({probe.about}): {counts}; {text}"

@@ -1,6 +1,6 @@
 """Create something on GitHub once, though its lists lag: what may have been made is waited for before it is made again.
 
-What is about to be created is written down first. When nobody knows whether it was (the process was killed, the answer
+What is about to be created is written down first. When no one knows whether it was (the process was killed, the answer
 was lost), it is created again only after a list must show it. What was doubled all the same, for a list lagged longer,
 is looked for afterwards: see `end_doubles_of`.
 """
@@ -36,7 +36,7 @@ class Outcome:
     """What became of it."""
 
     id: int = 0
-    """GitHub's id of the thing, 0 while nobody can know whether it is there."""
+    """GitHub's id of the thing, 0 while no one can know whether it is there."""
     found: bool = False
     """Whether it was there before, so that it may have to be brought up to date."""
     wait_s: float = 0.0
@@ -92,7 +92,7 @@ def unsettled_s(creation: Creation, rooms: AppRooms) -> float:
 
 
 def was_begun(creation: Creation, rooms: AppRooms) -> bool:
-    """Whether the thing may have been created without anybody knowing."""
+    """Whether the thing may have been created without anyone knowing."""
     kept = _kept(creation, rooms)
     return kept is not None and kept.digest == _ASKED
 

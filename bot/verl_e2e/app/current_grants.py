@@ -5,7 +5,7 @@ from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.access import Capability
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand
 from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
 from verl_e2e.core.pulls.pull import Pull, PullRef
 from verl_e2e.core.pulls.requests import Entry
@@ -33,9 +33,9 @@ def standing_entries(
 def _why_not(entry: Entry, pull: Pull, policy: Policy, rooms: AppRooms) -> str:
     """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
     # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role.
-    if entry.head_sha != pull.head_sha or (isinstance(entry, Asked) and entry.verb == "cancel"):
+    if entry.head_sha != pull.head_sha or (isinstance(entry, RecordedCommand) and entry.verb == "cancel"):
         return ""
-    if isinstance(entry, Asked) and entry.verb not in VERBS:
+    if isinstance(entry, RecordedCommand) and entry.verb not in VERBS:
         return "the command is gone"
     needs = _needs(entry)
     leave = may(known_actor(entry.actor, needs, pull, policy, rooms), needs, policy.capabilities)
@@ -50,12 +50,12 @@ def _needs(entry: Entry) -> Capability:
             return Capability.APPROVE
         case Override():
             return Capability.OVERRIDE
-        case Asked():
+        case RecordedCommand():
             return VERBS[entry.verb].needs
 
 
 def is_own_head(login: str, pull: Pull, rooms: AppRooms) -> bool:
-    """Whether somebody opened the pull request, pushed its head, or is named by GitHub in one of its commits.
+    """Whether someone opened the pull request, pushed its head, or is named by GitHub in one of its commits.
 
     Who pushed is known where the webhook of the push arrived. Whom a commit names is what its author wrote there.
     """
@@ -65,7 +65,9 @@ def is_own_head(login: str, pull: Pull, rooms: AppRooms) -> bool:
     if name in {pull.author.lower(), *pushers}:
         return True
     key = (str(pull.ref), pull.head_sha)
-    return name in rooms.committers.get(key, lambda: frozenset(one.lower() for one in rooms.pulls.committers(pull)))
+    return name in rooms.committers.get(
+        key, lambda: frozenset(committer.lower() for committer in rooms.pulls.committers(pull))
+    )
 
 
 def remember_pusher(ref: PullRef, head_sha: str, login: str, rooms: AppRooms) -> None:

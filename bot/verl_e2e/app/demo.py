@@ -28,8 +28,8 @@ def demonstrate(
     folders.write(folder, {PLAN_FILE: plan_json(planned)})
     verdicts = judge_folders(folders, folder)
     write_judgement(folders, folder, verdicts)
-    remarks = tuple(recording_remark(folders.record(path)) for path in folders.find(folder))
-    return Demonstration(planned, make_card(verdicts, (), remarks))
+    notes = tuple(recording_note(folders.record(path)) for path in folders.find(folder))
+    return Demonstration(planned, make_card(verdicts, (), notes))
 
 
 def next_steps(command: str, recording: str) -> str:
@@ -46,11 +46,15 @@ def next_steps(command: str, recording: str) -> str:
     return "\nTry next:\n" + "".join(lines)
 
 
-def recording_remark(record: Record) -> str:
+def recording_note(record: Record) -> str:
     """Says plainly that a run is a recording, of what and on what."""
     environment = record.environment
     name = ", ".join(sorted({gpu.name for gpu in environment.gpus})) if environment else ""
-    commit = next((one.commit for one in environment.repositories if one.name == "bridge"), "") if environment else ""
+    commit = (
+        next((repository.commit for repository in environment.repositories if repository.name == "bridge"), "")
+        if environment
+        else ""
+    )
     return (
         f"This run is a recording, made on {name or 'another machine'} with Megatron-Bridge {commit[:12] or '?'}; "
         f"nothing was run here, and the planned change is the demonstration's own."

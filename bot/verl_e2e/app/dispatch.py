@@ -46,7 +46,7 @@ def submit(run: Run, rooms: AppRooms, troubles: Troubles) -> Run:
 
 
 def _submitted(run: Run, rooms: AppRooms) -> str:
-    """The run's handle; BackendError, too while nobody can know whether it was started before."""
+    """The run's handle; BackendError, too while no one can know whether it was started before."""
     creation = Creation(run.repository, f"{run.key}:dispatch")
     if was_begun(creation, rooms):
         handle = rooms.backend.find(run)

@@ -1,4 +1,4 @@
-"""Look at how the App and a repository are set up, and tell what is to be mended."""
+"""Look at how the App and a repository are set up, and tell what is to be fixed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.checkup import (
     Finding,
     State,
+    error_finding,
     failed_deliveries,
-    ill,
     note,
     of_branch,
     of_deliveries,
@@ -22,7 +22,7 @@ from verl_e2e.core.pulls.checkup import (
     of_installation,
     of_runners,
     of_workflow,
-    well,
+    ok_finding,
 )
 from verl_e2e.core.pulls.runner_checkup import of_fork_pool, of_kept_runners
 from verl_e2e.ports import NETWORK_FIX, Administration, ForgeError
@@ -82,7 +82,7 @@ def examine(
     try:
         return _examine(repository, branch, setup, rooms, now, redeliver=redeliver)
     except _NoNetworkError as error:
-        return (ill(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
+        return (error_finding(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
 
 
 class _NoNetworkError(Exception):
@@ -93,25 +93,25 @@ def _examine(
     repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool
 ) -> tuple[Finding, ...]:
     first = [*_guarded("database", lambda: _database(rooms)), *_guarded("app", lambda: _app(repository, setup, rooms))]
-    if any(one.about == "app" and one.state is State.ILL for one in first):
+    if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
     try:
         branch = branch or rooms.default_branch(repository)
     except ForgeError as error:
-        mend = NO_ANSWER if error.passing else "mend this first: the rest could not be looked at"
-        return (*first, ill("repository", str(error), mend))
-    policy, told = _policy(repository, branch, rooms)
+        fix = NO_ANSWER if error.passing else "fix this first: the rest could not be looked at"
+        return (*first, error_finding("repository", str(error), fix))
+    policy, message = _policy(repository, branch, rooms)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
         ("webhook", lambda: _hook(setup, rooms)),
         ("deliveries", lambda: _deliveries(rooms, now, redeliver=redeliver)),
-        ("policy", lambda: told),
+        ("policy", lambda: message),
         ("image", lambda: _image(policy)),
         ("verl", lambda: _verl(policy, rooms)),
         ("required check", lambda: _branch(repository, branch, setup, policy, rooms)),
         ("workflow", lambda: _workflow(repository, branch, setup, rooms)),
         ("runners", lambda: _runners(repository, setup, rooms)),
     )
-    return (*first, *(one for about, look in looks for one in _guarded(about, look)))
+    return (*first, *(item for about, look in looks for item in _guarded(about, look)))
 
 
 def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -124,23 +124,23 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
 
 def _not_looked_at(about: str, error: Exception) -> Finding:
     """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
-    told = f"it could not be looked at: {error}"
+    message = f"it could not be looked at: {error}"
     if isinstance(error, ForgeError) and error.unreached:
-        return ill(about, told, NETWORK_FIX)
+        return error_finding(about, message, NETWORK_FIX)
     if not isinstance(error, ForgeError) or not error.passing:
-        return ill(about, told, "see that our App is installed and may read this")
+        return error_finding(about, message, "see that our App is installed and may read this")
     if error.wait_s:
-        return ill(about, told, f"run doctor again in {error.wait_s / 60:.0f} min")
-    return ill(about, told, NO_ANSWER)
+        return error_finding(about, message, f"run doctor again in {error.wait_s / 60:.0f} min")
+    return error_finding(about, message, NO_ANSWER)
 
 
 def _database(rooms: DoctorRooms) -> Iterator[Finding]:
     try:
         rooms.database()
     except UserError as error:
-        yield ill("database", str(error), "mend DATABASE_URL or the server that it names")
+        yield error_finding("database", str(error), "fix DATABASE_URL or the server that it names")
         return
-    yield well("database", "the database can be used")
+    yield ok_finding("database", "the database can be used")
 
 
 def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
@@ -163,8 +163,8 @@ def _hook(setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
 def _deliveries(rooms: DoctorRooms, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
     failed = failed_deliveries(rooms.administration.deliveries(now - timedelta(days=DAYS)))
     if redeliver:
-        for one in failed:
-            rooms.administration.redeliver(one.id)
+        for delivery_attempt in failed:
+            rooms.administration.redeliver(delivery_attempt.id)
     yield of_deliveries(failed, DAYS, again=redeliver)
 
 
@@ -175,11 +175,11 @@ def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | 
         text = rooms.file_at(repository, branch, POLICY_PATH)
         if text is None:
             return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
-        return load_policy(text, f"{branch}:{POLICY_PATH}"), (well(about, f"{POLICY_PATH} on {branch} is valid"),)
+        return load_policy(text, f"{branch}:{POLICY_PATH}"), (ok_finding(about, f"{POLICY_PATH} on {branch} is valid"),)
     except (UserError, ForgeError) as error:
         first, *more = str(error).splitlines()
         also = f" (and {len(more)} more)" if more else ""
-        return None, (ill(about, f"{first}{also}", "mend it: until then no pull request is planned"),)
+        return None, (error_finding(about, f"{first}{also}", "fix it: until then no pull request is planned"),)
 
 
 def _image(policy: Policy | None) -> Iterator[Finding]:
@@ -194,19 +194,21 @@ def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
     if rooms.own_verl:
         yield from _guarded("verl", lambda: _own_verl(commit, rooms))
     if rooms.has_verl(address, commit):
-        yield well("verl", f"the pinned verl {commit[:12]} is in {address}")
+        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {address}")
         return
-    told = f"the pinned verl {commit} is not in {address}"
-    yield ill("verl", told, f"set verl.commit in {POLICY_PATH} to a commit that is there")
+    message = f"the pinned verl {commit} is not in {address}"
+    yield error_finding("verl", message, f"set verl.commit in {POLICY_PATH} to a commit that is there")
 
 
 def _own_verl(commit: str, rooms: DoctorRooms) -> Iterator[Finding]:
     """The verl that the service itself reads."""
     if rooms.own_has(commit):
-        yield well("verl", f"the pinned verl {commit[:12]} is in {rooms.own_verl}, which VERL_E2E_VERL names")
+        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {rooms.own_verl}, which VERL_E2E_VERL names")
         return
-    told = f"the pinned verl {commit} is not in {rooms.own_verl}, which VERL_E2E_VERL names"
-    yield ill("verl", told, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there")
+    message = f"the pinned verl {commit} is not in {rooms.own_verl}, which VERL_E2E_VERL names"
+    yield error_finding(
+        "verl", message, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there"
+    )
 
 
 def _branch(repository: str, branch: str, setup: Setup, policy: Policy | None, rooms: DoctorRooms) -> Iterable[Finding]:
@@ -224,8 +226,8 @@ def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) ->
     default = rooms.default_branch(repository)
     yield of_dispatch_branch(at, default)
     if at != default and rooms.file_at(repository, default, path) is None:
-        told = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
-        yield ill("workflow", told, f"copy this version's {path} to {default} too")
+        message = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
+        yield error_finding("workflow", message, f"copy this version's {path} to {default} too")
 
 
 def _runners(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:

@@ -45,8 +45,8 @@ def _explained(
     path, symbol = target
     if path not in paths:
         folder = any(name.startswith(f"{path}/") for name in paths)
-        because = "this is a folder; name a file in it" if folder else "this commit has no such path"
-        return (Explanation(path, symbol, because=because, found=False),)
+        reason = "this is a folder; name a file in it" if folder else "this commit has no such path"
+        return (Explanation(path, symbol, reason=reason, found=False),)
     change = Change(revision, revision, revision, (paths[path],))
     effects = planner.effects_of_whole(change, policy)
     names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}

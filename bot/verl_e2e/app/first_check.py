@@ -81,8 +81,8 @@ _AGAIN = "It is tried again by itself, and at once by `/verl-e2e status`."
 
 def _failed(planning: CheckRun, error: Exception) -> CheckRun:
     # What is ours and unexpected goes to the log, not onto a pull request.
-    told = isinstance(error, BackendError | ForgeError | UserError)
-    why = sentence(str(error), 1000) if told else "An internal error of verl-e2e; its log says more"
+    message = isinstance(error, BackendError | ForgeError | UserError)
+    why = sentence(str(error), 1000) if message else "An internal error of verl-e2e; its log says more"
     return _closed(planning, why, _AGAIN)
 
 

@@ -67,11 +67,11 @@ def _comparisons(verdict: Verdict) -> dict[str, str]:
 def make_card(
     verdicts: tuple[Verdict, ...],
     not_run: tuple[NotRun, ...] = (),
-    remarks: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
     contract: tuple[str, ...] = (),
 ) -> Card:
     """One card of all verdicts, in level order."""
-    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, remarks, contract=contract)
+    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, notes, contract=contract)
 
 
 def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
@@ -85,7 +85,7 @@ def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | N
     notes = folders.notes(folder)
     reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
     not_run = tuple(NotRun(name, coverage(name, level), reasons[name]) for name, level in missing)
-    return make_card(verdicts, not_run, notes.remarks, notes.contract)
+    return make_card(verdicts, not_run, notes.notes, notes.contract)
 
 
 def coverage(job_id: str, level: Level) -> str:

@@ -18,7 +18,7 @@ from verl_e2e.ports import RunFolders, UnreadableLogError
 
 
 class NoSignalError(UserError):
-    """A folder without a learning signal to look at, in one sentence with the mend. The user's mistake."""
+    """A folder without a learning signal to look at, in one sentence with the fix. The user's mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def source_of(folders: RunFolders, path: Path) -> Source:
     """The run folder that `path` is, or the one of level 5 that it holds."""
     found = folders.find(path)
     if len(found) > 1:
-        found = tuple(one for one in found if _level(folders.record(one)) is Level.LEARNING_SIGNAL)
+        found = tuple(folder for folder in found if _level(folders.record(folder)) is Level.LEARNING_SIGNAL)
     if len(found) != 1:
         raise NoSignalError(f"{path}: holds {len(found)} run folders of level 5; name the folder of one run")
     try:

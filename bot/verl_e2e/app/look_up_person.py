@@ -1,4 +1,4 @@
-"""Look up who somebody is, as far as the policy asks."""
+"""Look up who someone is, as far as the policy asks."""
 
 from datetime import timedelta
 
@@ -17,17 +17,17 @@ GIVER_KEPT = timedelta(minutes=1)
 
 
 def allowed(login: str, capability: Capability, pull: Pull, access: Access, rooms: AppRooms) -> Granted | Denied:
-    """Whether somebody may ask for this on a pull request."""
+    """Whether someone may ask for this on a pull request."""
     return may(actor_for(login, access.of(capability), pull, rooms), capability, access)
 
 
 def actor_for(login: str, grant: Grant, pull: Pull, rooms: AppRooms) -> Actor:
-    """What is known of somebody, as far as a grant asks for it: nobody is looked up in vain."""
+    """What is known of someone, as far as a grant asks for it: no one is looked up in vain."""
     is_author = login == pull.author
     if grant.anyone or (grant.author and is_author):
         return Actor(login, is_author=is_author)
     role = rooms.people.role(pull.ref.repository, login)
-    teams = frozenset(one for one in grant.teams if rooms.people.in_team(one, login))
+    teams = frozenset(team for team in grant.teams if rooms.people.in_team(team, login))
     return Actor(login, role, teams, is_author)
 
 
@@ -35,7 +35,7 @@ def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: 
     """Whether the head may run: a merge group's may, for whoever queued it could have merged it."""
     if isinstance(target, MergeGroup):
         return Trusted("the merge queue made this commit from approved pull requests")
-    approvals = tuple(one for one in entries if isinstance(one, Approval))
+    approvals = tuple(entry for entry in entries if isinstance(entry, Approval))
     unknown = may_run(target, approvals, Actor(target.author), policy.capabilities)
     if isinstance(unknown, Trusted) or target.from_fork:
         return unknown
@@ -49,7 +49,7 @@ def _author(pull: Pull, policy: Policy, rooms: AppRooms) -> Actor:
 def known_actor(
     login: str, capability: Capability, pull: Pull, policy: Policy, rooms: AppRooms, kept: timedelta = GIVER_KEPT
 ) -> Actor:
-    """What is known of somebody as far as a capability asks for it, looked up again when that is longer ago."""
+    """What is known of someone as far as a capability asks for it, looked up again when that is longer ago."""
     now, key = rooms.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
     found = rooms.authors.find(key)
     if found is None or now - found[0] >= kept:

@@ -31,7 +31,7 @@ def remembered_group(repository: str, head_sha: str, rooms: AppRooms) -> MergeGr
 
 
 def reference_of(run: Run, rooms: AppRooms) -> Reference | None:
-    """What a run was made for; None for a merge group that nobody remembers."""
+    """What a run was made for; None for a merge group that no one remembers."""
     if run.number is not None:
         return PullRef(run.repository, run.number)
     return remembered_group(run.repository, run.head_sha, rooms)

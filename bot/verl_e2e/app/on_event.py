@@ -1,6 +1,6 @@
 """Hear one event: keep the fact that it carries, if any, and name what is to be looked at because of it.
 
-Nothing is decided here but whether somebody may ask. The same event heard twice, late or out of order adds nothing.
+Nothing is decided here but whether someone may ask. The same event heard twice, late or out of order adds nothing.
 """
 
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.check_runs import CANCEL, LEVEL_BUTTON, RERUN, CheckId, check_name, read_check_id
 from verl_e2e.core.pulls.commands import LEVEL, VERBS, Command, Mistake, parse
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override
+from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
 from verl_e2e.core.pulls.messages import MEMBERS, reaction_to, reply_to
 from verl_e2e.core.pulls.overrides import OWN_HEAD, counted
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef
 from verl_e2e.core.pulls.references import Reference
-from verl_e2e.core.pulls.requests import MAX_WISHES, wishes
+from verl_e2e.core.pulls.requests import MAX_REQUESTS, level_requests
 from verl_e2e.core.pulls.trust import Denied
 from verl_e2e.core.pulls.webhook_events import (
     CheckRunEvent,
@@ -49,13 +49,13 @@ HEARD, NOT_UNDERSTOOD = "eyes", "confused"
 LABEL = "verl-e2e:"
 # Commands that count for the one commit that they name.
 NAMES_HEAD = frozenset({"approve", "override"})
-BROKEN_POLICY = "the policy of the base branch cannot be used, so nobody can be told who may ask; mend it first"
-_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(one)}": (LEVEL, (str(int(one)),)) for one in Level}}
+BROKEN_POLICY = "the policy of the base branch cannot be used, so no one can be told who may ask; fix it first"
+_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """One command of somebody: who, where it stands, on which pull request, when it was written, with a role or not."""
+    """One command of someone: who, where it stands, on which pull request, when it was written, with a role or not."""
 
     actor: str
     source: str
@@ -101,8 +101,8 @@ def _pull_request(event: PullRequestEvent, rooms: AppRooms) -> tuple[Reference, 
         # Set before a push and told of late: it was meant for what lay there then.
         if pull.head_sha != event.pull_request.head.sha:
             return (ref,)
-        said = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
-        _press(Command(0, *meant), said, rooms)
+        text = _Said(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
+        _press(Command(0, *meant), text, rooms)
     return _with_sharing(ref, (event.pull_request.head.sha, event.before or ""), rooms)
 
 
@@ -113,7 +113,7 @@ def _with_sharing(reference: Reference, heads: Iterable[str], rooms: AppRooms) -
 
 
 def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
-    """The commands of a comment, by whoever wrote it: an edited or relayed one is nobody's word."""
+    """The commands of a comment, by the person who wrote it: an edited or relayed one is nobody's word."""
     comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
     via = comment.performed_via_github_app
     ours = via is not None and rooms.app_id is not None and via.id == rooms.app_id
@@ -130,16 +130,16 @@ def _comment(event: CommentEvent, rooms: AppRooms) -> tuple[Reference, ...]:
         return ()
     person = _is_person(event, rooms)
     say(reaction_to(ref.repository, ref.number, comment.id, HEARD, person=person), rooms)
-    wrong = [_heard(one, event, pull, rooms, person=person) for one in parsed]
-    said = [one for one in wrong if one]
-    if said:
+    wrong = [_heard(item, event, pull, rooms, person=person) for item in parsed]
+    words = [text for text in wrong if text]
+    if words:
         say(reaction_to(ref.repository, ref.number, comment.id, NOT_UNDERSTOOD, person=person), rooms)
-        say(reply_to(ref.repository, ref.number, f"comment:{comment.id}", "\n".join(said), person=person), rooms)
+        say(reply_to(ref.repository, ref.number, f"comment:{comment.id}", "\n".join(words), person=person), rooms)
     return _with_sharing(ref, (pull.head_sha,), rooms)
 
 
 def _touched(event: CommentEvent, *, ours: bool, rooms: AppRooms) -> tuple[Reference, ...]:
-    """Somebody else edited or deleted a comment: of ours it is to be put right, and our own edits are no news."""
+    """Someone else edited or deleted a comment: of ours it is to be put right, and our own edits are no news."""
     if not ours or event.sender.login == event.comment.user.login:
         return ()
     ref = PullRef(event.repository.full_name, event.issue.number)
@@ -148,57 +148,59 @@ def _touched(event: CommentEvent, *, ours: bool, rooms: AppRooms) -> tuple[Refer
 
 
 def _is_person(event: CommentEvent, rooms: AppRooms) -> bool:
-    """Whether whoever wrote a comment has a role in the repository."""
+    """Whether the person who wrote a comment has a role in the repository."""
     if event.comment.author_association in MEMBERS:
         return True
     # A role that a team gives is not always told.
     return rooms.people.role(event.repository.full_name, event.comment.user.login) not in ("none", "read")
 
 
-def _heard(one: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms, *, person: bool) -> str:
+def _heard(mistake: Command | Mistake, event: CommentEvent, pull: Pull, rooms: AppRooms, *, person: bool) -> str:
     """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
-    if isinstance(one, Mistake):
-        shown = render_named(one.verb, pull.head_sha, one.text.split()[2:]) if one.verb in NAMES_HEAD else ""
-        return render_mistakes([one]) + shown
+    if isinstance(mistake, Mistake):
+        shown = (
+            render_named(mistake.verb, pull.head_sha, mistake.text.split()[2:]) if mistake.verb in NAMES_HEAD else ""
+        )
+        return render_mistakes([mistake]) + shown
     comment = event.comment
-    said = _Said(comment.user.login, f"comment:{comment.id}:{one.line}", pull, comment.created_at, person)
-    refused = _keep(one, said, rooms)
+    words = _Said(comment.user.login, f"comment:{comment.id}:{mistake.line}", pull, comment.created_at, person)
+    refused = _keep(mistake, words, rooms)
     if not refused:
         return ""
-    other = one.verb in NAMES_HEAD and pull.head_sha not in one.arguments
-    shown = f"\n{render_named(one.verb, pull.head_sha, one.arguments)}" if other else ""
-    return f"Line {one.line}: {sentence(refused)}.\n{shown}"
+    other = mistake.verb in NAMES_HEAD and pull.head_sha not in mistake.arguments
+    shown = f"\n{render_named(mistake.verb, pull.head_sha, mistake.arguments)}" if other else ""
+    return f"Line {mistake.line}: {sentence(refused)}.\n{shown}"
 
 
-def _press(command: Command, said: _Said, rooms: AppRooms) -> None:
-    """Keep what a button or a label stands for; whoever may not ask for it is told so, once for each head."""
-    refused = _keep(command, said, rooms)
+def _press(command: Command, text: _Said, rooms: AppRooms) -> None:
+    """Keep what a button or a label stands for; the person who may not ask for it is told so, once for each head."""
+    refused = _keep(command, text, rooms)
     if refused:
-        what = "A label" if said.source.startswith("label:") else "A button"
-        subject = f"press:{said.actor}:{said.pull.head_sha}:{command.verb}"
+        what = "A label" if text.source.startswith("label:") else "A button"
+        subject = f"press:{text.actor}:{text.pull.head_sha}:{command.verb}"
         asked = " ".join((command.verb, *command.arguments))
-        told = f"{what} asked for `{asked}` in the name of {markdown(said.actor)}, and nothing was done"
-        ref, body = said.pull.ref, f"{told}: {sentence(refused)}.\n"
+        message = f"{what} asked for `{asked}` in the name of {markdown(text.actor)}, and nothing was done"
+        ref, body = text.pull.ref, f"{message}: {sentence(refused)}.\n"
         say(reply_to(ref.repository, ref.number, subject, body, person=False), rooms)
 
 
-def _keep(command: Command, said: _Said, rooms: AppRooms) -> str:
+def _keep(command: Command, text: _Said, rooms: AppRooms) -> str:
     """Keep a command if its actor may give it; gives why not, empty when it is kept."""
-    verb, pull = VERBS[command.verb], said.pull
+    verb, pull = VERBS[command.verb], text.pull
     policy = _policy(pull, rooms)
     if policy is None and verb.needs is not Capability.ASK:
         return BROKEN_POLICY
-    leave = allowed(said.actor, verb.needs, pull, policy.capabilities if policy else Access(), rooms)
+    leave = allowed(text.actor, verb.needs, pull, policy.capabilities if policy else Access(), rooms)
     if isinstance(leave, Denied):
         return leave.reason
     named = {"approve": command.arguments[:1], "override": command.arguments[1:2]}.get(command.verb, ())
     if any(sha != pull.head_sha for sha in named):
         return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
-    if command.verb == LEVEL and _is_one_too_many(said, rooms):
-        return f"{MAX_WISHES} different wishes for one head are served, and these levels would be one more"
+    if command.verb == LEVEL and _is_one_too_many(text, rooms):
+        return f"{MAX_REQUESTS} different wishes for one head are served, and these levels would be one more"
     if policy is not None and (refused := refused_option(command.options, policy, rooms)):
         return refused
-    entry = _entry(command, said, rooms)
+    entry = _entry(command, text, rooms)
     refused = _why_no_override(entry, pull, policy, rooms) if isinstance(entry, Override) and policy else ""
     if not refused:
         rooms.ledger.add(entry)
@@ -210,17 +212,17 @@ def _why_no_override(new: Override, pull: Pull, policy: Policy, rooms: AppRooms)
     if is_own_head(new.actor, pull, rooms):
         return OWN_HEAD
     entries = rooms.ledger.entries(pull.ref.repository, pull.ref.number)
-    before = (one for one in entries if isinstance(one, Override) and one.head_sha == pull.head_sha)
-    given = (*(one for one in before if one.base in {"", pull.base_branch} and one.source != new.source), new)
+    before = (entry for entry in entries if isinstance(entry, Override) and entry.head_sha == pull.head_sha)
+    given = (*(entry for entry in before if entry.base in {"", pull.base_branch} and entry.source != new.source), new)
     uncounted = counted(given, policy.overrides, rooms.clock.now()).uncounted
-    return next((one.why for one in uncounted if one.override is new and not one.needs_second_person), "")
+    return next((item.why for item in uncounted if item.override is new and not item.needs_second_person), "")
 
 
-def _is_one_too_many(said: _Said, rooms: AppRooms) -> bool:
+def _is_one_too_many(text: _Said, rooms: AppRooms) -> bool:
     """Whether so many levels were asked for on this head that another wish would be passed over."""
-    entries = rooms.ledger.entries(said.pull.ref.repository, said.pull.ref.number)
-    known = any(one.source == said.source for one in entries)
-    return not known and len(wishes(entries, said.pull.head_sha)) >= MAX_WISHES
+    entries = rooms.ledger.entries(text.pull.ref.repository, text.pull.ref.number)
+    known = any(entry.source == text.source for entry in entries)
+    return not known and len(level_requests(entries, text.pull.head_sha)) >= MAX_REQUESTS
 
 
 def _policy(pull: Pull, rooms: AppRooms) -> Policy | None:
@@ -230,16 +232,16 @@ def _policy(pull: Pull, rooms: AppRooms) -> Policy | None:
         return None
 
 
-def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval | Override:
-    pull, now = said.pull, rooms.clock.now()
+def _entry(command: Command, text: _Said, rooms: AppRooms) -> RecordedCommand | Approval | Override:
+    pull, now = text.pull, rooms.clock.now()
     where, number = pull.ref.repository, pull.ref.number
     if command.verb == "approve":
         return Approval(
             repository=where,
             number=number,
             head_sha=pull.head_sha,
-            actor=said.actor,
-            source=said.source,
+            actor=text.actor,
+            source=text.source,
             at=now,
             base=pull.base_branch,
         )
@@ -251,23 +253,23 @@ def _entry(command: Command, said: _Said, rooms: AppRooms) -> Asked | Approval |
             head_sha=pull.head_sha,
             level=Level(int(level)),
             reason=reason,
-            actor=said.actor,
-            source=said.source,
+            actor=text.actor,
+            source=text.source,
             at=now,
             base=pull.base_branch,
         )
-    return Asked(
-        source=said.source,
+    return RecordedCommand(
+        source=text.source,
         repository=where,
         number=number,
-        actor=said.actor,
+        actor=text.actor,
         verb=command.verb,
         arguments=command.arguments,
         options=dict(command.options),
         head_sha=pull.head_sha,
         at=now,
-        written=said.written,
-        by_person=said.by_person,
+        written=text.written,
+        by_person=text.by_person,
     )
 
 
@@ -301,7 +303,7 @@ def _button(identifier: str, own: CheckId) -> Command | None:
     if identifier == CANCEL:
         return Command(0, "cancel")
     number = identifier.removeprefix(LEVEL_BUTTON)
-    if identifier.startswith(LEVEL_BUTTON) and number in {str(int(one)) for one in Level}:
+    if identifier.startswith(LEVEL_BUTTON) and number in {str(int(item)) for item in Level}:
         return Command(0, LEVEL, (number,))
     return None
 
@@ -311,13 +313,15 @@ def _check_suite(event: CheckSuiteEvent, rooms: AppRooms, delivery: str) -> tupl
     if rooms.app_id is not None and (suite.app is None or suite.app.id != rooms.app_id):
         return ()
     runs = rooms.ledger.runs(repository, head_sha=suite.head_sha)
-    numbers = {one.number for one in runs if one.number is not None} | {one.number for one in suite.pull_requests}
+    numbers = {run.number for run in runs if run.number is not None} | {
+        request.number for request in suite.pull_requests
+    }
     found: list[Reference] = []
     for number in sorted(numbers):
         pull = _pull(PullRef(repository, number), rooms)
         if pull is None or pull.head_sha != suite.head_sha:
             continue
-        _forget_all(pull, {one.job_id for one in runs}, rooms)
+        _forget_all(pull, {run.job_id for run in runs}, rooms)
         source = f"suite:{suite.id}:rerequested:{delivery}"
         _press(Command(0, "rerun"), _Said(event.sender.login, source, pull), rooms)
         found.append(pull.ref)
@@ -329,8 +333,8 @@ def _forget_all(pull: Pull, job_ids: Iterable[str], rooms: AppRooms) -> None:
         name = policy_of(pull, rooms).gate.name
     except NoPolicyError:
         return
-    for one in (name, *(check_name(name, job_id) for job_id in job_ids)):
-        forget_check(pull.ref.repository, pull.head_sha, one, rooms)
+    for text in (name, *(check_name(name, job_id) for job_id in job_ids)):
+        forget_check(pull.ref.repository, pull.head_sha, text, rooms)
 
 
 def _merge_group(event: MergeGroupEvent, rooms: AppRooms) -> tuple[Reference, ...]:
@@ -350,7 +354,7 @@ def _pulls_of(head_ref: str) -> tuple[int, ...]:
 
 
 def _of_handle(repository: str, workflow_run: int, rooms: AppRooms) -> tuple[Reference, ...]:
-    """The target whose run this workflow run is, and who shares its head; nothing for everybody else's workflows."""
+    """The target whose run this workflow run is, and who shares its head; nothing for everyone else's workflows."""
     run = rooms.ledger.run_by_handle(repository, str(workflow_run))
     found = reference_of(run, rooms) if run is not None else None
     return _with_sharing(found, (run.head_sha,), rooms) if run is not None and found is not None else ()

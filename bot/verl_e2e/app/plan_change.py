@@ -91,7 +91,7 @@ class Planner:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
         unknown = self._stand_ins(change, policy.reach)
-        if not unknown and not any(_compared(one, policy.reach) for one in change.paths):
+        if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
             known = Effects(inside, {}, (_NO_SOURCE,))
             return Planned(change, plan(change, policy, asked, known), known)
@@ -164,7 +164,7 @@ class Planner:
     def _names(self, revision: str, reach: ReachPolicy) -> TreeNames:
         files = {path for root in reach.roots for path in self.repository.tree(revision, root)}
         links = self.repository.links(revision)
-        ids = sorted({one for one in links.values() if not one.startswith("commit ")})
+        ids = sorted({item for item in links.values() if not item.startswith("commit ")})
         # Where a link leads counts only when one of them is among the sources.
         wanted = ids if any(is_among(link, reach.roots) for link in links) else []
         targets = self.repository.read_objects(wanted)
@@ -197,8 +197,8 @@ class Planner:
         imported = {name for tree in trees for name in tree.reach.imported}
         pairs = [
             pair
-            for one in change.paths
-            if (pair := _compared(one, reach)) is not None
+            for item in change.paths
+            if (pair := _compared(item, reach)) is not None
             and not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
         ]
         wanted = [
@@ -221,8 +221,8 @@ class Planner:
         paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
         gaps = _gaps(trees)
-        remarks = (f"Reach starts from {self._uses.source}.", *gaps)
-        return Effects(paths, unread, remarks, {**doubted, **unknown}, incomplete=gaps)
+        notes = (f"Reach starts from {self._uses.source}.", *gaps)
+        return Effects(paths, unread, notes, {**doubted, **unknown}, incomplete=gaps)
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)
@@ -267,17 +267,17 @@ def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
 
 
 def _set_aside(path: str, policy: Policy) -> bool:
-    return any(not one.unless_reached and one.paths.match(path) for one in policy.exempt)
+    return any(not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt)
 
 
-def _compared(one: ChangedPath, reach: ReachPolicy) -> tuple[str, str] | None:
+def _compared(changed_path: ChangedPath, reach: ReachPolicy) -> tuple[str, str] | None:
     """The names of the two versions to compare, None where no side is source.
 
     A file that becomes source by its new name is new there, and one that was source by its old name is gone.
     """
-    names = (one.old_path or one.path, one.path)
+    names = (changed_path.old_path or changed_path.path, changed_path.path)
     sources = [name for name in dict.fromkeys(names) if module_name(name, reach.roots)]
-    if one.submodule is not None or not sources:
+    if changed_path.submodule is not None or not sources:
         return None
     return (sources[0], sources[-1])
 
@@ -288,4 +288,4 @@ def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping
     if not unread:
         return {}
     why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
-    return {path: why for path, inside in paths.items() if not inside.effects and inside.because is not Idle.NO_EFFECT}
+    return {path: why for path, inside in paths.items() if not inside.effects and inside.reason is not Idle.NO_EFFECT}

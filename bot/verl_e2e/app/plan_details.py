@@ -15,14 +15,14 @@ _IMPORTED_OF_SUBMODULE = "megatron/core/"
 
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
     """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
-    remarks = [_bump(one.path, one.submodule, submodule) for one in planned.change.paths if one.submodule is not None]
-    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+    notes = [_bump(item.path, item.submodule, submodule) for item in planned.change.paths if item.submodule is not None]
+    return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
 
 
 def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
     """The plan with a sentence for each job whose script `verl` lacks; `paths` are all its files."""
-    remarks = lint_jobs(planned.plan.jobs, paths, verl)
-    return replace(planned, plan=replace(planned.plan, remarks=(*planned.plan.remarks, *remarks)))
+    notes = lint_jobs(planned.plan.jobs, paths, verl)
+    return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
 
 
 def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:

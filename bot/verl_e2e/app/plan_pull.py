@@ -18,7 +18,7 @@ from verl_e2e.ports import ForgeError, Pulls, SourceTrees, SummaryStore
 class Readers:
     """What planning reads: facts of pull requests, trees of a target, verl's uses (by policy), kept summaries.
 
-    `policy` stands in for the policy of the base branch where somebody gave one.
+    `policy` stands in for the policy of the base branch where someone gave one.
     """
 
     pulls: Pulls
@@ -45,19 +45,19 @@ def plan_pull(ref: PullRef, readers: Readers) -> Planned:
 def plan_target(target: Target, policy: Policy, planner: Planner) -> Planned:
     """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
     found = planner.plan(target.base_sha, target.head_sha, policy)
-    lacking = _lacking(target, found.change)
-    if not lacking:
+    missing = _missing(target, found.change)
+    if not missing:
         return found
-    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), lacking)
+    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level)), missing)
 
 
 def _by_list(pull: Pull, readers: Readers, error: ForgeError) -> Planned:
     listed = readers.pulls.change(pull)
     policy = readers.policy or _policy(pull, readers.pulls)
-    lacking = _lacking(pull, listed)
+    missing = _missing(pull, listed)
     without = f"{error}. So the files were not looked into."
-    found = Planned(listed, plan(listed, policy, tuple(Level) if lacking else ()), None)
-    return _incomplete(found, *([lacking] if lacking else []), without)
+    found = Planned(listed, plan(listed, policy, tuple(Level) if missing else ()), None)
+    return _incomplete(found, *([missing] if missing else []), without)
 
 
 def _policy(pull: Pull, pulls: Pulls) -> Policy:
@@ -65,7 +65,7 @@ def _policy(pull: Pull, pulls: Pulls) -> Policy:
     return read_policy(base_text(pull.ref.repository, pull.base_branch, pulls))
 
 
-def _lacking(target: Target, change: Change) -> str:
+def _missing(target: Target, change: Change) -> str:
     """A sentence when more files changed than are known; a rename may be counted as one file or as two."""
     counted = target.changed_files if isinstance(target, Pull) else 0
     known = sum(len(path.names()) for path in change.paths)
@@ -74,8 +74,8 @@ def _lacking(target: Target, change: Change) -> str:
     return f"GitHub counts {counted} changed files and {known} are known: every level is planned."
 
 
-def _incomplete(planned: Planned, *remarks: str) -> Planned:
+def _incomplete(planned: Planned, *notes: str) -> Planned:
     """The plan with why it may not be what the change needs, first among its remarks."""
     made = planned.plan
-    told = replace(made, remarks=(*remarks, *made.remarks), incomplete=(*remarks, *made.incomplete))
-    return replace(planned, plan=told)
+    message = replace(made, notes=(*notes, *made.notes), incomplete=(*notes, *made.incomplete))
+    return replace(planned, plan=message)

@@ -24,7 +24,7 @@ def post_checks(target: Target, checks: tuple[CheckRun, ...], rooms: AppRooms) -
     """Bring check runs to what they shall say; of an earlier head only those that we wrote before.
 
     What is about to be shown without a conclusion is written down first, so that it gets one whatever happens. Gives in
-    how many seconds one may be written of which nobody knows yet whether it is there, 0 for none.
+    how many seconds one may be written of which no one knows yet whether it is there, 0 for none.
     """
     repository = repository_of(target)
     listed: dict[str, tuple[CheckRun, ...]] = {}
@@ -51,7 +51,9 @@ def _post_check(
         return True, _hide_doubles(creation, check, posted.remote_id, rooms)
 
     def find() -> int:
-        return max((one.id for one in there(check.head_sha) if _is_same(one, check, rooms)), default=0)
+        return max(
+            (check_run.id for check_run in there(check.head_sha) if _is_same(check_run, check, rooms)), default=0
+        )
 
     if posted is not None:
         outcome = Outcome(posted.remote_id, found=True)
@@ -71,9 +73,11 @@ def _hide_doubles(creation: Creation, check: CheckRun, kept_id: int, rooms: AppR
     """Close and rename what was created beside the check run that we go on with; gives when to look again."""
 
     def hide() -> None:
-        for one in rooms.checks.same_name(creation.repository, check.head_sha, check.name):
-            if _is_same(one, check, rooms) and one.id != kept_id:
-                double = replace(check, id=one.id, name=f"{check.name} (replaced)", external_id="", annotations=())
+        for check_run in rooms.checks.same_name(creation.repository, check.head_sha, check.name):
+            if _is_same(check_run, check, rooms) and check_run.id != kept_id:
+                double = replace(
+                    check, id=check_run.id, name=f"{check.name} (replaced)", external_id="", annotations=()
+                )
                 closed = replace(double, status=CheckStatus.COMPLETED, conclusion=Conclusion.CANCELLED, actions=())
                 rooms.checks.write_check(creation.repository, replace(closed, title=REPLACED, summary=REPLACED))
 
@@ -105,7 +109,7 @@ def forget_check(repository: str, head_sha: str, name: str, rooms: AppRooms) -> 
 def post_card(ref: PullRef, body: str, interval_s: int, rooms: AppRooms) -> float:
     """Bring the one card to what it shall say; gives in how many seconds it may be edited, 0 when it says it now.
 
-    One that was deleted by hand is made anew; a comment of somebody else with our marker is never touched.
+    One that was deleted by hand is made again; a comment of someone else with our marker is never touched.
     """
     posted = rooms.ledger.posted(ref.repository, CARD, str(ref.number))
     digest = _digest(body)
@@ -121,7 +125,7 @@ def post_card(ref: PullRef, body: str, interval_s: int, rooms: AppRooms) -> floa
         gone = known
 
         def find() -> int:
-            return next((one for one in _cards(ref, rooms) if one != gone), 0)
+            return next((card for card in _cards(ref, rooms) if card != gone), 0)
 
         outcome = create_once(creation, find, lambda: rooms.conversation.comment(ref, body), rooms)
         if not outcome.id:
@@ -137,9 +141,9 @@ def _delete_doubles(creation: Creation, ref: PullRef, kept_id: int, rooms: AppRo
     """Delete the cards that were created beside the one that we go on with; gives when to look again."""
 
     def delete() -> None:
-        for one in _cards(ref, rooms):
-            if one != kept_id:
-                rooms.conversation.delete(ref, one)
+        for card in _cards(ref, rooms):
+            if card != kept_id:
+                rooms.conversation.delete(ref, card)
 
     return end_doubles_of(creation, delete, rooms)
 
@@ -147,7 +151,7 @@ def _delete_doubles(creation: Creation, ref: PullRef, kept_id: int, rooms: AppRo
 def _cards(ref: PullRef, rooms: AppRooms) -> tuple[int, ...]:
     """The ids of the cards of ours that GitHub lists, oldest first."""
     there = rooms.conversation.comments(ref)
-    return tuple(one.id for one in there if one.body.startswith(MARKER) and _is_ours(one, rooms))
+    return tuple(comment.id for comment in there if comment.body.startswith(MARKER) and _is_ours(comment, rooms))
 
 
 def _is_ours(comment: Comment, rooms: AppRooms) -> bool:
@@ -162,7 +166,7 @@ def reply(ref: PullRef, subject: str, body: str, rooms: AppRooms) -> None:
 
     def find() -> int:
         there = rooms.conversation.comments(ref)
-        return next((one.id for one in there if one.body.startswith(marker) and _is_ours(one, rooms)), 0)
+        return next((item.id for item in there if item.body.startswith(marker) and _is_ours(item, rooms)), 0)
 
     def create() -> int:
         return rooms.conversation.comment(ref, f"{marker}\n{body[:MAX_REPLY]}")

@@ -46,7 +46,7 @@ def _reached(files: Iterable[str], policy: Policy, job: Job, imported: frozenset
             counts = name in imported
         else:
             aside = not is_among(path, roots) and any(
-                not one.unless_reached and one.paths.match(path) for one in policy.exempt
+                not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt
             )
             counts = not aside or path in tests or path.endswith("/conftest.py")
         if counts:

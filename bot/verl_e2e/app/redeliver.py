@@ -28,9 +28,9 @@ class Redelivery:
         now = self._clock.now()
         since = now - KEPT if self._looked is None else self._looked - _OVERLAP
         failed = failed_deliveries(self._administration.deliveries(since))
-        due = [one for one in failed if self._asked[one.guid] < MOST_TIMES]
-        for one in reversed(due):
-            self._administration.redeliver(one.id)
-            self._asked[one.guid] += 1
+        due = [delivery_attempt for delivery_attempt in failed if self._asked[delivery_attempt.guid] < MOST_TIMES]
+        for delivery_attempt in reversed(due):
+            self._administration.redeliver(delivery_attempt.id)
+            self._asked[delivery_attempt.guid] += 1
         self._looked = now
         return len(due)

@@ -1,4 +1,4 @@
-"""Options of a command that the policy or verl's repository refuses: told to whoever gave them, and never run."""
+"""Options of a command that the policy or verl's repository refuses: told to the person who gave them, and never run."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ def refused_image(image: str, policy: Policy) -> str:
 
 
 def refused_option(options: Mapping[str, str], policy: Policy, rooms: AppRooms) -> str:
-    """Why a command may not be kept with its options, empty when it may or when nobody can say now."""
+    """Why a command may not be kept with its options, empty when it may or when no one can say now."""
     image, ref = options.get("image", ""), options.get("verl_ref", "")
     if image and (refused := refused_image(image, policy)):
         return refused

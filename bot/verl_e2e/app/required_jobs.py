@@ -19,7 +19,7 @@ from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
-from verl_e2e.core.pulls.requests import Entry, Wish, wishes
+from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.ports import SourceTrees
 
@@ -60,7 +60,7 @@ def prepare(target: Target, policy: Policy, entries: tuple[Entry, ...], rooms: A
         )
     except UserError as error:
         return Prepared(problem=str(error))
-    broken = tuple(str(one) for one in found.contract if one.kind is Kind.BREAK)
+    broken = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
     # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
     stranger = isinstance(target, Pull) and target.from_fork
     strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
@@ -68,8 +68,8 @@ def prepare(target: Target, policy: Policy, entries: tuple[Entry, ...], rooms: A
     past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
     builder = _Builder(strict, trees, rooms, past)
     wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
-    unique = {one.id: one for one in reversed(wanted)}
-    jobs = tuple(one for one in wanted if unique.get(one.id) is one)
+    unique = {text.id: text for text in reversed(wanted)}
+    jobs = tuple(text for text in wanted if unique.get(text.id) is text)
     return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
 
 
@@ -96,35 +96,35 @@ def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[W
 
 
 def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "_Builder") -> Iterator[WantedJob]:
-    for wish in wishes(entries, found.plan.head):
-        asked = with_tests(plan(found.change, policy, wish.levels, found.effects), found.plan.tests)
-        levels = {*wish.levels, *({Level.SMOKE} - set(found.plan.levels))}
-        outlines = [one for one in in_order(asked) if one.variant.level in levels]
-        yield from _wished(outlines, wish, policy, builder, found.plan.head)
+    for request in level_requests(entries, found.plan.head):
+        asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
+        levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
+        outlines = [item for item in in_order(asked) if item.variant.level in levels]
+        yield from _wished(outlines, request, policy, builder, found.plan.head)
 
 
 def _wished(
-    outlines: list[JobOutline], wish: Wish, policy: Policy, builder: "_Builder", head: str
+    outlines: list[JobOutline], request: LevelRequest, policy: Policy, builder: "_Builder", head: str
 ) -> Iterator[WantedJob]:
-    if not wish.options:
+    if not request.options:
         for outline in outlines:
-            yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=wish.source)
+            yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=request.source)
         return
-    mark = hashlib.sha256(repr(sorted(wish.options.items())).encode()).hexdigest()[:6]
-    narrowed = [one for one in outlines if one.variant.level in wish.levels]
-    chosen = _with_variant(narrowed, wish.options.get("variant", ""))
+    mark = hashlib.sha256(repr(sorted(request.options.items())).encode()).hexdigest()[:6]
+    narrowed = [item for item in outlines if item.variant.level in request.levels]
+    chosen = _with_variant(narrowed, request.options.get("variant", ""))
     # What a variant takes the place of need not pass before others any more; the variant must.
-    by_level = {one.variant.level: one for one in chosen}
-    renamed = {one.id: f"{(one if one in chosen else by_level[one.variant.level]).id}-x{mark}" for one in narrowed}
-    plain = (one for one in outlines if one.variant.level not in wish.levels)
+    by_level = {job_outline.variant.level: job_outline for job_outline in chosen}
+    renamed = {item.id: f"{(item if item in chosen else by_level[item.variant.level]).id}-x{mark}" for item in narrowed}
+    plain = (item for item in outlines if item.variant.level not in request.levels)
     for outline in plain:
-        yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=wish.source)
+        yield builder.wanted(_Order(outline, head, policy.verl.commit), required=False, asked_by=request.source)
     for outline in chosen:
-        changed = _with_options(outline, wish, policy)
-        ref, image = wish.options.get("verl_ref", policy.verl.commit), wish.options.get("image", "")
-        made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=wish.source)
-        options = " ".join(f"{name}={value}" for name, value in sorted(wish.options.items()))
-        yield replace(made, options=options, requires=tuple(renamed.get(one, one) for one in made.requires))
+        changed = _with_options(outline, request, policy)
+        ref, image = request.options.get("verl_ref", policy.verl.commit), request.options.get("image", "")
+        made = builder.wanted(_Order(changed, head, ref, image, f"-x{mark}"), required=False, asked_by=request.source)
+        options = " ".join(f"{name}={value}" for name, value in sorted(request.options.items()))
+        yield replace(made, options=options, requires=tuple(renamed.get(require, require) for require in made.requires))
 
 
 def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
@@ -132,16 +132,16 @@ def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
     variant = variant_named(name) if name else None
     if variant is None:
         return outlines
-    same = next((one for one in outlines if one.variant.level is variant.level), None)
-    left = (one for one in outlines if one is same or one.variant.level is not variant.level)
-    return [replace(one, variant=variant) if one is same else one for one in left]
+    same = next((outline for outline in outlines if outline.variant.level is variant.level), None)
+    left = (outline for outline in outlines if outline is same or outline.variant.level is not variant.level)
+    return [replace(outline, variant=variant) if outline is same else outline for outline in left]
 
 
-def _with_options(outline: JobOutline, wish: Wish, policy: Policy) -> JobOutline:
+def _with_options(outline: JobOutline, request: LevelRequest, policy: Policy) -> JobOutline:
     variant: Variant = outline.variant
-    if "steps" in wish.options:
-        variant = replace(variant, steps=int(wish.options["steps"]))
-    model = wish.options.get("model")
+    if "steps" in request.options:
+        variant = replace(variant, steps=int(request.options["steps"]))
+    model = request.options.get("model")
     checkpoint = Checkpoint(model_id=model) if model else outline.checkpoint
     return with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
 

@@ -1,6 +1,6 @@
-"""Hold what is on GitHub against what should be there: somebody may have edited, hidden or deleted our card or a check.
+"""Hold what is on GitHub against what should be there: someone may have edited, hidden or deleted our card or a check.
 
-What we wrote last is remembered and not read again at each look. So now and then, when somebody asks for `status`, and
+What we wrote last is remembered and not read again at each look. So now and then, when someone asks for `status`, and
 when GitHub tells that a comment of ours was touched, the real thing is read; what differs is forgotten and so written
 again. Nothing is written where nothing differs, so our own edits lead to nothing.
 """
@@ -10,9 +10,9 @@ from datetime import timedelta
 from verl_e2e.app.publish import CARD, CHECK, check_subject, forget_check
 from verl_e2e.app.services import AppRooms
 from verl_e2e.core.pulls.check_runs import CheckRun
-from verl_e2e.core.pulls.ledger import Asked, Posted
+from verl_e2e.core.pulls.ledger import Posted, RecordedCommand
 from verl_e2e.core.pulls.pull import Pull, PullRef, Target, repository_of
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 
 # How long what stands on GitHub is believed without being read. Two requests for a pull request.
 BELIEVED = timedelta(minutes=30)
@@ -21,16 +21,18 @@ _READ, _TOUCHED = "read", "touched"
 
 
 def touched(ref: PullRef, rooms: AppRooms) -> None:
-    """Somebody touched a comment of ours: the next look reads what is there."""
+    """Someone touched a comment of ours: the next look reads what is there."""
     _remember(ref, _TOUCHED, rooms)
 
 
-def restore(situation: Situation, checks: tuple[CheckRun, ...], card: str, rooms: AppRooms) -> None:
+def restore(target_state: TargetState, checks: tuple[CheckRun, ...], card: str, rooms: AppRooms) -> None:
     """Forget what GitHub does not show as it should, when it is time to read it."""
-    target = situation.target
+    target = target_state.target
     if not isinstance(target, Pull):
         return
-    asked = [entry.source for entry in situation.entries if isinstance(entry, Asked) and entry.verb == "status"]
+    asked = [
+        entry.source for entry in target_state.entries if isinstance(entry, RecordedCommand) and entry.verb == "status"
+    ]
     latest = asked[-1] if asked else ""
     known = rooms.ledger.posted(target.ref.repository, _READ, f"{target.ref.number}:read")
     if known is not None and known.digest == latest and rooms.clock.now() - known.at < BELIEVED:

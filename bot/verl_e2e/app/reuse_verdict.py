@@ -17,16 +17,18 @@ def carry_forward(
     """The runs with those that a merge group takes over from the pull requests inside it."""
     if not isinstance(target, MergeGroup) or target.destroyed:
         return runs
-    passed = [one for number in target.pulls for one in rooms.ledger.runs(target.repository, number=number)]
-    passed = [one for one in passed if one.required and _passed(one)]
-    lacking = [one for one in wanted if one.required and not runs_of(one, target.head_sha, runs)]
+    passed = [other_run for number in target.pulls for other_run in rooms.ledger.runs(target.repository, number=number)]
+    passed = [pull for pull in passed if pull.required and _passed(pull)]
+    missing = [
+        wanted_job for wanted_job in wanted if wanted_job.required and not runs_of(wanted_job, target.head_sha, runs)
+    ]
     found = list(runs)
-    for one in lacking:
-        origin = next((run for run in reversed(passed) if _is_like(run, one)), None)
+    for wanted_job in missing:
+        origin = next((run for run in reversed(passed) if _is_like(run, wanted_job)), None)
         if origin is None:
             continue
-        if one.job and _reaches_the_same(target, origin.head_sha, policy, one.job, rooms):
-            found.append(rooms.ledger.put_run(_carried(origin, one, target, rooms)))
+        if wanted_job.job and _reaches_the_same(target, origin.head_sha, policy, wanted_job.job, rooms):
+            found.append(rooms.ledger.put_run(_carried(origin, wanted_job, target, rooms)))
     return tuple(found)
 
 

@@ -103,7 +103,7 @@ class AppRooms:
     unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
     judgings: Kept[int] = field(default_factory=lambda: Kept(256))
     authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
-    # Gives something that nobody can guess, 32 hexadecimal digits.
+    # Gives something that no one can guess, 32 hexadecimal digits.
     nonce: Callable[[], str] = lambda: secrets.token_hex(16)
     committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
     bookkeeping: AbstractContextManager[object] = field(default_factory=Lock)

@@ -31,7 +31,7 @@ EXIT_INTERRUPTED = 130
 EXIT_READER_LEFT = 141
 
 # What the system refuses because of where the user points, with what to do about it.
-_MENDS = {
+_FIXES = {
     errno.ENOSPC: "free space on that disk, or choose a folder on another one",
     errno.EDQUOT: "free space within your quota, or choose a folder on another disk",
     errno.EROFS: "choose a folder on a disk that can be written",
@@ -58,7 +58,7 @@ FOLDER = _Place(path_type=Path)
 
 
 class _ReaderLeftError(Exception):
-    """Nobody reads our output any more."""
+    """No one reads our output any more."""
 
 
 class Verbs(click.Group):
@@ -143,9 +143,9 @@ def report_fault(error: Exception) -> int:
     if isinstance(error, UserError | ForgeError):
         click.echo(f"verl-e2e: {error}", err=True)
         return EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _MENDS:
+    if isinstance(error, OSError) and error.errno in _FIXES:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"verl-e2e: {place}{error.strerror}; {_MENDS[error.errno]}", err=True)
+        click.echo(f"verl-e2e: {place}{error.strerror}; {_FIXES[error.errno]}", err=True)
         return EXIT_USAGE
     if os.environ.get("VERL_E2E_DEBUG"):
         raise error

@@ -62,7 +62,7 @@ def add(folders: tuple[Path, ...], bands: Path) -> int:
 @click.argument("one", type=FOLDER)
 @click.argument("other", type=FOLDER)
 @_KEPT
-def pair(one: Path, other: Path, bands: Path) -> int:
+def pair(path: Path, other: Path, bands: Path) -> int:
     """Take two runs of the same training into a bands file: all that differs between them is noise.
 
     Example: verl-e2e bands pair first/jobs/2-dense second/jobs/2-dense --bands .github/verl-e2e-bands.yml
@@ -70,7 +70,7 @@ def pair(one: Path, other: Path, bands: Path) -> int:
     from verl_e2e.app.compare_runs import add_pair, described
     from verl_e2e.wiring import folders as wiring
 
-    found = add_pair(wiring.run_folders(), wiring.own_bands(bands), one, other)
+    found = add_pair(wiring.run_folders(), wiring.own_bands(bands), path, other)
     wiring.keep_bands(found, bands)
     click.echo("\n".join(described(found)))
     return 0

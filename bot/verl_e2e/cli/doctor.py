@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.pulls.checkup import Finding
 
 EXIT_FINDINGS = 1
-_MARKS = {"well": "ok", "note": "note", "ill": "MEND"}
+_MARKS = {"well": "ok", "note": "note", "ill": "FIX"}
 
 
 @click.command()
@@ -23,10 +23,10 @@ _MARKS = {"well": "ok", "note": "note", "ill": "MEND"}
 @click.option("--redeliver", is_flag=True, help="Ask GitHub again for the webhooks that were not taken.")
 @JSON_OPTION
 def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_json: bool) -> int:
-    """Check how the App, its repositories and this service are set up, each finding with its mend.
+    """Check how the App, its repositories and this service are set up, each finding with its fix.
 
     Reads the same settings as serve. Without a repository it looks at those of VERL_E2E_REPOSITORIES.
-    Exits with 0 when all is well, 1 when something is to be mended, 2 for a mistake in what it was given.
+    Exits with 0 when all is well, 1 when something is to be fixed, 2 for a mistake in what it was given.
 
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
@@ -55,13 +55,13 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
         )
     else:
         click.echo("\n\n".join(_text(name, ones) for name, ones in found.items()))
-    return EXIT_FINDINGS if any(one.state is State.ILL for ones in found.values() for one in ones) else 0
+    return EXIT_FINDINGS if any(item.state is State.ERROR for ones in found.values() for item in ones) else 0
 
 
 def _text(name: str, found: "Iterable[Finding]") -> str:
     lines = [name]
-    for one in found:
-        lines.append(f"  {_MARKS[one.state]:4}  {one.about}: {one.sentence}")
-        if one.mend:
-            lines.append(f"        -> {one.mend}")
+    for finding in found:
+        lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")
+        if finding.fix:
+            lines.append(f"        -> {finding.fix}")
     return "\n".join(lines)

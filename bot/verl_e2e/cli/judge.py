@@ -99,8 +99,8 @@ def _explain(name: str, *, as_json: bool) -> None:
     from verl_e2e.core.triage.explain import explain, explain_text
     from verl_e2e.wiring import folders as wiring
 
-    told = explain(*wiring.log_with_times(name))
-    click.echo(explained_line(name, told) if as_json else explain_text(name, told) + "\n")
+    message = explain(*wiring.log_with_times(name))
+    click.echo(explained_line(name, message) if as_json else explain_text(name, message) + "\n")
 
 
 @click.command()

@@ -11,7 +11,7 @@ from verl_e2e.cli.command import FOLDER, JSON_OPTION, POLICY_OPTION, REPO_OPTION
 
 if TYPE_CHECKING:
     from verl_e2e.app.plan_change import Planned
-    from verl_e2e.wiring.planning import PlanOrder
+    from verl_e2e.wiring.planning import PlanRequest
 
 _VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
 _VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read, instead of the checkout's HEAD.")
@@ -37,10 +37,10 @@ def _plan_order(
     policy: Path | None,
     cache: Path | None,
     megatron_lm: Path | None = None,
-) -> "PlanOrder":
-    from verl_e2e.wiring.planning import PlanOrder
+) -> "PlanRequest":
+    from verl_e2e.wiring.planning import PlanRequest
 
-    return PlanOrder(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
+    return PlanRequest(repo, verl, verl_ref, policy, _cache_folder(cache), megatron_lm)
 
 
 @click.command()
@@ -78,9 +78,9 @@ def plan(
 
 
 def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
-    from verl_e2e.wiring.pulls import PullOrder, plan_address
+    from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
 
-    order = PullOrder(
+    order = PullPlanRequest(
         address,
         _plan_order(Path(), **options),
         os.environ.get("GITHUB_API_URL", ""),
@@ -99,7 +99,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
     contract = render_contract(planned.contract)
     if as_json:
         click.echo(plan_json(planned.plan), nl=False)
-        click.echo("\n".join([*planned.plan.remarks, contract]).rstrip(), err=True)
+        click.echo("\n".join([*planned.plan.notes, contract]).rstrip(), err=True)
     else:
         click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
     return 0
@@ -124,7 +124,7 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 
     found = wiring.explain(_plan_order(repo, **options), head, targets)
     if as_json:
-        click.echo(json_text([explanation_json(one) for one in found]))
+        click.echo(json_text([explanation_json(explanation) for explanation in found]))
     else:
         click.echo("\n".join(map(render_explanation, found)))
     return 0
@@ -206,8 +206,8 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
     if repo is not None:
         findings = wiring.lint_policy(_plan_order(repo, **options), head)
     else:
-        findings, remark = wiring.lint_policy_file(_plan_order(Path(), **options), head)
-        click.echo(remark, err=True)
+        findings, note = wiring.lint_policy_file(_plan_order(Path(), **options), head)
+        click.echo(note, err=True)
     click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
     return 0
 

@@ -113,7 +113,7 @@ def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str
     for finding in findings:
         _to_stderr(f"{finding.check}: {finding.summary}")
     if stopping:
-        raise click.ClickException("\n".join(f"{finding.summary}; {finding.mend}" for finding in stopping))
+        raise click.ClickException("\n".join(f"{finding.summary}; {finding.fix}" for finding in stopping))
 
 
 def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str, ...]:
@@ -146,13 +146,13 @@ def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) ->
 
     A failed job runs again on the merge base and, where it does not fail there, once more on the head; a level may ask
     for a run beside it. Each is announced with its cost. Progress goes to stderr, the card to stdout. Without a GPU
-    the result is Blocked, with each missing thing and its mend, and the plan is complete all the same.
+    the result is Blocked, with each missing thing and its fix, and the plan is complete all the same.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
     from verl_e2e.wiring import check as checking
 
-    order = checking.CheckOrder(bridge=repo, base=base, head=head, **options)
+    order = checking.LocalCheck(bridge=repo, base=base, head=head, **options)
     environ = dict(os.environ)
     shown = checking.check(order, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)
@@ -174,7 +174,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     shown = demonstration(out)
     click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
     click.echo(render_plan_text(shown.plan), err=True)
-    click.echo(f"{shown.card.remarks[0]}\n", err=True)
+    click.echo(f"{shown.card.notes[0]}\n", err=True)
     print_card(shown.card, as_json=as_json)
     if not as_json:
         click.echo(next_steps(_called(), shlex.quote(_shortest(RECORDING))), err=True, nl=False)

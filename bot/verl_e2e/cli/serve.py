@@ -77,7 +77,7 @@ def listen(settings: "Settings", service: "Service") -> None:
         access_log=False,
         server_header=False,
         lifespan="off",
-        # Connections and bodies have limits of their own, so that nobody is refused because others talk.
+        # Connections and bodies have limits of their own, so that no one is refused because others talk.
         http=PatientProtocol,
         ws="none",
         timeout_graceful_shutdown=10,

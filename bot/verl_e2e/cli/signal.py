@@ -34,7 +34,7 @@ def signal(
 
     found = signal_of(
         wiring.signal_source(run),
-        baselines=[wiring.signal_source(one) for one in baselines],
+        baselines=[wiring.signal_source(baseline) for baseline in baselines],
         max_cap_share=cap_share,
     )
     files = wiring.draw_plots(found.figure, plots) if plots else ()

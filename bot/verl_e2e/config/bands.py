@@ -33,8 +33,8 @@ def read_bands(path: Path) -> Bands:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
     except OSError as error:
-        mend = "name a file that `verl-e2e bands add` wrote"
-        raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", mend)]) from None
+        fix = "name a file that `verl-e2e bands add` wrote"
+        raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", fix)]) from None
     return load_bands(text, str(path))
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from verl_e2e.config.problems import ConfigError, Problem, closest
+from verl_e2e.config.problems import ConfigError, Problem, suggest
 from verl_e2e.core.model.validated import UnfitError
 from verl_e2e.core.text.suggest import likely
 
@@ -91,8 +91,8 @@ def read_settings(model: type[Model], environ: Mapping[str, str], known: Collect
     try:
         settings = model.model_validate(texts)
     except ValidationError as error:
-        told = {problem.key for problem in problems}
-        problems += [problem for problem in _problems(error, model, environ) if problem.key not in told]
+        message = {problem.key for problem in problems}
+        problems += [problem for problem in _problems(error, model, environ) if problem.key not in message]
     if problems:
         raise ConfigError(problems)
     return settings
@@ -139,4 +139,4 @@ def _misspelt(environ: Mapping[str, str], known: Collection[str]) -> Iterator[Pr
         if name in _WITHDRAWN:
             yield Problem(_SOURCE, 0, name, "there is no such variable any more", _WITHDRAWN[name])
         elif name.startswith(_PREFIXES) and likely(name, known):
-            yield Problem(_SOURCE, 0, name, "there is no such variable", closest(name, known))
+            yield Problem(_SOURCE, 0, name, "there is no such variable", suggest(name, known))

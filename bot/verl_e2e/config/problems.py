@@ -4,23 +4,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.text.suggest import closest as closest
+from verl_e2e.core.text.suggest import suggest as suggest
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: the file and 1-based line (0: the file as a whole), the dotted key, what is wrong, the mend."""
+    """One mistake: the file and 1-based line (0: the file as a whole), the dotted key, what is wrong, the fix."""
 
     source: str
     line: int
     key: str
     what: str
-    mend: str = ""
+    fix: str = ""
 
     def __str__(self) -> str:
         place = f"{self.source}:{self.line}" if self.line else self.source
         subject = f"{place}: {self.key}" if self.key else place
-        return f"{subject}: {self.what}; {self.mend}" if self.mend else f"{subject}: {self.what}"
+        return f"{subject}: {self.what}; {self.fix}" if self.fix else f"{subject}: {self.what}"
 
 
 class ConfigError(UserError):

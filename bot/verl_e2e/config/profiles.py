@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.config.problems import ConfigError, Problem, closest
+from verl_e2e.config.problems import ConfigError, Problem, suggest
 from verl_e2e.config.validation import validate
 from verl_e2e.config.yaml_text import Path as KeyPath
 from verl_e2e.config.yaml_text import YamlDocument, dotted, load_yaml
@@ -29,8 +29,8 @@ def load_profile(
     used = {name for _, name in _placeholders(document.value, ())}
     unused = sorted(set(values) - used)
     if unused:
-        mend = closest(unused[0], used) if used else "the profile takes no values"
-        raise ConfigError([Problem(source, 0, "", f"no ${{{unused[0]}}} in this profile to set", mend)])
+        fix = suggest(unused[0], used) if used else "the profile takes no values"
+        raise ConfigError([Problem(source, 0, "", f"no ${{{unused[0]}}} in this profile to set", fix)])
     return validate(_filled(document, {**(defaults or {}), **values}), SiteProfile)
 
 
@@ -43,16 +43,16 @@ def packaged_profiles() -> tuple[str, ...]:
 def _read(name_or_path: str) -> tuple[bytes, str]:
     if _NAME.fullmatch(name_or_path):
         if name_or_path not in packaged_profiles():
-            mend = closest(name_or_path, packaged_profiles())
-            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", mend)])
+            fix = suggest(name_or_path, packaged_profiles())
+            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", fix)])
         packaged = files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml")
         return packaged.read_bytes(), f"packaged {name_or_path}.yml"
     try:
         return Path(name_or_path).read_bytes(), name_or_path
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        mend = f"give a YAML file or a packaged name: {', '.join(packaged_profiles())}"
-        raise ConfigError([Problem(name_or_path, 0, "", what, mend)]) from None
+        fix = f"give a YAML file or a packaged name: {', '.join(packaged_profiles())}"
+        raise ConfigError([Problem(name_or_path, 0, "", what, fix)]) from None
 
 
 def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:

@@ -149,7 +149,7 @@ class Settings(JobSettings):
     )
     list_lag_s: Annotated[int, read.number(1, 600)] = variable(
         "VERL_E2E_LIST_LAG_S",
-        "Seconds after which GitHub's lists are believed. A comment, check run or workflow run of which nobody knows "
+        "Seconds after which GitHub's lists are believed. A comment, check run or workflow run of which no one knows "
         "whether it was created, after a crash or a lost answer, is created again only then.",
         "30",
     )

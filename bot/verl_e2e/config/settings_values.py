@@ -11,7 +11,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from pydantic import BeforeValidator
 
-from verl_e2e.config.problems import closest
+from verl_e2e.config.problems import suggest
 from verl_e2e.core.model.validated import UnfitError
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -62,7 +62,7 @@ def one_of(*words: str) -> BeforeValidator:
 
     def read(text: str) -> str:
         if text.lower() not in words:
-            raise UnfitError(f"{_shown(text)} is not known", closest(text.lower(), words))
+            raise UnfitError(f"{_shown(text)} is not known", suggest(text.lower(), words))
         return text.lower()
 
     return BeforeValidator(read)

@@ -1,4 +1,4 @@
-"""From a parsed YAML file to a checked model, with every mistake told by file, line, key, value and mend."""
+"""From a parsed YAML file to a checked model, with every mistake told by file, line, key, value and fix."""
 
 import json
 import types
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from verl_e2e.config.problems import ConfigError, Problem, closest
+from verl_e2e.config.problems import ConfigError, Problem, suggest
 from verl_e2e.config.yaml_text import YamlDocument, dotted
 from verl_e2e.core.model.validated import UnfitError
 
@@ -33,15 +33,15 @@ def _problems(error: ValidationError, document: YamlDocument, model: type[BaseMo
         if detail["type"] == "too_short" and detail["input"]:
             continue  # the items are there, each with a problem of its own
         path = tuple(part for part in detail["loc"] if part != "[key]")
-        what, mend = _sentence(detail, path, model)
-        yield Problem(document.source, document.line_of(path), dotted(path), what, mend)
+        what, fix = _sentence(detail, path, model)
+        yield Problem(document.source, document.line_of(path), dotted(path), what, fix)
 
 
 def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
     value = _shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
-            return "unknown key", closest(str(path[-1]), _keys_at(model, path[:-1]))
+            return "unknown key", suggest(str(path[-1]), _keys_at(model, path[:-1]))
         case "missing":
             return "missing", "this key is required"
         case "string_type" if isinstance(detail["input"], bool | int | float):
@@ -91,5 +91,5 @@ def _plain(annotation: Any) -> Any:
     if origin is typing.Annotated:
         return _plain(typing.get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
-        return _plain(next(one for one in typing.get_args(annotation) if one is not type(None)))
+        return _plain(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
     return annotation

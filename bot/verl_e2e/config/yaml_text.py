@@ -29,7 +29,7 @@ class YamlDocument:
 
 
 def load_yaml(text: str | bytes, source: str) -> YamlDocument:
-    """Parse one YAML document; `source` is the name that errors give. Raises ConfigError with line and mend."""
+    """Parse one YAML document; `source` is the name that errors give. Raises ConfigError with line and fix."""
     if len(text) > MOST_BYTES:
         raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many for a settings file")])
     reader = _Reader(source)
@@ -114,9 +114,9 @@ class _Reader:
             return value
         return str(node.value)
 
-    def _problem(self, node: yaml.Node, path: Path, what: str, mend: str) -> None:
+    def _problem(self, node: yaml.Node, path: Path, what: str, fix: str) -> None:
         key = dotted(path)
-        self.problems.append(Problem(self.source, node.start_mark.line + 1, key, what, mend))
+        self.problems.append(Problem(self.source, node.start_mark.line + 1, key, what, fix))
 
 
 def dotted(path: Path) -> str:

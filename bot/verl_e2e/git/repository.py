@@ -112,9 +112,9 @@ class GitRepository:
         self._commits.add(sha)
         return sha
 
-    def merge_base(self, one: str, other: str) -> str | None:
+    def merge_base(self, text: str, other: str) -> str | None:
         """The best common ancestor of two commits, None when they have none here."""
-        finished = self._try("merge-base", one, other)
+        finished = self._try("merge-base", text, other)
         if finished.code == 1 and not finished.stderr.strip():
             return None
         if not finished.ok:

@@ -26,7 +26,7 @@ _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[a-z_]{1,64}")
 _LENGTH_DIGITS = 12
 _BATCH = 64
-# Anybody may ask how we are; the database is asked once in this time.
+# Anyone may ask how we are; the database is asked once in this time.
 _FIGURES_S = 1.0
 
 log = logging.getLogger(__name__)

@@ -83,18 +83,18 @@ class Bodies:
         body.size += size
         if body.size > BODY_BYTES:
             raise BodyError(413, "the body is larger than 25 MiB")
-        if sum(one.size for one in self._arriving if not one.given_up) > self._total_bytes:
+        if sum(item.size for item in self._arriving if not item.given_up) > self._total_bytes:
             self._give_up()
 
     def _give_up(self, besides: _Arriving | None = None) -> None:
         """Give up the oldest body of the source that holds the most, in bytes and then in number."""
-        bodies = [one for one in self._arriving if one is not besides and not one.given_up]
+        bodies = [item for item in self._arriving if item is not besides and not item.given_up]
         if not bodies:
             return
         held: Counter[str] = Counter()
-        for one in bodies:
-            held[one.source] += one.size + 1
+        for body in bodies:
+            held[body.source] += body.size + 1
         source = max(held, key=held.__getitem__)
-        oldest = next(one for one in bodies if one.source == source)
+        oldest = next(item for item in bodies if item.source == source)
         oldest.given_up = True
         oldest.scope.reschedule(asyncio.get_running_loop().time())

@@ -1,6 +1,6 @@
 """The server's protocol: a connection that has sent no whole request head in time is closed, the oldest first.
 
-uvicorn waits for a head for ever, and refuses everybody once it has as many connections as it takes.
+uvicorn waits for a head for ever, and refuses everyone once it has as many connections as it takes.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class PatientProtocol(H11Protocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody waits any more."""
+        """No one waits any more."""
         self._end_wait()
         super().connection_lost(exc)
 
@@ -64,5 +64,5 @@ class PatientProtocol(H11Protocol):
 
     def _close(self) -> None:
         self._end_wait()
-        # At once, whatever lies in the buffers: nobody reads it who has said nothing so far.
+        # At once, whatever lies in the buffers: no one reads it who has said nothing so far.
         self.transport.abort()

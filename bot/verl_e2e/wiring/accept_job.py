@@ -7,7 +7,7 @@ from verl_e2e.adapters.files.folder_files import folder_files
 from verl_e2e.adapters.files.run_folder import write_files
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
-from verl_e2e.app.accept_job import Order, Taken, check_folder, job_text, leave_blocked, take
+from verl_e2e.app.accept_job import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
 from verl_e2e.core.pulls.folder_digest import folder_digest
 from verl_e2e.wiring.folders import run_folders
 from verl_e2e.wiring.job_nonce import leave_nonce
@@ -33,7 +33,7 @@ class Place:
         return self.work / "run"
 
 
-def take_order(order: Order, place: Place) -> Taken:
+def take_order(order: Order, place: Place) -> AcceptedJob:
     """Lay the job down to be run, or a run folder that says why it is not; raises OrderError, a user's mistake."""
     api_url = place.api_url or PUBLIC_API_URL
     github = with_token(place.token, api_url=api_url) if place.token else anonymously(api_url=api_url)

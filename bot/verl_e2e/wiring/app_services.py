@@ -14,7 +14,7 @@ from verl_e2e.adapters.github.conversation import GithubConversation
 from verl_e2e.adapters.github.pace import Lane
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.mirror import Mirrors
@@ -57,7 +57,7 @@ from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.verl import verl_at
 
 # Whoever is told to wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
-_PATIENCE = Patience(total_s=4.0)
+_PATIENCE = RetryPolicy(total_s=4.0)
 # GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
 _LOOKS_IN_A_TICK = 10
 
@@ -177,7 +177,7 @@ def _hear(delivery: Received, rooms: AppRooms, served: tuple[str, ...], worklist
         return ()
     if isinstance(event, PushEvent) and event.number is None:
         base_pushed(event, rooms, worklist)
-    return tuple(reference_text(one) for one in hear(event, rooms, delivery.id))
+    return tuple(reference_text(item) for item in hear(event, rooms, delivery.id))
 
 
 def _lane_of(delivery: Received) -> str:
@@ -194,7 +194,7 @@ def _stretched(again_s: float | None, poll_s: float, ledger: SqlLedger) -> float
 
 def _open_targets(ledger: SqlLedger, rooms: AppRooms) -> Collection[str]:
     found = (reference_of(run, rooms) for run in ledger.open_runs())
-    return {reference_text(one) for one in found if one is not None}
+    return {reference_text(reference) for reference in found if reference is not None}
 
 
 def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls) -> Collection[str]:
@@ -207,8 +207,8 @@ def missed_targets(known: Collection[str], served: tuple[str, ...], pulls: Pulls
         if isinstance(reference, PullRef):
             name = reference.repository
             newest[name] = max(newest.get(name, 0), reference.number)
-    found = (one.ref for name in _served_of(known, served) for one in _open_pulls(name, pulls))
-    return {reference_text(one) for one in found if one.number > newest[one.repository]}
+    found = (open_pull.ref for name in _served_of(known, served) for open_pull in _open_pulls(name, pulls))
+    return {reference_text(item) for item in found if item.number > newest[item.repository]}
 
 
 def _lost_pushes(listed: Iterable[OpenPull], known: Collection[str], rooms: AppRooms) -> set[str]:
@@ -223,9 +223,9 @@ def _lost_pushes(listed: Iterable[OpenPull], known: Collection[str], rooms: AppR
 
 def _served_of(known: Collection[str], served: tuple[str, ...]) -> tuple[str, ...]:
     """The repositories with a known pull request that are served still; each is when none is named."""
-    pulls = (one for one in map(read_reference, known) if isinstance(one, PullRef))
+    pulls = (text for text in map(read_reference, known) if isinstance(text, PullRef))
     named = {name.lower() for name in served}
-    names = dict.fromkeys(one.repository for one in pulls)
+    names = dict.fromkeys(pull.repository for pull in pulls)
     return tuple(name for name in names if not named or name.lower() in named)
 
 

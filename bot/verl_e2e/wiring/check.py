@@ -24,11 +24,11 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository, UnknownRevisionError
 from verl_e2e.wiring.folders import run_folders
-from verl_e2e.wiring.planning import PlanOrder, planner_of, policy_of, repository_named_by
+from verl_e2e.wiring.planning import PlanRequest, planner_of, policy_of, repository_named_by
 
 
 @dataclass(frozen=True, slots=True)
-class CheckOrder:
+class LocalCheck:
     """What the user asked `check` for, as typed."""
 
     bridge: Path
@@ -49,14 +49,14 @@ class CheckOrder:
 
 
 def check(
-    order: CheckOrder, environ: Mapping[str, str], say: Callable[[str], None], *, reseal: Callable[[Path], None]
+    order: LocalCheck, environ: Mapping[str, str], say: Callable[[str], None], *, reseal: Callable[[Path], None]
 ) -> Card:
     """Plan, run and judge; writes everything below `order.out`. `reseal` seals a run with those that followed it."""
     if order.out.exists() and any(order.out.iterdir()):
         raise UserError(f"{order.out}: not empty; give --out a new folder or remove this one")
     bridge, verl = GitRepository(order.bridge), GitRepository(order.verl)
     policy = policy_of(bridge, order.base, order.policy)
-    verl_commit, remarks = _verl_commit(verl, order.verl_ref, policy)
+    verl_commit, notes = _verl_commit(verl, order.verl_ref, policy)
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
     head = bridge.resolve(order.head)
@@ -71,11 +71,11 @@ def check(
         site=load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")}),
         megatron_lm=_megatron_lm(bridge, head, order.megatron_lm),
         asked=tuple(Level(level) for level in order.levels),
-        remarks=remarks,
+        notes=notes,
         beside=_beside_check(order, bridge, verl, head, verl_commit, policy),
     )
     blobs = {"bridge": bridge, "verl": verl}
-    named = PlanOrder(order.bridge, order.verl, verl_commit, cache=order.work)
+    named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.work)
     with repository_named_by(named, policy):
         planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(_policy_bands(bridge, order, policy), reseal=reseal)
@@ -83,7 +83,7 @@ def check(
     return check_change(request, rooms, say)
 
 
-def _policy_bands(bridge: GitRepository, order: CheckOrder, policy: Policy) -> Bands | None:
+def _policy_bands(bridge: GitRepository, order: LocalCheck, policy: Policy) -> Bands | None:
     """The bands that the policy names: beside a policy file on disk, else in the commit that the policy is from."""
     if not policy.bands:
         return None
@@ -96,7 +96,7 @@ def _policy_bands(bridge: GitRepository, order: CheckOrder, policy: Policy) -> B
 
 
 def _beside_check(
-    order: CheckOrder, bridge: GitRepository, verl: GitRepository, head: str, verl_commit: str, policy: Policy
+    order: LocalCheck, bridge: GitRepository, verl: GitRepository, head: str, verl_commit: str, policy: Policy
 ) -> Allowed:
     """The runs that may follow a job of a check."""
     roles = AS_ASKED.roles | ({Role.TRIVIAL_SIZES} if order.parity else set())

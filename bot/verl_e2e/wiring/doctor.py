@@ -6,7 +6,7 @@ from urllib.parse import quote, urlsplit
 from verl_e2e.adapters.dispatch.github_actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.retry import Patience, RefusedError
+from verl_e2e.adapters.github.retry import RefusedError, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
 from verl_e2e.adapters.github.tokens import PERMISSIONS
 from verl_e2e.adapters.store import open_store
@@ -23,7 +23,7 @@ from verl_e2e.wiring.verl import verl_at
 # GitHub sends these to every App, without a subscription.
 _UNASKED = frozenset({"installation", "installation_repositories", "ping"})
 _ACTIONS = "github-actions"
-# Somebody waits at a terminal.
+# Someone waits at a terminal.
 _PATIENCE_S = 10.0
 
 
@@ -34,10 +34,10 @@ def check_up(
 
     Raises ForgeError for a name that is no repository, or a key that is none.
     """
-    patience = Patience(total_s=_PATIENCE_S)
+    patience = RetryPolicy(total_s=_PATIENCE_S)
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience)
     try:
-        github.courier(repository)
+        github.requester(repository)
         rooms = _rooms(github, settings, repository)
         return examine(repository, branch, _setup(settings), rooms, now, redeliver=redeliver)
     finally:
@@ -64,7 +64,7 @@ def _setup(settings: Settings) -> Setup:
 
 def _rooms(github: GitHub, settings: Settings, repository: str) -> DoctorRooms:
     def default_branch(name: str) -> str:
-        return str(github.courier(name).ask("GET", f"/repos/{name}")["default_branch"])
+        return str(github.requester(name).ask("GET", f"/repos/{name}")["default_branch"])
 
     def hook_url() -> str:
         return str(github.app().ask("GET", "/app/hook/config").get("url") or "")
@@ -102,16 +102,16 @@ def _open_database(settings: Settings) -> None:
 
 
 def _has_commit(github: GitHub, repository: str, address: str, commit: str) -> bool:
-    """Whether the repository at an address has a commit: seen by our App, or by anybody where it is on another site."""
+    """Whether the repository at an address has a commit: seen by our App, or by anyone where it is on another site."""
     parts = urlsplit(address)
     name = parts.path.strip("/").removesuffix(".git")
     api = api_of(f"{parts.scheme}://{parts.netloc}")
     if name.count("/") != 1:
-        raise ForgeError(f"{address} is no address of a repository; mend verl.repository in the policy")
-    elsewhere = None if api == github.api_url else anonymously(api_url=api, patience=Patience(total_s=_PATIENCE_S))
-    courier = elsewhere.courier(name) if elsewhere else github.courier(repository)
+        raise ForgeError(f"{address} is no address of a repository; fix verl.repository in the policy")
+    elsewhere = None if api == github.api_url else anonymously(api_url=api, patience=RetryPolicy(total_s=_PATIENCE_S))
+    requester = elsewhere.requester(name) if elsewhere else github.requester(repository)
     try:
-        courier.ask("GET", f"/repos/{name}/commits/{quote(commit, safe='')}")
+        requester.ask("GET", f"/repos/{name}/commits/{quote(commit, safe='')}")
     except ForgeError as error:
         if error.passing:
             raise ForgeError(f"{parts.netloc}: {error}", passing=True, wait_s=error.wait_s) from None

@@ -164,7 +164,7 @@ def read_job(path: Path) -> Job:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         shown = repr(first["input"])[:80]
-        raise UserError(f"{path}: {key}: {first['msg']}, got {shown}; mend the file and run again") from None
+        raise UserError(f"{path}: {key}: {first['msg']}, got {shown}; fix the file and run again") from None
 
 
 def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
@@ -183,6 +183,6 @@ def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:
     if not stated:
         raise UserError(f"{path}: no property {COMMIT_PROPERTY}; name the commit of the tests with --junit-commit SHA")
     if stated != wanted:
-        told = f"{COMMIT_PROPERTY}: {stated}, and the job tests {wanted}"
-        raise UserError(f"{path}: {told}; run the tests on the job's commit")
+        message = f"{COMMIT_PROPERTY}: {stated}, and the job tests {wanted}"
+        raise UserError(f"{path}: {message}; run the tests on the job's commit")
     return stating_commit(raw, wanted)

@@ -1,4 +1,4 @@
-"""The nonce of an order beside its job's file: whoever runs the job reads it once and leaves none behind."""
+"""The nonce of an order beside its job's file: the person who runs the job reads it once and leaves none behind."""
 
 from pathlib import Path
 

@@ -24,7 +24,7 @@ from verl_e2e.git.repository import GitRepository, NotARepositoryError, Reposito
 
 
 @dataclass(frozen=True, slots=True)
-class PlanOrder:
+class PlanRequest:
     """What the user asked `plan` and its kin for. `verl` is a checkout, a bare git directory or a plain folder."""
 
     repo: Path
@@ -35,7 +35,7 @@ class PlanOrder:
     megatron_lm: Path | None = None
 
 
-def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
+def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     """The plan of base..head by the base commit's policy, or by a policy file."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, base, order.policy)
@@ -43,7 +43,7 @@ def plan_change(order: PlanOrder, base: str, head: str) -> Planned:
         return with_details(planner_of(repository, order, policy, base, head).plan(base, head, policy), order)
 
 
-def with_details(planned: Planned, order: PlanOrder) -> Planned:
+def with_details(planned: Planned, order: PlanRequest) -> Planned:
     """The plan with what the user's verl and Megatron-LM say of it."""
     if order.verl is not None:
         planned = with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
@@ -52,7 +52,7 @@ def with_details(planned: Planned, order: PlanOrder) -> Planned:
     return with_bumps(planned, GitRepository(order.megatron_lm))
 
 
-def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
+def explain(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
     """What the plan would make of `PATH[:SYMBOL]` targets at a revision, were they changed."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
@@ -62,7 +62,7 @@ def explain(order: PlanOrder, revision: str, targets: Sequence[str]) -> tuple[Ex
         return explain_paths(planner, repository.resolve(revision), policy, pairs)
 
 
-def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:
+def lint_policy(order: PlanRequest, revision: str) -> tuple[str, ...]:
     """What of the policy says nothing about a revision, and with verl which files of it the policy lacks there."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
@@ -73,7 +73,7 @@ def lint_policy(order: PlanOrder, revision: str) -> tuple[str, ...]:
     return (*findings, *lint_features(policy, *_verl_files(order.verl, order.verl_ref)))
 
 
-def lint_policy_file(order: PlanOrder, revision: str) -> tuple[tuple[str, ...], str]:
+def lint_policy_file(order: PlanRequest, revision: str) -> tuple[tuple[str, ...], str]:
     """What is wrong with `order.policy`, held against the checkout that it lies in; and what it was held against."""
     assert order.policy is not None
     policy = policy_file(order.policy)
@@ -81,8 +81,8 @@ def lint_policy_file(order: PlanOrder, revision: str) -> tuple[tuple[str, ...], 
     if checkout is not None and _holds(checkout, revision, policy):
         return lint_policy(replace(order, repo=checkout), revision), f"Held against {checkout} at {revision}."
     of_verl = lint_features(policy, *_verl_files(order.verl, order.verl_ref)) if order.verl is not None else ()
-    remark = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
-    return (*lint_alone(policy), *of_verl), remark
+    note = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
+    return (*lint_alone(policy), *of_verl), note
 
 
 def _checkout_of(file: Path) -> Path | None:
@@ -99,7 +99,7 @@ def _holds(folder: Path, revision: str, policy: Policy) -> bool:
         return False
 
 
-def backtest(order: PlanOrder, labels: Path) -> tuple[Outcome, ...]:
+def backtest(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
     """Plan every labelled change, by the policy file or by the packaged policy."""
     try:
         cases = load_labels(labels.read_bytes(), str(labels))
@@ -119,7 +119,7 @@ def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
         return Outcome(case, None, str(error))
 
 
-def replay(order: PlanOrder, count: int, head: str) -> Usage:
+def replay(order: PlanRequest, count: int, head: str) -> Usage:
     """Plan the last first-parent commits up to a head, by the policy file or by the packaged policy."""
     repository = GitRepository(order.repo)
     policy = policy_file(order.policy) if order.policy else packaged_policy()
@@ -138,7 +138,7 @@ def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) 
 
 
 @contextmanager
-def repository_named_by(order: PlanOrder, policy: Policy) -> Iterator[None]:
+def repository_named_by(order: PlanRequest, policy: Policy) -> Iterator[None]:
     """Tell of a wrong repository by the options that named it; UserError."""
     try:
         yield
@@ -149,7 +149,7 @@ def repository_named_by(order: PlanOrder, policy: Policy) -> Iterator[None]:
         raise UserError(f"--repo {order.repo}{remote}: {error}{swapped}") from None
 
 
-def _verl_holds_package(order: PlanOrder, policy: Policy) -> bool:
+def _verl_holds_package(order: PlanRequest, policy: Policy) -> bool:
     """Whether --verl names a repository that --repo should name."""
     return order.verl is not None and policy.reach is not None and _holds(order.verl, order.verl_ref or "HEAD", policy)
 
@@ -162,7 +162,7 @@ def verl_uses(verl: Path, verl_ref: str | None) -> str:
     return uses_json(_used(uses_at(repository, commit, policy.reach, ""), f"--verl {verl}", policy), commit)
 
 
-def planner_of(repository: GitRepository, order: PlanOrder, policy: Policy, *revisions: str) -> Planner:
+def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *revisions: str) -> Planner:
     """The planner over a repository, with verl's own uses of it and the cache of summaries.
 
     OtherRepositoryError where revisions are named and none of them holds the policy's package.
@@ -172,7 +172,7 @@ def planner_of(repository: GitRepository, order: PlanOrder, policy: Policy, *rev
     return Planner(repository, uses_for(order, policy), SummaryCache(order.cache))
 
 
-def uses_for(order: PlanOrder, policy: Policy) -> Uses:
+def uses_for(order: PlanRequest, policy: Policy) -> Uses:
     """verl's uses of the package: of the user's verl, or the packaged list."""
     if order.verl is None or policy.reach is None:
         return packaged_uses()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planned
@@ -16,27 +16,27 @@ from verl_e2e.app.plan_pull import Readers, plan_pull
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.pull_address import PUBLIC_API, api_of, read_address, web_of
 from verl_e2e.ports import ForgeError, UnknownPullError
-from verl_e2e.wiring.planning import PlanOrder, policy_file, uses_for, with_details
+from verl_e2e.wiring.planning import PlanRequest, policy_file, uses_for, with_details
 
-# Somebody waits at a terminal: what takes longer than this is told instead.
+# Someone waits at a terminal: what takes longer than this is told instead.
 _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class PullOrder:
+class PullPlanRequest:
     """Which pull request to plan, and how GitHub is reached; `plan.repo` is not looked at.
 
     `api_url` and `web_url` (GitHub's words for them in workflows) outweigh the site that the address names. The token
     goes to the site that `api_url` names and to GitHub's own, to no other that an address may lead to.
-    `surroundings` is the environment for git.
+    `environment` is the environment for git.
     """
 
     address: str
-    plan: PlanOrder
+    plan: PlanRequest
     api_url: str = ""
     web_url: str = ""
     token: str = field(default="", repr=False)
-    surroundings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Traffic:
     fetches: int
 
 
-def plan_address(order: PullOrder, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
+def plan_address(order: PullPlanRequest, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
     """The plan of a pull request, and what it took; `now` says when a limit ends."""
     with tempfile.TemporaryDirectory(prefix="verl-e2e-") as folder:
         return _plan(order, order.plan.cache or Path(folder), now)
 
 
-def _plan(order: PullOrder, cache: Path, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
+def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
     address = read_address(order.address)
     api = (order.api_url or api_of(address.web)).rstrip("/")
     web = (order.web_url if order.api_url else "") or web_of(api)
     token = order.token if order.api_url or api == PUBLIC_API else ""
     github = _github(api, token)
-    mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.surroundings)
+    mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.environment)
     readers = Readers(
         GithubPulls(github),
         mirrors.changes,
@@ -79,7 +79,7 @@ def _plan(order: PullOrder, cache: Path, now: Callable[[], datetime]) -> tuple[P
 
 
 def _github(api: str, token: str) -> GitHub:
-    patience = Patience(total_s=_PATIENCE_S)
+    patience = RetryPolicy(total_s=_PATIENCE_S)
     if token:
         return with_token(token, api_url=api, patience=patience)
     return anonymously(api_url=api, patience=patience)
@@ -90,5 +90,5 @@ def _told(error: ForgeError, now: datetime, *, known: bool) -> str:
     if error.wait_s <= 0:
         return str(error)
     ends = (now + timedelta(seconds=error.wait_s)).astimezone()
-    mend = "" if known else "; with a token in GITHUB_TOKEN the limit is far higher"
-    return f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{mend}"
+    fix = "" if known else "; with a token in GITHUB_TOKEN the limit is far higher"
+    return f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{fix}"

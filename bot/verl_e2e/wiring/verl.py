@@ -32,7 +32,7 @@ class _PublicRepository:
 
     def resolve(self, revision: str) -> str:
         """The full SHA that a branch, tag or SHA names; ForgeError."""
-        found = self._github.courier(self._name).ask("GET", f"/repos/{self._name}/commits/{revision}")
+        found = self._github.requester(self._name).ask("GET", f"/repos/{self._name}/commits/{revision}")
         sha = found.get("sha") if isinstance(found, dict) else None
         if not isinstance(sha, str):
             raise ForgeError(f"{self._name}: {revision[:60]!r} names no commit")
@@ -43,7 +43,7 @@ class _PublicRepository:
         return self._content(revision, path)
 
     def change(self, base: str, head: str) -> Change:
-        """Nobody compares revisions of verl by way of the API."""
+        """No one compares revisions of verl by way of the API."""
         raise ForgeError(f"{self._name}: {base[:12]}..{head[:12]} can be compared in a clone only")
 
     def _read(self, revision: str, path: str) -> bytes | None:

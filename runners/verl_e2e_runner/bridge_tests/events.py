@@ -26,18 +26,18 @@ class Session:
     running: str = ""
     ended: bool = False
 
-    def outcomes(self, *, because: str, killed_by: str = "") -> tuple[CaseResult, ...]:
+    def outcomes(self, *, reason: str, killed_by: str = "") -> tuple[CaseResult, ...]:
         """Every result, and the tests that have none with the reason why.
 
         `killed_by` says what ended the interpreter in the middle of a test, which that test is blamed for.
         """
         found = dict(self.results)
         if self.running and found.get(self.running, _PASSED).outcome != "failed":
-            found[self.running] = CaseResult(self.running, "unfinished", because)
+            found[self.running] = CaseResult(self.running, "unfinished", reason)
             if killed_by:
                 found[self.running] = CaseResult(self.running, "failed", f"it ended the interpreter: {killed_by}")
         for node in self.collected:
-            found.setdefault(node, CaseResult(node, "unfinished", because))
+            found.setdefault(node, CaseResult(node, "unfinished", reason))
         return tuple(found.values())
 
 
@@ -77,13 +77,13 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
     if outcome not in _WORST:
         return
     text = event["text"]
-    lack = lacking(event["error"]) if outcome == "failed" else ""
-    if lack:
-        outcome, text = "skipped", skip_reason(lack)
+    missing = lacking(event["error"]) if outcome == "failed" else ""
+    if missing:
+        outcome, text = "skipped", skip_reason(missing)
     before = session.results.get(node)
     seconds = event["seconds"] + (before.seconds if before else 0.0)
     if before is None or _WORST[outcome] > _WORST.get(before.outcome, 0):
-        session.results[node] = CaseResult(node, outcome, text, seconds, lack)
+        session.results[node] = CaseResult(node, outcome, text, seconds, missing)
     else:
         session.results[node] = replace(before, seconds=seconds)
 

@@ -19,7 +19,7 @@ from verl_e2e.core.judge.junit import CaseResult, Junit, junit_document, read_ju
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
 from verl_e2e_runner.bridge_tests.events import Session, read_session
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, PATH_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
@@ -31,7 +31,7 @@ _EVENTS = "tests.jsonl"
 _NOTHING = 5
 _WENT_ON = "Bridge tests: not all passed; a run goes on only where none of them failed"
 _SHOWN = 3
-_MEND = "install what is missing, raise the limit of the policy, or bring a JUnit file of the same commit with --junit"
+_FIX = "install what is missing, raise the limit of the policy, or bring a JUnit file of the same commit with --junit"
 
 # A host that is short of memory, or a person, ends a process so; any other signal is the process's own fault.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -85,7 +85,7 @@ def run_bridge_tests(
 def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
     """The results of a JUnit file from elsewhere, which states the job's commit, in place of a run of the tests."""
     junit = read_junit(raw)
-    if not any(one.outcome in ("passed", "failed") for one in junit.tests):
+    if not any(test.outcome in ("passed", "failed") for test in junit.tests):
         return _skipped(job, "no test of the file that was brought ran", (), 0.0, [])
     (out / JUNIT_FILE).write_bytes(raw)
     outcome, findings_of_tests = _summarized(job, junit, (), "taken from a file of this commit")
@@ -95,7 +95,7 @@ def take_bridge_tests(job: Job, raw: bytes, out: Path) -> BridgeTests:
 def bridge_tests_command(job: Job, tests: Sequence[str]) -> tuple[str, ...]:
     """The exact command for `tests` without those that the site leaves out, to be run in the Bridge tree."""
     python = job.site.bridge_python or job.site.python
-    left_out = (f"--deselect={one.test}" for one in job.site.deselected_tests)
+    left_out = (f"--deselect={item.test}" for item in job.site.deselected_tests)
     options = ("-q", "-p", "no:cacheprovider", "-p", _PLUGIN, "--continue-on-collection-errors")
     return (python, "-m", "pytest", *options, *left_out, *tests)
 
@@ -127,7 +127,7 @@ def _sorted(job: Job, trees: Trees) -> tuple[list[str], list[str]]:
 
 
 def _absent(job: Job, absent: list[str]) -> list[Finding]:
-    return [remark(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
+    return [note(Check.BRIDGE_TESTS, f"{test} does not exist at {job.bridge.commit[:12]}") for test in absent]
 
 
 def _run(
@@ -165,10 +165,10 @@ def _unknown_tests(finished: Finished, tests: list[str]) -> list[str]:
 
 def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: list[str]) -> BridgeTests:
     results = session.outcomes(
-        because=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
+        reason=f"pytest ended with {finished.ending}, before it was done", killed_by=_killed_by(finished)
     )
     findings = [*_absent(job, absent), *_unfinished(results)]
-    if not any(one.outcome in ("passed", "failed") for one in results):
+    if not any(result.outcome in ("passed", "failed") for result in results):
         skipped = _skipped(job, _why_not(finished, results), finished.argv, finished.seconds, findings)
         return replace(skipped, absent=tuple(absent))
     raw = junit_document(results, job.bridge.commit)
@@ -179,16 +179,16 @@ def _judged(job: Job, finished: Finished, session: Session, out: Path, absent: l
 
 def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tuple[Outcome, tuple[Finding, ...]]:
     """The outcome of tests of which some ran, with what the record says of it."""
-    counts = {kind: sum(one.outcome == kind for one in junit.tests) for kind in ("passed", "failed", "skipped")}
+    counts = {kind: sum(test.outcome == kind for test in junit.tests) for kind in ("passed", "failed", "skipped")}
     summary = f"{', '.join(f'{count} {kind}' for kind, count in counts.items() if count)}, {how}"
     if counts["failed"]:
-        return "failed", (remark(Check.BRIDGE_TESTS, f"Bridge tests failed: {summary}", f"see {JUNIT_FILE}"),)
+        return "failed", (note(Check.BRIDGE_TESTS, f"Bridge tests failed: {summary}", f"see {JUNIT_FILE}"),)
     passed = good(Check.BRIDGE_TESTS, f"Bridge tests: {summary}")
     unseen = without_result(job, junit.tests, absent) if job.require_bridge_checks else ()
     if not unseen:
         return "passed", (passed,)
     return "passed", (
-        blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _MEND),
+        blocked(Check.BRIDGE_TESTS, f"Bridge checks incomplete: no result of {', '.join(unseen)}", _FIX),
         passed,
     )
 
@@ -201,15 +201,15 @@ def _killed_by(finished: Finished) -> str:
 def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
     """One remark for each reason why tests have no result, and for each thing that their environment lacks."""
     reasons: dict[str, list[str]] = {}
-    for one in results:
-        if one.outcome == "unfinished" or one.lack:
-            reasons.setdefault(one.text, []).append(one.node)
+    for result in results:
+        if result.outcome == "unfinished" or result.missing:
+            reasons.setdefault(result.text, []).append(result.node)
     return [_remark_on(reason, nodes) for reason, nodes in reasons.items()]
 
 
 def _remark_on(reason: str, nodes: list[str]) -> Finding:
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return remark(Check.BRIDGE_TESTS, f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}")
+    return note(Check.BRIDGE_TESTS, f"Bridge tests without a result, for {reason}: {', '.join(nodes[:_SHOWN])}{more}")
 
 
 def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
@@ -221,14 +221,14 @@ def _why_not(finished: Finished, results: Sequence[CaseResult]) -> str:
     if "No module named pytest" in finished.stderr:
         return "pytest is missing in the Python of the tests"
     if results:
-        return next((one.text for one in results if one.outcome == "unfinished"), "all of them were skipped")
+        return next((result.text for result in results if result.outcome == "unfinished"), "all of them were skipped")
     if finished.code in (0, _NOTHING):
         return "pytest found no test in them"
     return f"pytest ended with {finished.ending}: {finished.last_error}"
 
 
-def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, remarks: list[Finding]) -> BridgeTests:
+def _skipped(job: Job, reason: str, command: tuple[str, ...], seconds: float, notes: list[Finding]) -> BridgeTests:
     summary = f"Bridge checks not run: {reason}"
-    build = blocked if job.require_bridge_checks else remark
-    findings = (*remarks, build(Check.BRIDGE_TESTS, summary, _MEND))
+    build = blocked if job.require_bridge_checks else note
+    findings = (*notes, build(Check.BRIDGE_TESTS, summary, _FIX))
     return BridgeTests("skipped", command, seconds, findings, not_run=reason)

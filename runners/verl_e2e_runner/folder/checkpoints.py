@@ -50,7 +50,7 @@ def listing(folder: Path, after: str) -> CheckpointListing:
     below = (Path(root, name) for root, _, names in os.walk(folder) for name in names)
     paths = sorted(islice(below, MAX_SEEN))
     files = [found for path in paths[:MAX_FILES] if (found := _file(path, folder)) is not None]
-    trackers = {one.path: _text(folder / one.path) for one in files if Path(one.path).name == TRACKER}
+    trackers = {file.path: _text(folder / file.path) for file in files if Path(file.path).name == TRACKER}
     return CheckpointListing(after=after, files=tuple(files), trackers=trackers, cut=len(paths) > MAX_FILES)
 
 

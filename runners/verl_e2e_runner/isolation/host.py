@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Isolation, Job
 from verl_e2e.core.model.manifest import Mode
 from verl_e2e.core.model.record import Check, Finding, IsolationState
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.sealing import key_file
 from verl_e2e_runner.isolation.cage_paths import hidden_paths, read_paths
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools
@@ -131,7 +131,7 @@ def isolation_finding(job: Job, host: Host) -> Finding:
     summary = f"code under test cannot be kept apart from the recorder on this host: {host.problem}"
     if job.isolation is Isolation.REQUIRED:
         return blocked(Check.ISOLATION, f"{summary}; the job requires it", _FIX)
-    return remark(Check.ISOLATION, f"{summary}; what the run recorded could have been written by the code itself", _FIX)
+    return note(Check.ISOLATION, f"{summary}; what the run recorded could have been written by the code itself", _FIX)
 
 
 def _is_kept(path: Path, kept: tuple[Path, ...]) -> bool:

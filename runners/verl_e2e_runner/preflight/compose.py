@@ -40,11 +40,11 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
     )
     nothing = (None,) * len(requests)
     if finished.code == _NO_HYDRA:
-        mend = f"install hydra-core for {job.site.python}"
-        return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", mend),))
+        fix = f"install hydra-core for {job.site.python}"
+        return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", fix),))
     if finished.code != 0:
         summary = f"composing with {job.site.python} gave {finished.ending}: {finished.last_error}"
-        return Composition(nothing, (blocked(Check.HYDRA, summary, "mend the `python` of the site profile"),))
+        return Composition(nothing, (blocked(Check.HYDRA, summary, "fix the `python` of the site profile"),))
     answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().splitlines()[-1])
     configs = tuple(answer.get("config") for answer in answers)
     return Composition(configs, _judge(job, answers))
@@ -53,9 +53,9 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
 def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...]:
     errors = list(dict.fromkeys(answer["error"] for answer in answers if "error" in answer))
     if errors:
-        mend = "correct the override, or choose a verl commit whose configuration has the key"
+        fix = "correct the override, or choose a verl commit whose configuration has the key"
         return tuple(
-            blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", mend) for error in errors
+            blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", fix) for error in errors
         )
     wrong = [_mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
     findings = tuple(finding for finding in wrong if finding is not None)

@@ -88,15 +88,17 @@ def _inspected(found: Container, environ: Mapping[str, str]) -> Container:
     """With the image that the engine named when it was asked about this container, and not about another."""
     file = environ.get(INSPECT_VARIABLE, "")
     documents = tuple(_documents(_text(Path(file)) if file else ""))
-    own = next((one for one in documents if found.id and str(one.get("Id", "")).startswith(found.id)), None)
+    own = next(
+        (document for document in documents if found.id and str(document.get("Id", "")).startswith(found.id)), None
+    )
     if own is None:
         return found
     config = own.get("Config")
     name = str(config.get("Image", "")) if isinstance(config, dict) else ""
     # `docker image inspect` beside it lists the digests of an image that was pulled by its tag.
-    listed = [one.get("RepoDigests") for one in documents if one.get("Id") == own.get("Image")]
-    references = [name, *(str(one) for row in listed if isinstance(row, list) for one in row)]
-    digests = [match[0] for one in references if (match := _DIGEST.fullmatch(one.partition("@")[2]))]
+    listed = [document.get("RepoDigests") for document in documents if document.get("Id") == own.get("Image")]
+    references = [name, *(str(item) for row in listed if isinstance(row, list) for item in row)]
+    digests = [match[0] for reference in references if (match := _DIGEST.fullmatch(reference.partition("@")[2]))]
     update = {"image": name, "digests": tuple(dict.fromkeys(digests)), "image_from": "docker inspect"}
     return found.model_copy(update=update if name or digests else {})
 
@@ -106,7 +108,7 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
         value = json.loads(text) if text else []
     except (ValueError, RecursionError):
         return
-    yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
+    yield from (load for load in (value if isinstance(value, list) else [value]) if isinstance(load, dict))
 
 
 def _text(path: Path) -> str:

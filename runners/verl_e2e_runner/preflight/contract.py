@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 
 _COMMENT = re.compile(r"^\s*#.*|\s#[^\"']*$")
 _EXPANSION = re.compile(r"\$\{?[!#]?([A-Za-z_]\w*)")
@@ -45,7 +45,7 @@ def check_contract(
     findings = []
     for variable in sorted(set(wrapper) - known):
         if variable in droppable:
-            findings.append(remark(Check.WRAPPER, f"{name} does not read {variable} at this commit: not passed"))
+            findings.append(note(Check.WRAPPER, f"{name} does not read {variable} at this commit: not passed"))
         else:
             findings.append(_unread(name, variable, wrapper[variable], known))
     if not any(finding.blocking for finding in findings):

@@ -10,7 +10,7 @@ import pynvml
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.preflight.container import INSPECT_VARIABLE
 
 _MIB = 1 << 20
@@ -94,14 +94,14 @@ def check_image(job: Job, container: Container) -> Finding:
         return blocked(Check.IMAGE, f"{summary} (by {container.image_from})", f"start the job in {job.site.image}")
     if not known:
         asked = f"; {job.site.image} was asked for" if job.site.image else ""
-        mend = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
-        return remark(Check.IMAGE, f"the container's image is not recorded, because nothing here names it{asked}", mend)
+        fix = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
+        return note(Check.IMAGE, f"the container's image is not recorded, because nothing here names it{asked}", fix)
     if pin and not container.digests:
         summary = f"the container is of {known} (by {container.image_from}), and its digest is not recorded"
-        return remark(Check.IMAGE, f"{summary}; {job.site.image} was asked for")
+        return note(Check.IMAGE, f"{summary}; {job.site.image} was asked for")
     if container.image and "vllm" not in container.image.lower() and not pin:
-        mend = "use verl's vLLM image for the Megatron wrapper"
-        return remark(Check.IMAGE, f"image {container.image} does not look like a vLLM image", mend)
+        fix = "use verl's vLLM image for the Megatron wrapper"
+        return note(Check.IMAGE, f"image {container.image} does not look like a vLLM image", fix)
     return good(Check.IMAGE, f"image {_named(container)} (by {container.image_from})")
 
 
@@ -124,16 +124,14 @@ def free_gib(path: Path) -> float:
 def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
     if not devices.devices:
         why = devices.problem or "the driver reports none"
-        mend = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
-        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpu_count}", mend)
+        fix = "run on a host with an NVIDIA driver and GPUs, and start the container with them (--gpus all)"
+        return blocked(Check.GPUS, f"no GPU: {why}; the job needs {job.gpu_count}", fix)
     shown = visible(devices.devices, setting)
     names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
     hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
     if len(shown) < job.gpu_count:
-        mend = (
-            "run on a host with more GPUs" if setting is None else "widen CUDA_VISIBLE_DEVICES, or take a larger host"
-        )
-        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpu_count}", mend)
+        fix = "run on a host with more GPUs" if setting is None else "widen CUDA_VISIBLE_DEVICES, or take a larger host"
+        return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpu_count}", fix)
     return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpu_count} needed: {names}")
 
 

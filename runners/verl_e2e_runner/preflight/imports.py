@@ -11,7 +11,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding, ImportLine
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock, SystemClock
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.preflight.packages import wrong_place
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
@@ -166,7 +166,7 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     if len(records) == len(trees.import_roots):
         return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
     if prover.code is None and timeout_s is None:
-        return remark(check, f"not proved in {place}: ended early, because the other process had shown a fault")
+        return note(check, f"not proved in {place}: ended early, because the other process had shown a fault")
     return _unfinished(prover, check, place, timeout_s)
 
 
@@ -175,11 +175,9 @@ def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | No
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")[:300]
     how = f"no end within {timeout_s:.0f} s" if prover.code is None else f"exit code {prover.code}"
     ray = prover.role == "ray_worker"
-    mend = (
-        "start a local Ray by hand with the same Python and see why it hangs" if ray else "look at the import by hand"
-    )
+    fix = "start a local Ray by hand with the same Python and see why it hangs" if ray else "look at the import by hand"
     stage = Stage.RAY if ray else Stage.IMPORT
-    return blocked(check, f"the import in {place} did not finish ({how}): {last}", mend, stage=stage)
+    return blocked(check, f"the import in {place} did not finish ({how}): {last}", fix, stage=stage)
 
 
 def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
@@ -188,15 +186,15 @@ def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
     message = error if error == root else f"{error}; first error: {root}"
     where = f" (at {record['where']})" if record.get("where") else ""
     if module == "ray" and not record.get("missing"):
-        mend = "start a local Ray by hand with the same Python; free its memory, disk or ports"
-        return blocked(check, f"Ray does not start a worker: {message}"[:900], mend, stage=Stage.RAY)
+        fix = "start a local Ray by hand with the same Python; free its memory, disk or ports"
+        return blocked(check, f"Ray does not start a worker: {message}"[:900], fix, stage=Stage.RAY)
     missing = record.get("root_missing") or record.get("missing")
     ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl")
     if record.get("is_import_error") and not ours:
         name = f"package {missing}" if missing else "the package that it names"
-        return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], f"install or mend {name}")
-    mend = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
-    return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], mend, stage=Stage.IMPORT)
+        return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], f"install or fix {name}")
+    fix = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
+    return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], fix, stage=Stage.IMPORT)
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

@@ -41,8 +41,8 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
         if file.is_file() and file.stat().st_size:
             findings.append(good(Check.MODEL, place))
         else:
-            mend = "give the path of a Hugging Face config.json"
-            findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", mend))
+            fix = "give the path of a Hugging Face config.json"
+            findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", fix))
     path = model_path(job)
     if path is not None:
         findings.append(_model_folder(Check.MODEL, "model_path", cwd / Path(path).expanduser(), Stage.MODEL_DOWNLOAD))
@@ -61,8 +61,8 @@ def check_reward_model(job: Job, cwd: Path, config: Config | None) -> Finding:
     if not wanted:
         return good(Check.REWARD_MODEL, "the reward model is disabled")
     if path is None:
-        mend = "set RM_MODEL_PATH in the job's `wrapper` map"
-        return blocked(Check.REWARD_MODEL, "the reward model's path is not known", mend, stage=Stage.REWARD_MODEL)
+        fix = "set RM_MODEL_PATH in the job's `wrapper` map"
+        return blocked(Check.REWARD_MODEL, "the reward model's path is not known", fix, stage=Stage.REWARD_MODEL)
     return _model_folder(Check.REWARD_MODEL, "reward model", cwd / Path(path).expanduser(), Stage.REWARD_MODEL)
 
 
@@ -72,9 +72,9 @@ def check_stale_checkpoints(cwd: Path, config: Config | None) -> Finding:
     stale = sorted(folder.glob("**/global_step_*")) + sorted(folder.glob("**/latest_checkpointed_iteration.txt"))
     if not stale:
         return good(Check.STALE_CHECKPOINTS, f"no checkpoints in {folder}")
-    mend = f"move {folder} away, or set trainer.default_local_dir to a new folder; the runner deletes nothing of yours"
+    fix = f"move {folder} away, or set trainer.default_local_dir to a new folder; the runner deletes nothing of yours"
     return blocked(
-        Check.STALE_CHECKPOINTS, f"an earlier run left checkpoints: {stale[0]}", mend, stage=Stage.CHECKPOINT_LOAD
+        Check.STALE_CHECKPOINTS, f"an earlier run left checkpoints: {stale[0]}", fix, stage=Stage.CHECKPOINT_LOAD
     )
 
 
@@ -88,8 +88,8 @@ def _data_file(job: Job, key: str, file: Path, *, prepared: bool) -> Finding:
     if not file.is_file():
         if job.data.prepare == "gsm8k" and not prepared:
             return good(Check.DATA, f"{place} does not exist yet: verl's GSM8K script will make it")
-        mend = "give the path of a parquet file, or set data.prepare to gsm8k"
-        return blocked(Check.DATA, f"{place} does not exist", mend, stage=Stage.DATA)
+        fix = "give the path of a parquet file, or set data.prepare to gsm8k"
+        return blocked(Check.DATA, f"{place} does not exist", fix, stage=Stage.DATA)
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(4)
@@ -116,5 +116,5 @@ def _hub_model(model_id: str, variables: Mapping[str, str], *, prepared: bool) -
     if not prepared and not is_offline(variables):
         return good(Check.MODEL, f"model {model_id} is not in {cache} yet: it will be downloaded once")
     why = "and the hub is offline (HF_HUB_OFFLINE)" if is_offline(variables) else "after the download"
-    mend = f"download it once: hf download {model_id}; or give checkpoint.model_path"
-    return blocked(Check.MODEL, f"model {model_id} is not in {cache} {why}", mend, stage=Stage.MODEL_DOWNLOAD)
+    fix = f"download it once: hf download {model_id}; or give checkpoint.model_path"
+    return blocked(Check.MODEL, f"model {model_id} is not in {cache} {why}", fix, stage=Stage.MODEL_DOWNLOAD)

@@ -55,7 +55,7 @@ def _holder(descriptor: int | None) -> str:
 
 
 def _trainer() -> str:
-    """verl's trainer, whoever started it, where it provably shares our /tmp; empty when there is none."""
+    """verl's trainer, the person who started it, where it provably shares our /tmp; empty when there is none."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if _ENTRY_POINT in words[1:] and _shares_folder(process.pid):

@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu, ImportLine
-from verl_e2e_runner.findings import Emit, remark, stops
+from verl_e2e_runner.findings import Emit, note, stops
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
@@ -164,7 +164,7 @@ def _untried(seen: Preflight) -> Iterator[Finding]:
     known = {finding.check for finding in seen.findings}
     for check in (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER):
         if check not in known:
-            yield remark(check, f"{check} was not tried, because a check above blocks the run")
+            yield note(check, f"{check} was not tried, because a check above blocks the run")
 
 
 def _with(seen: Preflight, findings: Iterable[Finding]) -> Preflight:

@@ -125,7 +125,7 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
 def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:
     """A full disk is named as such; everything else by the program's own last line."""
     if "No space left on device" in finished.stderr + finished.stdout or "Disk quota exceeded" in finished.stderr:
-        mend = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"
-        return blocked(check, f"{what} failed: No space left on device", mend, stage=stage)
-    mend = "mend the network, the token or the packages of the job's Python, or give the files in the job"
-    return blocked(check, f"{what} failed ({finished.ending}): {finished.last_error}", mend, stage=stage)
+        fix = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"
+        return blocked(check, f"{what} failed: No space left on device", fix, stage=stage)
+    fix = "fix the network, the token or the packages of the job's Python, or give the files in the job"
+    return blocked(check, f"{what} failed ({finished.ending}): {finished.last_error}", fix, stage=stage)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import remark, stops
+from verl_e2e_runner.findings import note, stops
 from verl_e2e_runner.preflight.compose import Config, compose
 from verl_e2e_runner.preflight.contract import check_contract
 from verl_e2e_runner.preflight.rehearsal import Rehearsal, check_rehearsal, rehearse
@@ -58,5 +58,5 @@ def check_wrapper(
 
 def _untried(*checks: Check) -> tuple[Finding, ...]:
     return tuple(
-        remark(check, f"{check} was not tried, because a check that it needs blocks the run") for check in checks
+        note(check, f"{check} was not tried, because a check that it needs blocks the run") for check in checks
     )

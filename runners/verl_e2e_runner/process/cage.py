@@ -155,7 +155,7 @@ class Cage:
         reads = {path for path in (*self.reads, *((hub,) if hub else ())) if path.exists()}
         for path in sorted({*reads, *(path.resolve() for path in reads)}, key=lambda path: len(path.parts)):
             # What is there already may be a link, on which nothing can be mounted; its target is among the paths.
-            seen = _nearest(path, places) is _Kind.READ and not any(path.is_relative_to(one) for one in self.hidden)
+            seen = _nearest(path, places) is _Kind.READ and not any(path.is_relative_to(item) for item in self.hidden)
             if not seen and path != Path("/"):
                 places[path] = _Kind.READ
         for path in self.hidden:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from verl_e2e.core.model.jobs import Job, Patch
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.trees.worktrees import Trees
 
 
@@ -29,7 +29,7 @@ def _apply(patch: Patch, trees: Trees) -> Finding:
     root = trees.root(patch.repository)
     place = f"patch {patch.name}: {patch.repository} {patch.file}"
     if not trees.has(patch.repository):
-        return remark(Check.PATCHES, f"{place}: not tried, because the repository is not as the job needs it")
+        return note(Check.PATCHES, f"{place}: not tried, because the repository is not as the job needs it")
     if patch.repository not in trees.private:
         return blocked(
             Check.PATCHES,

@@ -12,12 +12,12 @@ _LIMITS = Limits(time_s=300.0)
 
 
 class RepositoryError(Exception):
-    """A repository cannot give what the job asks for: `summary` says what was found, `mend` what to do."""
+    """A repository cannot give what the job asks for: `summary` says what was found, `fix` what to do."""
 
-    def __init__(self, summary: str, mend: str) -> None:
+    def __init__(self, summary: str, fix: str) -> None:
         super().__init__(summary)
         self.summary = summary
-        self.mend = mend
+        self.fix = fix
 
 
 def open_repository(path: Path, *, base: Mapping[str, str]) -> GitRepository:
@@ -60,5 +60,5 @@ def _write(git: Git, *arguments: str) -> None:
     if not finished.ok:
         raise RepositoryError(
             f"git {arguments[0]} in {git.work_tree} {finished.ending}: {finished.error}",
-            f"run `git -C {git.work_tree} {' '.join(arguments)}` by hand and mend the repository",
+            f"run `git -C {git.work_tree} {' '.join(arguments)}` by hand and fix the repository",
         )

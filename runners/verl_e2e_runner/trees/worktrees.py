@@ -17,7 +17,7 @@ from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
-from verl_e2e_runner.findings import blocked, good, remark
+from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.process.cage import Cage
 from verl_e2e_runner.trees.repositories import RepositoryError, borrow, check_out, open_repository
 
@@ -104,13 +104,13 @@ def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool 
     findings: list[Finding] = []
     for name in ("verl", "bridge", "megatron_lm"):
         try:
-            state, remarks = _provide(name, job, trees, base=base)
+            state, notes = _provide(name, job, trees, base=base)
         except (RepositoryError, GitError, LimitError) as error:
-            hint = error.mend if isinstance(error, RepositoryError) else "give a repository that git can read"
+            hint = error.fix if isinstance(error, RepositoryError) else "give a repository that git can read"
             findings.append(blocked(Check.REPOSITORIES, f"{name}: {error}", hint, stage=Stage.IMPORT))
             continue
         states.append(state)
-        findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *remarks]
+        findings += [good(Check.REPOSITORIES, _sentence(state, private=name in trees.private)), *notes]
     if any(state.name == "verl" for state in states):
         _make_cwd(trees)
     return replace(trees, states=tuple(states), findings=tuple(findings))
@@ -162,10 +162,10 @@ def _fill(
             check_out(repository, commit, _patterns(repository, commit, needs, source))
             return
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
-    mend = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
+    fix = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
     if name == "megatron_lm":
-        mend = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
-    raise RepositoryError(f"commit {commit} {tried}", mend)
+        fix = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
+    raise RepositoryError(f"commit {commit} {tried}", fix)
 
 
 def _clear(root: Path) -> None:
@@ -217,7 +217,7 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
     if job.megatron_lm is not None:
         return job.megatron_lm.commit, (Path(job.megatron_lm.path),)
     if not trees.bridge.is_dir():
-        raise RepositoryError("not prepared, because the bridge tree is missing", "mend the bridge repository first")
+        raise RepositoryError("not prepared, because the bridge tree is missing", "fix the bridge repository first")
     repository = open_repository(trees.bridge, base=base)
     commit = repository.submodule_commit(job.bridge.commit, SUBMODULE)
     if commit is None and not repository.tree(job.bridge.commit, SUBMODULE):
@@ -247,7 +247,7 @@ def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[
         return ()
     shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
     summary = f"{name}: {source} has {len(dirty)} uncommitted files that are no part of this run: {shown}"
-    return (remark(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
+    return (note(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
 
 
 def _dirty_files(repository: GitRepository) -> tuple[str, ...]:

@@ -133,9 +133,11 @@ def _reading(nvml: Any, index: int, handle: Any) -> GpuReading:
     return GpuReading(index, int(used), utilization)
 
 
-def _higher(one: GpuReading, other: GpuReading) -> GpuReading:
-    rates = [rate for rate in (one.utilization, other.utilization) if rate is not None]
-    return GpuReading(one.index, max(one.memory_used_mib, other.memory_used_mib), max(rates, default=None))
+def _higher(gpu_reading: GpuReading, other: GpuReading) -> GpuReading:
+    rates = [rate for rate in (gpu_reading.utilization, other.utilization) if rate is not None]
+    return GpuReading(
+        gpu_reading.index, max(gpu_reading.memory_used_mib, other.memory_used_mib), max(rates, default=None)
+    )
 
 
 def _data(reading: GpuReading) -> dict[str, object]:

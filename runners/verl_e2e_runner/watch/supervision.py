@@ -34,7 +34,7 @@ class Scanner(Protocol):
         ...
 
     @property
-    def hopeless(self) -> Excerpt | None:
+    def unrecoverable(self) -> Excerpt | None:
         """A fact that makes the rest of the run worthless."""
         ...
 

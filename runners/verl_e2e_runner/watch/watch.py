@@ -153,8 +153,8 @@ class _Watch:
             self.process.observe()
 
     def lost_by_log(self, now: float) -> Loss | None:
-        if hopeless := self.scanner.hopeless:
-            return EndReason.HOPELESS, f"Line {hopeless.line}: {hopeless.text}"
+        if unrecoverable := self.scanner.unrecoverable:
+            return EndReason.UNRECOVERABLE, f"Line {unrecoverable.line}: {unrecoverable.text}"
         fatal = self.scanner.fatal
         if fatal is None or fatal.after_completion:
             return None

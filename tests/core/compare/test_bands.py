@@ -20,7 +20,7 @@ from verl_e2e.core.compare.bands import (
 from verl_e2e.core.compare.healthy_runs import NotHealthyError, healthy_of, healthy_run, pair_of
 from verl_e2e.core.compare.tolerances import COMPARED, DEFAULTS
 from verl_e2e.core.compare.workload import probe_digest, training_digest
-from verl_e2e.core.judge.criteria.health import agreement_remark, rollout_agreement
+from verl_e2e.core.judge.criteria.health import agreement_note, rollout_agreement
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.bands import Bands, Healthy, Pair, PairStep
 from verl_e2e.core.model.evidence import State
@@ -97,7 +97,7 @@ def test_the_band_reaches_three_spreads_below_the_lowest_run() -> None:
     job = make_job()
     band = band_of(bands_with(job, *CORRELATIONS), job)
     assert band is not None
-    spread = math.sqrt(sum((one - 0.99978) ** 2 for one in CORRELATIONS) / 4)
+    spread = math.sqrt(sum((correlation - 0.99978) ** 2 for correlation in CORRELATIONS) / 4)
     assert (band.lowest, band.count) == (0.99971, 5)
     assert band.bound == pytest.approx(0.99971 - 3 * spread)
     assert band_of(bands_with(job, *CORRELATIONS), make_job(wrapper={"LORA_RANK": "8"})) is None
@@ -129,7 +129,7 @@ def test_the_band_judges_the_first_step_and_the_fixed_bounds_the_others(
     record = make_record(job=make_job(steps=len(steps)), bands=bands_with(make_job(), *CORRELATIONS))
     case = make_case(record, make_facts(steps=steps))
     assert rollout_agreement(case).state is state
-    assert bool(agreement_remark(case)) is remarked
+    assert bool(agreement_note(case)) is remarked
 
 
 def test_the_verdict_names_the_band() -> None:
@@ -144,7 +144,7 @@ def test_the_same_run_counts_once() -> None:
     assert with_healthy(once, job, healthy(0, 0.9998)) == once
     assert merged(once, once) == once
     more = merged(once, with_healthy(Bands(), job, healthy(7, 0.9997)))
-    assert [one.correlation for one in more.probes[probe_digest(job)].healthy] == [0.9998, 0.9997]
+    assert [item.correlation for item in more.probes[probe_digest(job)].healthy] == [0.9998, 0.9997]
 
 
 def test_only_the_jobs_own_probe_is_kept_beside_it() -> None:
@@ -164,7 +164,7 @@ def pair(apart: float, *, steps: int = ENOUGH, same: bool = False, rate: float =
 
 
 def actor_tolerance(bands: Bands, *, same_samples: bool = False, steps: tuple[StepMetrics, ...] = ()) -> float:
-    compared = next(one for one in COMPARED if one.metric == ACTOR)
+    compared = next(item for item in COMPARED if item.metric == ACTOR)
     found = tolerances_of(bands, make_job(), steps).of(compared, same_samples=same_samples)
     assert found is not None
     return found.relative
@@ -217,7 +217,7 @@ LOG = make_facts(steps=(on(88.0, critic__values__mean=-0.2, timing_s__gen=math.i
 
 def taken(name: str = "out", *, late: float = 0.0, **given: Any) -> Any:
     record = make_record(**given)
-    moved = tuple(Event(t_s=one.t_s + late, kind=one.kind, data=one.data) for one in record.events)
+    moved = tuple(Event(t_s=event.t_s + late, kind=event.kind, data=event.data) for event in record.events)
     record = record.model_copy(update={"events": moved})
     facts = given.get("facts", LOG)
     verdict = judge(record, facts)
@@ -245,7 +245,7 @@ def test_a_run_without_that_number_is_refused() -> None:
 
 def test_two_runs_of_one_training_make_a_pair_of_what_is_compared() -> None:
     found = pair_of(taken("a"), taken("b", late=1.0))
-    assert [one.step for one in found.steps] == [1]
+    assert [item.step for item in found.steps] == [1]
     assert set(found.steps[0].first) == {
         "actor/grad_norm",
         "critic/grad_norm",

@@ -34,7 +34,9 @@ def series(name: str) -> tuple[StepMetrics, ...]:
 def changed(steps: tuple[StepMetrics, ...], **factors: float) -> tuple[StepMetrics, ...]:
     """The steps with some metrics multiplied, by the metric's name with its slash as two underscores."""
     names = {name.replace("__", "/"): factor for name, factor in factors.items()}
-    return tuple(with_values(one, {name: one.values[name] * factor for name, factor in names.items()}) for one in steps)
+    return tuple(
+        with_values(step, {name: step.values[name] * factor for name, factor in names.items()}) for step in steps
+    )
 
 
 def with_values(step: StepMetrics, values: Mapping[str, float]) -> StepMetrics:
@@ -226,7 +228,7 @@ def in_words(tolerance: Tolerance | None) -> str:
     return " + ".join(part for part in (share, absolute, spread) if part)
 
 
-@pytest.mark.parametrize("compared", COMPARED, ids=lambda one: one.metric)
+@pytest.mark.parametrize("compared", COMPARED, ids=lambda item: item.metric)
 def test_every_stated_tolerance_is_documented(compared: Compared) -> None:
     text = (ROOT / "docs/parity.md").read_text()
     assert f"| `{compared.metric}` | {in_words(compared.same)} | {in_words(compared.sampled)} |" in text

@@ -97,7 +97,7 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "; merge base not conclusive: Blocked at checkpoint_load: ended at checkpoint_load",
     ),
     (
-        "the base passes and nobody retried",
+        "the base passes and no one retried",
         (PASSES,),
         Result.FAIL,
         "; regression: the merge base dddddddddddd passes, and the head failed once, not retried: ",
@@ -147,26 +147,26 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
-def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], result: Result, said: str) -> None:
+@pytest.mark.parametrize(("related", "result", "words"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], result: Result, words: str) -> None:
     verdict = head(related)
     assert (verdict.result, verdict.stage, verdict.own_result) == (result, Stage.PEFT, Result.FAIL)
-    assert said in verdict.sentence
+    assert words in verdict.sentence
     assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
     backend = next(row for row in verdict.deliverables if row.name == wording.BACKEND_RUN)
     assert backend.outcome is (Outcome.FAIL if result is Result.FAIL else Outcome.BLOCKED)
     text = render_text(Card((verdict,)))
-    for one in related:
-        assert f"- Related run: {one.role.spoken} (0-lora-ddp, Bridge {one.bridge_commit[:12]})" in text
+    for related_run in related:
+        assert f"- Related run: {related_run.role.spoken} (0-lora-ddp, Bridge {related_run.bridge_commit[:12]})" in text
 
 
-@pytest.mark.parametrize(("related", "result", "said"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
-def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, said: str) -> None:
+@pytest.mark.parametrize(("related", "result", "text"), [way[1:] for way in WAYS], ids=[way[0] for way in WAYS])
+def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, text: str) -> None:
     verdict = head(related)
     asked = wording.RUN_MERGE_BASE in verdict.followups
-    assert asked == ("merge base not" in said or "without saving it ends" in said)
-    mends = {blame.MEND_BASE, blame.MEND_OTHERWISE, blame.MEND_FLAKY} & set(verdict.followups)
-    assert len(mends) == (result is Result.BLOCKED)
+    assert asked == ("merge base not" in text or "without saving it ends" in text)
+    fixes = {blame.FIX_BASE, blame.FIX_OTHERWISE, blame.FIX_FLAKY} & set(verdict.followups)
+    assert len(fixes) == (result is Result.BLOCKED)
 
 
 def test_the_reason_why_no_merge_base_was_run_stands_in_the_sentence() -> None:

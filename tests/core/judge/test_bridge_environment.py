@@ -6,7 +6,7 @@ from verl_e2e.core.judge.bridge_environment import lacking, missing_package
 
 
 @pytest.mark.parametrize(
-    ("error", "lack"),
+    ("error", "missing"),
     [
         (
             "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
@@ -53,8 +53,8 @@ from verl_e2e.core.judge.bridge_environment import lacking, missing_package
         ("", ""),
     ],
 )
-def test_what_an_error_says_of_its_environment(error: str, lack: str) -> None:
-    assert lacking(error) == lack
+def test_what_an_error_says_of_its_environment(error: str, missing: str) -> None:
+    assert lacking(error) == missing
 
 
 @pytest.mark.parametrize(

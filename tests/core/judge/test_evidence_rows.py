@@ -29,8 +29,8 @@ def test_the_host_is_what_was_measured_and_nothing_else() -> None:
     digest = f"sha256:{'a' * 64}"
     known = Container(engine="docker", id="0f" * 32, image="verlai/verl:t", image_from="docker inspect")
     whole = known.model_copy(update={"digests": (digest,)})
-    said = f"container 0f0f0f0f0f0f (docker), image verlai/verl:t@{digest} (by docker inspect)"
-    assert said in host_of(container=whole)
+    text = f"container 0f0f0f0f0f0f (docker), image verlai/verl:t@{digest} (by docker inspect)"
+    assert text in host_of(container=whole)
     assert "image verlai/verl:t, its digest not recorded (by docker inspect)" in host_of(container=known)
     by_digest = whole.model_copy(update={"image": f"verlai/verl@{digest}"})
     assert f"image verlai/verl@{digest} (by docker inspect)" in host_of(container=by_digest)

@@ -128,7 +128,7 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
     ("a resumed step that differs", RESUME, UNSTEADY, (TWIN,), ALLOWED, (M,)),
     ("a resumed step that differs, base passed", RESUME, UNSTEADY, (TWIN, PASSED_BASE), ALLOWED, (R,)),
     ("parity that was asked for", DENSE, PARALLEL, (), EVERY, (T,)),
-    ("parity that nobody asked for", DENSE, PARALLEL, (), ALLOWED, ()),
+    ("parity that no one asked for", DENSE, PARALLEL, (), ALLOWED, ()),
     ("a signal that passes", SIGNAL, verdict(Result.PASS, learning_signal=State.MET), (), ALLOWED, (M,)),
     ("a signal that is flat", SIGNAL, FLAT, (), ALLOWED, (M,)),
     ("a signal beside its baseline", SIGNAL, FLAT, (PASSED_BASE,), ALLOWED, ()),
@@ -169,7 +169,7 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
 def test_what_is_asked_for_next(
     job: Job, judgement: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed, roles: tuple[Role, ...]
 ) -> None:
-    assert tuple(one.role for one in followups(job, judgement, history, allowed)) == roles
+    assert tuple(followup.role for followup in followups(job, judgement, history, allowed)) == roles
 
 
 @pytest.mark.parametrize("judgement", [FAIL, SAVE_FAIL, FINE, UNSTEADY, PARALLEL, FLAT])
@@ -259,10 +259,10 @@ def test_without_saving_a_resume_is_a_longer_smoke_in_one_phase(role: Role) -> N
 
 
 def test_the_two_jobs_without_saving_are_told_apart() -> None:
-    twin, without = job_of(U, RESUME), job_of(W, RESUME)
-    assert twin is not None
+    reference, without = job_of(U, RESUME), job_of(W, RESUME)
+    assert reference is not None
     assert without is not None
-    assert twin.id != without.id
+    assert reference.id != without.id
 
 
 def test_without_saving_under_fsdp_is_a_level_3_run_and_another_level_stays_what_it_is() -> None:
@@ -304,9 +304,9 @@ def test_what_may_follow_is_said_with_its_cost() -> None:
         "0-lora-ddp: may be followed by the retry on the head when it fails and the merge base does not, "
         "about 7 GPU minutes",
     )
-    said = "\n".join(may_follow(RESUME, EVERY))
-    assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in said
-    assert "without saving when it fails in export, save or load, about 7 GPU minutes" in said
+    text = "\n".join(may_follow(RESUME, EVERY))
+    assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in text
+    assert "without saving when it fails in export, save or load, about 7 GPU minutes" in text
     assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
     assert "unsharded reference run" in "\n".join(may_follow(DENSE, EVERY))
     assert "trivial sizes" not in "\n".join(may_follow(DENSE, ALLOWED))

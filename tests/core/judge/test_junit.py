@@ -74,7 +74,7 @@ def test_odd_counts_are_no_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "text"),
     [
         (b"", "no element found"),
         (b"not xml", "syntax error"),
@@ -85,8 +85,8 @@ def test_odd_counts_are_no_counts() -> None:
         (b'<?xml version="1.0" encoding="utf-7"?><testsuite/>', "unknown encoding|multi-byte"),
     ],
 )
-def test_what_is_no_junit_is_refused(raw: bytes, said: str) -> None:
-    with pytest.raises(JunitError, match=said):
+def test_what_is_no_junit_is_refused(raw: bytes, text: str) -> None:
+    with pytest.raises(JunitError, match=text):
         read_junit(raw)
 
 
@@ -183,14 +183,14 @@ def test_suites_of_different_commits_are_refused(text: str) -> None:
 
 def test_a_package_that_is_missing_elsewhere_is_no_failure_of_the_change() -> None:
     raw = f'<testsuite errors="1" failures="0">{MISSING_PACKAGE}<testcase name="t"/></testsuite>'
-    assert [(one.outcome, one.message) for one in read_junit(raw.encode()).tests] == [
+    assert [(test.outcome, test.message) for test in read_junit(raw.encode()).tests] == [
         ("unfinished", "it cannot be collected there: package nemo_run is missing"),
         ("passed", ""),
     ]
     ours = raw.replace("nemo_run", "megatron.bridge.gone")
-    assert [one.outcome for one in read_junit(ours.encode()).tests] == ["failed", "passed"]
+    assert [test.outcome for test in read_junit(ours.encode()).tests] == ["failed", "passed"]
     more = raw.replace('errors="1"', 'errors="2"')
-    assert [one.outcome for one in read_junit(more.encode()).tests] == ["unfinished", "passed", "failed"]
+    assert [test.outcome for test in read_junit(more.encode()).tests] == ["unfinished", "passed", "failed"]
 
 
 def test_a_file_can_be_made_to_state_its_commit() -> None:
@@ -207,7 +207,7 @@ def test_what_is_written_is_read_again(
 ) -> None:
     results = (CaseResult(f"tests/test_a.py::test_x[{node}]", outcome, text, 1.5),)
     made = read_junit(junit_document(results, COMMIT))
-    assert (made.commit, [one.outcome for one in made.tests]) == (COMMIT, [outcome])
+    assert (made.commit, [test.outcome for test in made.tests]) == (COMMIT, [outcome])
     assert made.tests[0].name.startswith("tests.test_a.test_x[")
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
-from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_situation
+from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_target_state
 from verl_e2e.core.judge.left_open import Aspect, Limitation, OfJob, merged, paired
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.report.check_text import job_text
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
@@ -23,7 +23,7 @@ def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) ->
 
 
 @pytest.mark.parametrize(
-    ("jobs", "told"),
+    ("jobs", "message"),
     [
         ((of("0-a", RESUME), of("1-b", shows=(Aspect.SAVE_RESUME,))), ()),
         ((of("0-a", RESUME), of("1-b")), ("0-a: Save and resume are not exercised.",)),
@@ -37,8 +37,8 @@ def of(job_id: str, *limitations: Limitation, shows: tuple[Aspect, ...] = ()) ->
         ((of("0-a", SHORT), of("1-b", shows=tuple(Aspect))), ("0-a: Prompts are short.",)),
     ],
 )
-def test_what_several_jobs_leave_open(jobs: tuple[OfJob, ...], told: tuple[str, ...]) -> None:
-    assert merged(jobs) == told
+def test_what_several_jobs_leave_open(jobs: tuple[OfJob, ...], message: tuple[str, ...]) -> None:
+    assert merged(jobs) == message
     assert merged(tuple(reversed(jobs)), named=True) is not None
 
 
@@ -69,8 +69,8 @@ def test_a_resume_that_did_not_pass_shows_nothing() -> None:
 
 def test_a_card_with_a_job_that_did_not_run_names_the_one_that_did() -> None:
     verdict: Verdict = judged()
-    told = limitations_of(Card((verdict,), (NotRun("1-resume", "Level 1", "level 0 did not pass"),)))
-    assert all(row.startswith("0-lora-ddp: ") for row in told)
+    message = limitations_of(Card((verdict,), (NotRun("1-resume", "Level 1", "level 0 did not pass"),)))
+    assert all(row.startswith("0-lora-ddp: ") for row in message)
     assert limitations_of(Card((verdict,))) == verdict.limitations
 
 
@@ -83,9 +83,9 @@ def test_the_comment_says_what_was_asked_for_and_how_to_repeat_it() -> None:
         command = text.split(f"<summary>Command of {job_id}</summary>")[1].split("</details>")[0]
         assert "env ALL_OFFLOAD=False" in command
         assert "run_ppo_trainer_megatron.sh" in command
-    situation = shown_situation(*FAILED)
-    steps = conduct(situation)
-    assert len(render(card_of(situation, steps))) < 60_000
+    target_state = shown_target_state(*FAILED)
+    steps = decide_actions(target_state)
+    assert len(render(card_of(target_state, steps))) < 60_000
     words = job_text(steps.standings[0])
     assert "**Checkpoint/config:**" in words.summary
 

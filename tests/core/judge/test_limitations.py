@@ -21,7 +21,7 @@ from verl_e2e.core.model.jobs import Checkpoint, DeselectedTest, Patch, SiteProf
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Check, EndReason, Event, Finding, RepositoryState
 
-REMARK = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="The image tag is unknown.")
+NOTE = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="The image tag is unknown.")
 QUIET = Finding(check=Check.IMAGE, ok=True, blocking=False, summary="The image is the one asked for.")
 STOPS = Finding(check=Check.DISK, ok=False, summary="The disk is full.")
 SIZE = "actor_rollout_ref.actor.megatron.tensor_model_parallel_size"
@@ -79,7 +79,7 @@ def test_missing_bridge_checks_come_first_then_other_waivers() -> None:
             "Trainer and rollout agree at 0.99800 only",
         ),
         (
-            make_record(environment=make_environment(findings=(REMARK, QUIET, STOPS))),
+            make_record(environment=make_environment(findings=(NOTE, QUIET, STOPS))),
             make_facts(),
             "The image tag is unknown.",
         ),
@@ -142,7 +142,7 @@ def test_missing_bridge_checks_come_first_then_other_waivers() -> None:
     ],
 )
 def test_a_limitation_is_said(record: Any, facts: LogFacts, row: str) -> None:
-    assert any(row in one for one in said(record, facts))
+    assert any(row in text for text in said(record, facts))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_limitation_is_said(record: Any, facts: LogFacts, row: str) -> None:
     ],
 )
 def test_a_limitation_that_does_not_apply_is_not_said(record: Any, facts: LogFacts, word: str) -> None:
-    assert not any(word in one for one in said(record, facts))
+    assert not any(word in text for text in said(record, facts))
 
 
 def test_what_two_sources_say_is_said_once() -> None:

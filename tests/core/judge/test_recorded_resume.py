@@ -48,21 +48,21 @@ def listed(change: Callable[[dict[str, Any]], None]) -> Record:
     found = record().checkpoints
     assert found is not None
     document = found.model_dump(mode="json")
-    for one in document["listings"]:
-        change(one)
+    for checkpoint in document["listings"]:
+        change(checkpoint)
     return record().model_copy(update={"checkpoints": type(found).model_validate(document)})
 
 
 def without(path: str) -> Callable[[dict[str, Any]], None]:
-    def change(one: dict[str, Any]) -> None:
-        one["files"] = [file for file in one["files"] if not file["path"].endswith(path)]
+    def change(text: dict[str, Any]) -> None:
+        text["files"] = [file for file in text["files"] if not file["path"].endswith(path)]
 
     return change
 
 
-def no_tracker(one: dict[str, Any]) -> None:
-    one["trackers"] = {}
-    without("latest_checkpointed_iteration.txt")(one)
+def no_tracker(text: dict[str, Any]) -> None:
+    text["trackers"] = {}
+    without("latest_checkpointed_iteration.txt")(text)
 
 
 def test_it_passes() -> None:
@@ -101,8 +101,8 @@ def test_no_mutation_of_its_log_passes(text: Callable[[], str]) -> None:
         pytest.param(without("actor/model/dist_ckpt/__0_0.distcp"), id="no adapter of the actor"),
         pytest.param(without("critic/optimizer/dist_ckpt/__0_0.distcp"), id="no optimizer of the critic"),
         pytest.param(without("actor/ckpt_contents.json"), id="no manifest"),
-        pytest.param(lambda one: one["files"].clear(), id="nothing on disk"),
-        pytest.param(lambda one: one.update(cut=True), id="a list that was cut"),
+        pytest.param(lambda item: item["files"].clear(), id="nothing on disk"),
+        pytest.param(lambda item: item.update(cut=True), id="a list that was cut"),
     ],
 )
 def test_no_mutation_of_its_files_passes(change: Callable[[dict[str, Any]], None]) -> None:

@@ -49,7 +49,7 @@ def test_it_passes() -> None:
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
     assert verdict.sentence.endswith("tp=2 pp=2 (Level 2, dense)")
     assert not [row for row in verdict.limitations if row.startswith("All parallel sizes are 1")]
-    (item,) = (one for one in verdict.evidence if one.criterion is Criterion.PARALLEL_SIZES)
+    (item,) = (true for true in verdict.evidence if true.criterion is Criterion.PARALLEL_SIZES)
     assert "(tensor, pipeline) ranks (0, 0), (0, 1), (1, 0), (1, 1)" in item.summary
     assert "(workers of rank 0, 1)" in item.summary
 
@@ -102,5 +102,5 @@ def test_the_smoke_s_own_job_does_not_take_its_sizes_for_trivial_ones() -> None:
     own, other = record().job, job_of(Level.SMOKE, "lora-ddp")
     assert own is not None
     job = own.model_copy(update={"id": other.id, "level": Level.SMOKE, "variant": "lora-ddp", "wrapper": other.wrapper})
-    (item,) = (one for one in judged(job=job).evidence if one.criterion is Criterion.RESOLVED_CONFIG)
+    (item,) = (true for true in judged(job=job).evidence if true.criterion is Criterion.RESOLVED_CONFIG)
     assert item.state is State.BROKEN

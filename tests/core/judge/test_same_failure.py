@@ -31,7 +31,7 @@ OTHER = "size mismatch for decoder.layers.3.linear_proj.weight: [512, 64] in /op
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("text", "other", "same"),
     [
         (ONE, SAME, True),
         (ONE, OTHER, False),
@@ -41,8 +41,8 @@ OTHER = "size mismatch for decoder.layers.3.linear_proj.weight: [512, 64] in /op
         ("module facade has no defaced", "module facade has no accede", False),
     ],
 )
-def test_a_message_without_what_differs_from_run_to_run(one: str, other: str, same: bool) -> None:
-    assert (normal(one) == normal(other)) is same
+def test_a_message_without_what_differs_from_run_to_run(text: str, other: str, same: bool) -> None:
+    assert (normal(text) == normal(other)) is same
 
 
 def _failing(found: LoggedError, **given: object) -> tuple[Case, Decision]:

@@ -37,9 +37,9 @@ from verl_e2e.core.model.record import Check, Container, EndReason, Event, Findi
 from verl_e2e.core.model.stages import Stage
 
 FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
-NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", mend="Make it.")
-NO_GPU = Finding(check=Check.GPUS, ok=False, stage=Stage.ENVIRONMENT, summary="no GPU", mend="Use a GPU host.")
-REMARK = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="the image tag is unknown")
+NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", fix="Make it.")
+NO_GPU = Finding(check=Check.GPUS, ok=False, stage=Stage.ENVIRONMENT, summary="no GPU", fix="Use a GPU host.")
+NOTE = Finding(check=Check.IMAGE, ok=False, blocking=False, summary="the image tag is unknown")
 ELSEWHERE = import_lines("run", 9)[0].model_copy(update={"file": "/opt/old/megatron/bridge/__init__.py"})
 EXIT_1 = ended(exit_code=1)
 PLANTED = cut_facts(Stage.PEFT, errors=(bridge_error(),))
@@ -72,8 +72,8 @@ CASES: tuple[Case, ...] = (
         "ValueError: planted in LoRA",
     ),
     (
-        "hopeless: adapter without parameters",
-        {"events": ended(EndReason.HOPELESS, None, "Line 1191: Adapter parameters: 0")},
+        "unrecoverable: adapter without parameters",
+        {"events": ended(EndReason.UNRECOVERABLE, None, "Line 1191: Adapter parameters: 0")},
         EMPTY_ADAPTER,
         Result.FAIL,
         Stage.PEFT,
@@ -164,7 +164,7 @@ CASES: tuple[Case, ...] = (
     (
         "preflight",
         {
-            "environment": make_environment(findings=(NO_DATA, NO_GPU, REMARK), imports=()),
+            "environment": make_environment(findings=(NO_DATA, NO_GPU, NOTE), imports=()),
             "events": ended(EndReason.NOT_STARTED, None, "preflight found what blocks the run"),
             "imports": (),
             "tests": None,
@@ -183,7 +183,7 @@ CASES: tuple[Case, ...] = (
         "the run was not as asked: critic.megatron.vanilla_mbridge is True, asked False",
     ),
     (
-        "a failure of nobody knows what",
+        "a failure of no one knows what",
         {"environment": None, "events": EXIT_1},
         PLANTED,
         Result.BLOCKED,
@@ -247,7 +247,7 @@ CASES: tuple[Case, ...] = (
         "planted in LoRA",
     ),
     (
-        "terminated by somebody else",
+        "terminated by someone else",
         {"events": EXIT_1},
         cut_facts(Stage.PEFT, errors=(TERMINATED,)),
         Result.BLOCKED,
@@ -271,8 +271,8 @@ CASES: tuple[Case, ...] = (
         "incomplete: the log ends in export_weight_sync without an error",
     ),
     (
-        "hopeless for a reason that the log does not show",
-        {"events": ended(EndReason.HOPELESS, None, "Line 7: x")},
+        "unrecoverable for a reason that the log does not show",
+        {"events": ended(EndReason.UNRECOVERABLE, None, "Line 7: x")},
         make_facts(),
         Result.BLOCKED,
         Stage.SHUTDOWN,
@@ -326,12 +326,12 @@ CASES: tuple[Case, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("given", "facts", "result", "stage", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+    ("given", "facts", "result", "stage", "text"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result, stage: Stage, said: str) -> None:
+def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result, stage: Stage, text: str) -> None:
     verdict = judge(make_record(**given), facts)
     assert (verdict.result, verdict.stage) == (result, stage)
-    assert said in verdict.cause
+    assert text in verdict.cause
     not_run = f"{wording.MERGE_BASE_NOT_RUN}: no follow-up was asked for"
     ending = not_run if result is Result.FAIL else wording.NOT_EVIDENCE
     assert verdict.sentence.endswith(ending)
@@ -353,15 +353,15 @@ def test_a_blocked_run_says_how_far_construction_got() -> None:
     assert "construction" not in near.sentence
 
 
-def test_every_finding_s_mend_is_a_follow_up() -> None:
-    environment = make_environment(findings=(NO_DATA, NO_GPU, REMARK))
+def test_every_finding_s_fix_is_a_follow_up() -> None:
+    environment = make_environment(findings=(NO_DATA, NO_GPU, NOTE))
     verdict = judge(make_record(environment=environment, events=ended(EndReason.NOT_STARTED, None)), None)
     assert verdict.followups == ("train.parquet is not there: Make it.", "no GPU: Use a GPU host.")
     assert [item.excerpt for item in verdict.key_lines] == ["train.parquet is not there", "no GPU"]
     assert "train.parquet is not there (and 1 more finding);" in verdict.sentence
 
 
-def test_a_finding_without_a_mend_is_still_a_follow_up() -> None:
+def test_a_finding_without_a_fix_is_still_a_follow_up() -> None:
     findings = tuple(Finding(check=Check.DISK, ok=False, summary=f"disk {n} is full.") for n in range(3))
     verdict = judge(make_record(environment=make_environment(findings=findings), events=NEVER), None)
     assert verdict.followups == ("Fix: disk 0 is full", "Fix: disk 1 is full", "Fix: disk 2 is full")
@@ -409,10 +409,10 @@ def test_no_deliverable_is_left_implicit(record: Record, facts: LogFacts | None,
     assert outcomes(judge(record, facts)) == expected
 
 
-ABOVE_ZERO = [one for one in VARIANTS if one.level is not Level.SMOKE]
+ABOVE_ZERO = [entry for entry in VARIANTS if entry.level is not Level.SMOKE]
 
 
-@pytest.mark.parametrize("variant", ABOVE_ZERO, ids=lambda one: one.job_id)
+@pytest.mark.parametrize("variant", ABOVE_ZERO, ids=lambda item: item.job_id)
 def test_the_smoke_s_log_passes_no_other_level(variant: Variant) -> None:
     verdict = judged(job=make_job(variant.level, variant.name))
     assert verdict.result is Result.BLOCKED
@@ -441,7 +441,7 @@ def test_a_dirty_or_patched_tree_shows_in_the_sentence() -> None:
 
 def test_without_a_job_everything_is_blocked_and_named() -> None:
     missing = tuple(f"{name}: not there" for name in ("job.json", "environment.json", "events.jsonl", "imports.jsonl"))
-    for facts, said in (
+    for facts, text in (
         (make_facts(), "the log itself shows the requested steps completed, which alone proves no level"),
         (PLANTED, "the log itself shows a failure at peft"),
         (cut_facts(Stage.DATA), "the log itself stops at data"),
@@ -450,7 +450,7 @@ def test_without_a_job_everything_is_blocked_and_named() -> None:
         verdict = judge(Record(missing=missing), facts)
         assert verdict.result is Result.BLOCKED
         assert all(name.partition(":")[0] in verdict.sentence for name in missing)
-        assert said in verdict.sentence
+        assert text in verdict.sentence
         assert verdict.sentence.endswith(wording.NOT_EVIDENCE)
         assert outcomes(verdict) == [B, B, B, B, F if facts is None else P]
 

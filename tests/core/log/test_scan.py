@@ -34,10 +34,10 @@ def _fatal(*chunks: bytes) -> LoggedError | None:
     return scanner.fatal
 
 
-def _hopeless(*texts: str) -> int:
+def _unrecoverable(*texts: str) -> int:
     scanner = Scanner()
     scanner.feed(lines(*texts)[0])
-    return 0 if scanner.hopeless is None else scanner.hopeless.line
+    return 0 if scanner.unrecoverable is None else scanner.unrecoverable.line
 
 
 def test_the_passing_run() -> None:
@@ -135,11 +135,11 @@ def test_an_adapter_without_parameters_is_hopeless_when_lora_was_asked_for() -> 
     table = ("  Total parameters:     17,940,992", "  Adapter parameters:   0")
     asked = "Enabling LORA with rank=4, alpha=4, dropout=0.0"
     config = "{'actor_rollout_ref': {'model': {'lora': {'rank': 8}}}}"
-    assert _hopeless(*table) == 0
-    assert _hopeless(*table, asked) == 2
-    assert _hopeless(config, *table) == 3
-    assert _hopeless("trainable params: 0 || all params: 17 || trainable%: 0.0") == 1
-    assert _hopeless("trainable params: 4 || all params: 17 || trainable%: 23.5") == 0
+    assert _unrecoverable(*table) == 0
+    assert _unrecoverable(*table, asked) == 2
+    assert _unrecoverable(config, *table) == 3
+    assert _unrecoverable("trainable params: 0 || all params: 17 || trainable%: 0.0") == 1
+    assert _unrecoverable("trainable params: 4 || all params: 17 || trainable%: 23.5") == 0
 
 
 def test_a_bar_painted_over_itself() -> None:
@@ -295,7 +295,7 @@ def test_lists_of_facts_are_bounded() -> None:
     assert len(facts.adapters) == len(facts.lost_weights) == len(facts.checkpoints) == 256
 
 
-@pytest.mark.parametrize("literal", [one for one in LITERALS if one.shape], ids=lambda one: one.text)
+@pytest.mark.parametrize("literal", [item for item in LITERALS if item.shape], ids=lambda item: item.text)
 def test_no_long_line_takes_more_than_linear_time(literal: Literal) -> None:
     # Each shape is tried on lines that nearly match it many times over.
     fillers = ("1", "a", " ", ": line 1: ", "1 tensors ", f"{literal.text} ", f"{literal.text}1", "x ")

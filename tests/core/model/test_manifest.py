@@ -28,7 +28,7 @@ def test_what_the_judgement_makes_is_not(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "text"),
     (
         ({"x": (1, A), "y": (1, A)}, ""),
         ({"x": (1, B), "y": (1, A)}, "x was changed"),
@@ -38,5 +38,5 @@ def test_what_the_judgement_makes_is_not(path: str) -> None:
         ({"z": (1, A), "u": (1, A), "v": (1, A)}, "x is gone, y is gone, u was added and 2 more"),
     ),
 )
-def test_every_difference_is_named(found: dict[str, tuple[int, str]], said: str) -> None:
-    assert differences(_manifest("x", "y"), found) == said
+def test_every_difference_is_named(found: dict[str, tuple[int, str]], text: str) -> None:
+    assert differences(_manifest("x", "y"), found) == text

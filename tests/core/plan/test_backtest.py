@@ -52,7 +52,7 @@ def test_every_miss_and_every_waste_is_listed_with_its_reason() -> None:
     document = backtest_json(OUTCOMES)
     assert document["count"] == len(OUTCOMES)
     assert isinstance(document["prs"], list)
-    assert [one["missed"] for one in document["prs"]] == [[], [], [1], []]
+    assert [item["missed"] for item in document["prs"]] == [[], [], [1], []]
 
 
 def test_a_case_that_cannot_be_planned_misses_all_it_requires() -> None:
@@ -64,13 +64,13 @@ def test_a_case_that_cannot_be_planned_misses_all_it_requires() -> None:
 def test_tags_are_measured_where_labels_name_them() -> None:
     planned = outcome("src/megatron/bridge/models/qwen/qwen3_moe_bridge.py", {0, 1, 4}, set())
     labelled = replace(planned.case, features=frozenset({"moe", "mla", "model:other"}), families=frozenset({"any"}))
-    told = tag_figures((replace(planned, case=labelled), OUTCOMES[1]))
-    assert told["features"] == {"recall": 0.5, "precision": 1.0}
-    assert told["families"] == {"recall": 0.0, "precision": 0.0}
+    message = tag_figures((replace(planned, case=labelled), OUTCOMES[1]))
+    assert message["features"] == {"recall": 0.5, "precision": 1.0}
+    assert message["families"] == {"recall": 0.0, "precision": 0.0}
     assert tag_figures(OUTCOMES)["features"]["recall"] == 1.0
 
 
 def test_usage_counts_levels_and_what_else_would_cost() -> None:
-    counted = usage([*(one.plan for one in OUTCOMES), None])
+    counted = usage([*(outcome.plan for outcome in OUTCOMES), None])
     assert (counted.commits, counted.unplanned, counted.runs[Level.SMOKE], counted.gpu_minutes) == (5, 1, 3, 21)
     assert "level 0 always 35" in render_usage(counted)

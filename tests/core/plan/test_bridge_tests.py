@@ -18,8 +18,8 @@ from verl_e2e.core.report.plan_text import render_plan_text
 
 POLICY = packaged_policy()
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
-NEAR = ChosenTest(test="tests/unit_tests/peft/test_lora.py", why=WhyChosen.CHANGED, because="the change changes it")
-GPUS = ChosenTest(test="tests/unit_tests/peft/test_two.py", why=WhyChosen.IMPORTS, because="it is near", gpu_count=2)
+NEAR = ChosenTest(test="tests/unit_tests/peft/test_lora.py", why=WhyChosen.CHANGED, reason="the change changes it")
+GPUS = ChosenTest(test="tests/unit_tests/peft/test_two.py", why=WhyChosen.IMPORTS, reason="it is near", gpu_count=2)
 CHOICE = Choice((NEAR, GPUS), ("3 test files more stand near the change.",), 240)
 
 
@@ -39,11 +39,11 @@ def test_which_files_pytest_collects(path: str, collected: bool) -> None:
     assert is_test_file(path) is collected
 
 
-@pytest.mark.parametrize(("gpu_count", "kept", "said"), [(0, 1, "has none."), (1, 1, "has 1."), (2, 2, "")])
-def test_what_too_few_gpus_leave_out_is_said(gpu_count: int, kept: int, said: str) -> None:
+@pytest.mark.parametrize(("gpu_count", "kept", "text"), [(0, 1, "has none."), (1, 1, "has 1."), (2, 2, "")])
+def test_what_too_few_gpus_leave_out_is_said(gpu_count: int, kept: int, text: str) -> None:
     tests, beyond = runnable((NEAR, GPUS), gpu_count)
     assert len(tests) == kept
-    assert [sentence.endswith(said) for sentence in beyond] == ([True] if said else [])
+    assert [sentence.endswith(text) for sentence in beyond] == ([True] if text else [])
 
 
 def built(variant: str, bridge_python: str = "") -> Job:
@@ -63,7 +63,7 @@ def test_a_job_runs_the_listed_tests_first_and_those_that_its_gpus_are_enough_fo
 ) -> None:
     job = built(variant, python)
     assert job.chosen_tests == chosen
-    assert job.bridge_tests == (*POLICY.bridge_tests, *(one.test for one in chosen))
+    assert job.bridge_tests == (*POLICY.bridge_tests, *(chosen_test.test for chosen_test in chosen))
     assert job.bridge_tests_limit_s == POLICY.test_choice.seconds
     assert CHOICE.left_out[0] in job.site.limitations
     assert any(GPUS.test in sentence for sentence in job.site.limitations) is (GPUS not in chosen)
@@ -92,7 +92,7 @@ def test_the_plan_shows_the_chosen_tests_and_why() -> None:
 def test_the_card_names_a_few_of_many_chosen_tests() -> None:
     many = tuple(NEAR.model_copy(update={"test": f"tests/test_{number}.py"}) for number in range(9))
     job = built("0-lora-ddp").model_copy(
-        update={"chosen_tests": many, "bridge_tests": ("tests/test_listed.py", *(one.test for one in many))}
+        update={"chosen_tests": many, "bridge_tests": ("tests/test_listed.py", *(item.test for item in many))}
     )
-    said = wording.run_bridge_tests(job)
-    assert "(pytest -q tests/test_listed.py tests/test_0.py tests/test_1.py tests/test_2.py and 6 more chosen" in said
+    text = wording.run_bridge_tests(job)
+    assert "(pytest -q tests/test_listed.py tests/test_0.py tests/test_1.py tests/test_2.py and 6 more chosen" in text

@@ -12,7 +12,7 @@ from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
 from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
-from verl_e2e.core.plan.outline import JobOutline, Lack, Obstacle
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Feature
 
 POLICY = packaged_policy()
@@ -203,7 +203,7 @@ def feature_job(*features: Feature, site: SiteProfile = HOPPER, obstacles: tuple
 
 
 def test_features_set_their_variables_and_must_show_in_the_configuration() -> None:
-    job = feature_job(*(one for one in POLICY.features if one.name in {"mtp", "packed_seq", "fp8"}))
+    job = feature_job(*(feature for feature in POLICY.features if feature.name in {"mtp", "packed_seq", "fp8"}))
     assert job.script == WRAPPER_SCRIPT
     assert job.wrapper["USE_REMOVE_PADDING"] == "True"
     assert job.wrapper["COMMON_TP"] == "1"
@@ -219,7 +219,7 @@ def test_features_set_their_variables_and_must_show_in_the_configuration() -> No
 def test_another_script_gets_only_what_its_feature_names() -> None:
     other = Feature(
         feature="x",
-        because="an example",
+        reason="an example",
         script="examples/x.sh",
         wrapper={"ACTOR_TP": "2"},
         overrides=("model.x=True",),
@@ -234,20 +234,22 @@ def test_another_script_gets_only_what_its_feature_names() -> None:
 
 
 def test_the_card_is_told_what_the_features_leave_open() -> None:
-    moe, audio, fp8 = (next(one for one in POLICY.features if one.name == name) for name in ("moe", "audio", "fp8"))
+    moe, audio, fp8 = (
+        next(feature for feature in POLICY.features if feature.name == name) for name in ("moe", "audio", "fp8")
+    )
     variant = variant_named("4-feature")
     assert variant is not None
     outline = JobOutline(variant, (), POLICY.checkpoint, features=(moe, fp8), not_shown=(audio,))
-    told = build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES).site.limitations
-    assert told[: len(HOPPER.limitations)] == HOPPER.limitations
-    assert told[len(HOPPER.limitations) :] == (
+    message = build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES).site.limitations
+    assert message[: len(HOPPER.limitations)] == HOPPER.limitations
+    assert message[len(HOPPER.limitations) :] == (
         f"fp8: {fp8.limitation}",
-        f"no script of verl shows audio: {audio.because}",
+        f"no script of verl shows audio: {audio.reason}",
     )
 
 
 def test_a_blocked_outline_is_no_job() -> None:
-    lost = Obstacle(Lack.SCRIPT, "no script of verl shows it", "write one")
+    lost = Obstacle(Missing.SCRIPT, "no script of verl shows it", "write one")
     with pytest.raises(BuildError, match=r"job 4-feature is not run.*no script of verl shows it; write one"):
         feature_job(obstacles=(lost,))
 
@@ -275,5 +277,5 @@ def test_a_patch_is_kept_only_for_the_file_it_was_written_for(digest: str | None
 
 
 def test_the_packaged_patch_is_for_verl_and_limits_differ_by_level() -> None:
-    assert [one.repository for one in POLICY.patches] == ["verl"]
+    assert [patch.repository for patch in POLICY.patches] == ["verl"]
     assert POLICY.time_limit_s.of(Level.SMOKE) < POLICY.time_limit_s.of(Level.LEARNING_SIGNAL)

@@ -31,7 +31,7 @@ def at_head(uses: dict[str, Use], *others: str, empty: tuple[str, ...] = ()) -> 
 
 def chosen(made: Policy, known: TestsAtHead, *changed: str) -> list[tuple[str, WhyChosen]]:
     found = choose(made, changed, (PEFT, BRIDGE, IDLE), known)
-    return [(one.test, one.why) for one in found.tests]
+    return [(item.test, item.why) for item in found.tests]
 
 
 def test_the_changed_ones_come_first_then_conversion_then_the_nearest_and_the_unreached_last() -> None:
@@ -109,9 +109,11 @@ def test_the_modules_that_differ_are_those_with_an_effect_and_without_an_exempti
     )
     made = change(*(ChangedPath(name, PathStatus.MODIFIED) for name in names))
     found = changed_modules(made, policy(), effects)
-    assert [(one.name, sorted(one.symbols), one.reached) for one in found] == [
+    assert [
+        (changed_module.name, sorted(changed_module.symbols), changed_module.reached) for changed_module in found
+    ] == [
         ("megatron.bridge.peft.lora", ["LoRA"], True),
         ("megatron.bridge.peft.quiet", [], False),
     ]
-    assert [one.reached for one in changed_modules(made, policy(), None)] == [True, True, True]
+    assert [changed_module.reached for changed_module in changed_modules(made, policy(), None)] == [True, True, True]
     assert changed_modules(made, policy().model_copy(update={"reach": None}), effects) == ()

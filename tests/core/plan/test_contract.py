@@ -51,11 +51,15 @@ def findings(new: str) -> tuple[Finding, ...]:
 
 
 def told(new: str) -> list[tuple[Kind, str, int]]:
-    return [(one.kind, one.name.rpartition(".")[2], one.line) for one in findings(new) if one.kind is not Kind.SKEW]
+    return [
+        (finding.kind, finding.name.rpartition(".")[2], finding.line)
+        for finding in findings(new)
+        if finding.kind is not Kind.SKEW
+    ]
 
 
 def test_what_is_missing_on_both_sides_is_skew() -> None:
-    assert [(one.kind, one.name) for one in findings(KIT)] == [(Kind.SKEW, "lib.never.gone")]
+    assert [(finding.kind, finding.name) for finding in findings(KIT)] == [(Kind.SKEW, "lib.never.gone")]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ BY_NAME = Reason(Level.SMOKE, PATH, "it is a source", rule="source")
 
 
 def plan(*reasons: Reason, exempted: tuple[Exempted, ...] = ()) -> Plan:
-    levels = tuple(sorted({one.level for one in reasons}))
+    levels = tuple(sorted({reason.level for reason in reasons}))
     return Plan("b", "h", levels, (), reasons, (), (), (), exempted)
 
 
@@ -29,7 +29,7 @@ def judged(**given: Any) -> Classified:
 
 
 @pytest.mark.parametrize(
-    ("made", "said", "symbol", "expected"),
+    ("made", "text", "symbol", "expected"),
     (
         (plan(OF_F), judged(), "", [
             "src/lib/a.py: level 1 (saving)",
@@ -55,14 +55,14 @@ def judged(**given: Any) -> Classified:
         ]),
     ),
 )  # fmt: skip
-def test_what_is_said_of_a_path(made: Plan, said: Classified, symbol: str, expected: list[str]) -> None:
-    found = explanations(made, said, symbol, NAMES, "unless idle" if said.effects is None else "")
-    assert [render_explanation(one) for one in found] == expected
+def test_what_is_said_of_a_path(made: Plan, text: Classified, symbol: str, expected: list[str]) -> None:
+    found = explanations(made, text, symbol, NAMES, "unless idle" if text.effects is None else "")
+    assert [render_explanation(explanation) for explanation in found] == expected
 
 
 def test_a_module_that_runs_has_a_row_of_its_own() -> None:
     found = explanations(plan(OF_BODY), judged(), "", {"f": False})
-    assert [(one.symbol, [int(level) for level in one.levels]) for one in found] == [
+    assert [(explanation.symbol, [int(level) for level in explanation.levels]) for explanation in found] == [
         ("", [0]),
         (MODULE_LEVEL, [0]),
         ("f", []),

@@ -11,7 +11,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_jobs, lint_policy
-from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
@@ -45,7 +45,7 @@ features:
     active_when: {model.packed: true}
   - {feature: other, because: its own script, script: tests/other.sh, active_when: {model.other: true}}
   - {feature: quant, because: kept elsewhere, script: null}
-  - {feature: sound, because: nobody plays sound, script: null}
+  - {feature: sound, because: no one plays sound, script: null}
 """
 
 
@@ -56,7 +56,7 @@ def jobs(*paths: str, policy: str = POLICY) -> dict[str, JobOutline]:
 
 
 def names(job: JobOutline) -> list[str]:
-    return [one.name for one in job.features]
+    return [feature.name for feature in job.features]
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_a_change_gets_jobs_that_switch_on_what_it_asks_for(paths: tuple[str, ..
 
 def test_a_setting_runs_on_its_own_checkpoint_else_on_the_policys() -> None:
     checkpoints = [job.checkpoint for path in ("fp8/a.py", "packed/a.py") for job in jobs(path).values()]
-    assert [one.model_id for one in checkpoints if one] == ["tiny/fp8", "tiny/dense"]
+    assert [item.model_id for item in checkpoints if item] == ["tiny/fp8", "tiny/dense"]
 
 
 @pytest.mark.parametrize(
-    ("path", "name", "because"),
+    ("path", "name", "reason"),
     (
         ("quant/a.py", "4-feature-quant", "no script of verl shows quant: kept elsewhere"),
-        ("models/talk.py", "4-feature-talk", "no script of verl shows sound: nobody plays sound"),
-        ("sound/a.py", "4-feature-talk", "no script of verl shows sound: nobody plays sound"),
+        ("models/talk.py", "4-feature-talk", "no script of verl shows sound: no one plays sound"),
+        ("sound/a.py", "4-feature-talk", "no script of verl shows sound: no one plays sound"),
     ),
 )
-def test_a_feature_without_a_script_blocks_its_job_with_the_reason(path: str, name: str, because: str) -> None:
+def test_a_feature_without_a_script_blocks_its_job_with_the_reason(path: str, name: str, reason: str) -> None:
     (job,) = jobs(path).values()
     (obstacle,) = job.obstacles
-    assert (job.id, obstacle.lack, obstacle.reason) == (name, Lack.SCRIPT, because)
+    assert (job.id, obstacle.missing, obstacle.reason) == (name, Missing.SCRIPT, reason)
     assert obstacle.fix.startswith("set `script:` of the feature")
 
 
@@ -124,8 +124,8 @@ def test_text_and_document_tell_another_script_and_a_blocked_job() -> None:
 def test_two_scripts_in_one_job_block_it() -> None:
     text = POLICY.replace("features: [packed]", "features: [packed, other]")
     ((obstacle,),) = (job.obstacles for job in jobs("packed/a.py", policy=text).values())
-    assert (obstacle.lack, obstacle.reason) == (
-        Lack.SCRIPTS_DIFFER,
+    assert (obstacle.missing, obstacle.reason) == (
+        Missing.SCRIPTS_DIFFER,
         "its features ask for different scripts (packed: tests/packed.sh, other: tests/other.sh)",
     )
 
@@ -134,7 +134,10 @@ def test_a_policy_without_the_table_keeps_its_jobs() -> None:
     old = POLICY.partition("features:\n  - {feature")[0]
     assert {name: names(job) for name, job in jobs("moe/a.py", policy=old).items()} == {"4-feature-both": []}
     lost = jobs("fp8/a.py", policy=old)["4-feature"]
-    assert (lost.checkpoint, [one.lack for one in lost.obstacles]) == (None, [Lack.CHECKPOINT, Lack.EVIDENCE])
+    assert (lost.checkpoint, [obstacle.missing for obstacle in lost.obstacles]) == (
+        None,
+        [Missing.CHECKPOINT, Missing.EVIDENCE],
+    )
 
 
 def test_verls_files_that_the_table_names_and_verl_lacks_are_told() -> None:
@@ -163,11 +166,17 @@ def test_a_script_outside_verl_is_refused(script: str) -> None:
 
 def test_every_feature_that_the_packaged_policy_names_is_in_its_table() -> None:
     reach = PACKAGED.reach.rules if PACKAGED.reach else ()
-    of_rules = {tag for one in PACKAGED.rules for tag in one.features} | {tag for one in reach for tag in one.features}
-    named = of_rules | {tag for one in PACKAGED.families for tag in one.features}
-    assert named <= {one.name for one in PACKAGED.features}
-    assert all(one.shown_by for one in PACKAGED.features if one.script)
-    assert not any(one.wrapper or one.overrides or one.active_when for one in PACKAGED.features if not one.script)
+    of_rules = {tag for rule in PACKAGED.rules for tag in rule.features} | {
+        tag for rule in reach for tag in rule.features
+    }
+    named = of_rules | {tag for family in PACKAGED.families for tag in family.features}
+    assert named <= {feature.name for feature in PACKAGED.features}
+    assert all(feature.shown_by for feature in PACKAGED.features if feature.script)
+    assert not any(
+        feature.wrapper or feature.overrides or feature.active_when
+        for feature in PACKAGED.features
+        if not feature.script
+    )
 
 
 def loaded() -> Any:
@@ -229,7 +238,7 @@ def test_a_family_promises_only_what_its_checkpoint_has() -> None:
 def test_what_only_another_family_has_is_shown_there_and_blocks_the_family_itself() -> None:
     found = declared("models/hybrid_moe.py")
     (obstacle,) = found["4-feature-hybrid"].obstacles
-    assert (obstacle.lack, obstacle.reason) == (Lack.FEATURE, "mid/hybrid has no moe")
+    assert (obstacle.missing, obstacle.reason) == (Missing.FEATURE, "mid/hybrid has no moe")
     assert names(found["4-feature-sparse"]) == ["moe"]
 
 
@@ -237,14 +246,14 @@ def test_every_lack_is_told_with_the_plan_and_costs_nothing() -> None:
     change = Change("a" * 40, "b" * 40, None, (ChangedPath("models/seeing.py", PathStatus.MODIFIED),))
     made = plan(change, load_policy(DECLARED, "policy.yml"))
     job = next(job for job in made.jobs if job.variant.level is Level.FEATURE)
-    assert [one.lack for one in job.obstacles] == [Lack.EVIDENCE]
+    assert [obstacle.missing for obstacle in job.obstacles] == [Missing.EVIDENCE]
     assert "override the level" in job.obstacles[0].fix
     assert made.blocked_jobs == (job,)
-    assert made.gpu_minutes == sum(one.gpu_minutes for one in made.jobs if one is not job)
+    assert made.gpu_minutes == sum(other_job.gpu_minutes for other_job in made.jobs if other_job is not job)
     text = render_plan_text(made)
     assert "level 4 is overridden: 4-feature-seeing" in text
     unheard = declared("models/unheard.py")["4-feature-unheard"]
-    assert [one.lack for one in unheard.obstacles] == [Lack.CHECKPOINT]
+    assert [obstacle.missing for obstacle in unheard.obstacles] == [Missing.CHECKPOINT]
 
 
 def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:
@@ -254,7 +263,7 @@ def test_jobs_take_the_gpus_of_their_model_and_say_why() -> None:
     assert (entry["gpu_count"], "29.8 GiB of weights" in entry["gpu_count_reason"]) == (2, True)
     assert (entry["gpu_minutes"], entry["gpu_minutes_from"]) == (14, "estimate")
     unsized = declared("models/seeing.py")["0-lora-ddp"]
-    assert (unsized.gpu_count, unsized.fitted().because) == (1, "the policy declares no size of this model")
+    assert (unsized.gpu_count, unsized.fitted().reason) == (1, "the policy declares no size of this model")
 
 
 def planned_json(path: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""An image that is named by its tag alone is told: whoever may push the tag chooses what runs on the hosts."""
+"""An image that is named by its tag alone is told: the person who may push the tag chooses what runs on the hosts."""
 
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.lint import lint_image
@@ -11,7 +11,7 @@ def pinned(digest: str = "") -> Policy:
 
 
 def test_an_image_by_its_tag_is_a_finding_and_one_by_its_digest_is_none() -> None:
-    (told,) = lint_image(pinned())
-    assert "verlai/verl:vllm024.dev2 is pinned by its tag alone" in told.what
-    assert told.fix.startswith("set image.digest")
+    (message,) = lint_image(pinned())
+    assert "verlai/verl:vllm024.dev2 is pinned by its tag alone" in message.what
+    assert message.fix.startswith("set image.digest")
     assert lint_image(pinned(f"sha256:{'a' * 64}")) == ()

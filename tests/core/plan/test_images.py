@@ -11,7 +11,7 @@ TAG, PINNED = Image(name="verlai/verl", tag="t"), Image(name="verlai/verl", tag=
 
 
 @pytest.mark.parametrize(
-    ("image", "site", "asked", "ordered", "said"),
+    ("image", "site", "asked", "ordered", "text"),
     [
         (PINNED, "", "", f"verlai/verl@{PIN}", ""),
         (PINNED, "verlai/verl:t", "", f"verlai/verl@{PIN}", ""),
@@ -25,12 +25,12 @@ TAG, PINNED = Image(name="verlai/verl", tag="t"), Image(name="verlai/verl", tag=
         (TAG, "own/verl:t", "verlai/verl:new", "verlai/verl:new", ""),
     ],
 )
-def test_the_image_of_a_job(image: Image, site: str, asked: str, ordered: str, said: str) -> None:
+def test_the_image_of_a_job(image: Image, site: str, asked: str, ordered: str, text: str) -> None:
     made = site_in_image(SiteProfile(name="s", image=site, limitations=("Cold.",)), image, asked)
     assert made.image == ordered
     assert made.limitations[0] == "Cold."
-    assert [row for row in made.limitations[1:] if said in row] == list(made.limitations[1:])
-    assert bool(made.limitations[1:]) is bool(said)
+    assert [row for row in made.limitations[1:] if text in row] == list(made.limitations[1:])
+    assert bool(made.limitations[1:]) is bool(text)
 
 
 def test_a_setting_of_the_service_is_the_sites() -> None:

@@ -10,7 +10,7 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_policy, packaged_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.plan.outline import Lack
+from verl_e2e.core.plan.outline import Missing
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
@@ -128,23 +128,23 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
 def test_a_change_with_no_files_says_so() -> None:
     made = plan(change(), POLICY)
     assert made.levels == ()
-    assert [one.level for one in made.not_required] == list(Level)
-    assert {one.because for one in made.not_required} == {"the change has no files"}
+    assert [item.level for item in made.not_required] == list(Level)
+    assert {item.reason for item in made.not_required} == {"the change has no files"}
     assert "no level is required" in render_plan_text(made)
 
 
 def test_an_exempt_change_tells_how_many_paths_and_why() -> None:
     made = plan(change("docs/a.md", "docs/b.md", "tests/test_a.py"), POLICY)
-    because = made.not_required[0].because
-    assert "2 in documentation" in because
-    assert "1 in tests" in because
+    reason = made.not_required[0].reason
+    assert "2 in documentation" in reason
+    assert "1 in tests" in reason
 
 
 def test_an_unknown_path_is_never_skipped() -> None:
     made = plan(change("something/never/seen.cpp"), POLICY)
     assert [int(level) for level in made.levels] == [0]
     assert made.reasons[0].path == "something/never/seen.cpp"
-    assert "unknown path" in made.reasons[0].because
+    assert "unknown path" in made.reasons[0].reason
 
 
 @pytest.mark.parametrize("old", ("src/megatron/bridge/peft/lora.py", "docs/lora.md"))
@@ -177,7 +177,7 @@ def test_a_family_without_a_checkpoint_keeps_its_job_and_says_what_is_missing() 
     made = plan(change(f"{MODELS}/glm_vl/modeling_glm_45v.py"), POLICY)
     feature = next(job for job in made.jobs if job.id == "4-feature-glm-45v")
     assert feature.checkpoint is None
-    assert [one.lack for one in feature.obstacles] == [Lack.CHECKPOINT, Lack.EVIDENCE]
+    assert [obstacle.missing for obstacle in feature.obstacles] == [Missing.CHECKPOINT, Missing.EVIDENCE]
     assert "no checkpoint known that exercises glm_45v; name one as `checkpoint:`" in render_plan_text(made)
 
 
@@ -219,7 +219,7 @@ def test_level_zero_is_added_with_a_reason_where_only_another_is_asked_for() -> 
     assert [int(level) for level in made.levels] == [0, 3]
     smoke = next(reason for reason in made.reasons if reason.level is Level.SMOKE)
     assert smoke.path is None
-    assert "level 3" in smoke.because
+    assert "level 3" in smoke.reason
 
 
 @pytest.mark.parametrize("paths", ((), ("docs/a.md",), (f"{MODELS}/model_provider.py",)))
@@ -254,7 +254,7 @@ paths = st.lists(st.sampled_from(KINDS) | st.text(max_size=40).map(lambda tail: 
 def consistent(made: Plan) -> bool:
     """Every level is required with a reason or not required with one, never both."""
     required = {reason.level for reason in made.reasons}
-    spared = {one.level for one in made.not_required}
+    spared = {item.level for item in made.not_required}
     return required == set(made.levels) and required | spared == set(Level) and not required & spared
 
 

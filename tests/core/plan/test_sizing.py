@@ -10,7 +10,7 @@ from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import VARIANTS, Variant, variant_named
 from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
 from verl_e2e.core.plan.sizing import MOST_GPUS, fit
 
@@ -48,7 +48,7 @@ def test_a_model_gets_as_many_gpus_as_its_weights_need(
     made = fit(variant, facts(weights_gib), wrapper=wrapper, gpu_memory_gib=memory)
     assert (made.variant.gpu_count, made.problem) == (gpu_count, "")
     assert sizes.items() <= made.variant.wrapper.items()
-    assert bool(made.because) == (gpu_count != variant.gpu_count)
+    assert bool(made.reason) == (gpu_count != variant.gpu_count)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)
@@ -82,7 +82,7 @@ def test_an_explicit_number_wins_and_an_unknown_size_is_told() -> None:
     assert variant is not None
     assert fit(variant, facts(1, 8), wrapper=GRPO).variant.gpu_count == 8
     unknown = fit(variant, facts(), wrapper=GRPO)
-    assert (unknown.variant.gpu_count, unknown.because) == (1, "the policy declares no size of this model")
+    assert (unknown.variant.gpu_count, unknown.reason) == (1, "the policy declares no size of this model")
     other = fit(variant, facts(29.8), wrapper=GRPO, script="tests/other.sh")
     assert (other.variant.gpu_count, dict(other.variant.wrapper)) == (2, {})
 
@@ -92,7 +92,7 @@ def test_a_model_that_no_host_holds_blocks_its_job_when_it_is_planned() -> None:
     assert variant is not None
     huge = Checkpoint(model_id="huge/model")
     job = with_obstacles(JobOutline(variant, (), huge), _declaring(huge))
-    assert [one.lack for one in job.obstacles] == [Lack.GPUS]
+    assert [obstacle.missing for obstacle in job.obstacles] == [Missing.GPUS]
     assert (job.gpu_minutes, "400 GiB of weights" in job.blocked) == (0, True)
 
 
@@ -104,7 +104,7 @@ def _declaring(checkpoint: Checkpoint) -> Policy:
 def test_every_checkpoint_of_the_packaged_policy_declares_size_and_features() -> None:
     named = [POLICY.checkpoint, *(family.checkpoint for family in POLICY.families if family.checkpoint)]
     named += [feature.checkpoint for feature in POLICY.features if feature.checkpoint]
-    declared = {one.model_id: POLICY.facts_of(one) for one in named}
+    declared = {item.model_id: POLICY.facts_of(item) for item in named}
     assert [name for name, model in declared.items() if model.weights_gib is None or model.features is None] == []
 
 

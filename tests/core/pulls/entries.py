@@ -11,9 +11,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.job_order import portable
-from verl_e2e.core.pulls.ledger import Asked, Override, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import Override, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, PullRef, PullState
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 
@@ -69,7 +69,7 @@ def override(level: Level, head: str = HEAD) -> Override:
     )
 
 
-def asked(verb: str, *arguments: str, minute: int = 0, head: str = HEAD, **given: object) -> Asked:
+def asked(verb: str, *arguments: str, minute: int = 0, head: str = HEAD, **given: object) -> RecordedCommand:
     fields: dict[str, object] = {
         "source": f"comment:{100 + minute}:1",
         "repository": "octo/bridge",
@@ -80,9 +80,9 @@ def asked(verb: str, *arguments: str, minute: int = 0, head: str = HEAD, **given
         "head_sha": head,
         "at": NOW + timedelta(minutes=minute),
     }
-    return Asked.model_validate(fields | given)
+    return RecordedCommand.model_validate(fields | given)
 
 
-def situation(*runs: Run, **given: Any) -> Situation:
-    known = Situation(PULL, NOW, POLICY, Trusted("ann may"), PLAN, wanted=WANTED, runs=runs, merge_base=BASE)
+def target_state(*runs: Run, **given: Any) -> TargetState:
+    known = TargetState(PULL, NOW, POLICY, Trusted("ann may"), PLAN, wanted=WANTED, runs=runs, merge_base=BASE)
     return replace(known, **given)

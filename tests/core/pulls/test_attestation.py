@@ -20,7 +20,7 @@ def test_the_second_job_of_the_run_that_we_started_vouches_for_its_upload(signer
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ({"digests": frozenset({"d" * 64})}, "it is about another artifact"),
         ({"digests": frozenset()}, "it is about another artifact"),
@@ -38,8 +38,8 @@ def test_the_second_job_of_the_run_that_we_started_vouches_for_its_upload(signer
         ({"runner": ""}, "its runner is not told, not github-hosted"),
     ],
 )
-def test_any_other_attestation_does_not(changed: dict[str, object], said: str) -> None:
-    assert why_not(replace(SAID, **changed), ASKED).startswith(said)  # type: ignore[arg-type]
+def test_any_other_attestation_does_not(changed: dict[str, object], text: str) -> None:
+    assert why_not(replace(SAID, **changed), ASKED).startswith(text)  # type: ignore[arg-type]
 
 
 def test_nothing_that_an_attestation_says_is_left_unread() -> None:

@@ -41,7 +41,7 @@ UNDERSTOOD: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
      ("src/megatron/bridge/peft/lora.py:LoRA.transform",), {}),
     (f"approve {SHA.upper()}", "approve", (SHA,), {}),
     (f"override 2 {SHA}  no four GPUs = no run ", "override", ("2", SHA, "no four GPUs = no run"), {}),
-    (f"override level3 {SHA.upper()} nobody has FSDP here", "override", ("3", SHA, "nobody has FSDP here"), {}),
+    (f"override level3 {SHA.upper()} no one has FSDP here", "override", ("3", SHA, "nobody has FSDP here"), {}),
     ("help", "help", (), {}),
 )  # fmt: skip
 
@@ -86,11 +86,11 @@ MISTAKEN = (
 )
 
 
-@pytest.mark.parametrize(("text", "wrong", "what", "mend"), MISTAKEN)
-def test_a_mistake_is_found_where_it_stands(text: str, wrong: str, what: str, mend: str) -> None:
+@pytest.mark.parametrize(("text", "wrong", "what", "fix"), MISTAKEN)
+def test_a_mistake_is_found_where_it_stands(text: str, wrong: str, what: str, fix: str) -> None:
     found = parsed(text)
     assert isinstance(found, Mistake)
-    assert (found.text[found.start : found.end], what in found.what, mend in found.mend) == (wrong, True, True), found
+    assert (found.text[found.start : found.end], what in found.what, fix in found.fix) == (wrong, True, True), found
 
 
 def test_the_answer_to_a_mistake_points_at_the_word() -> None:
@@ -110,10 +110,10 @@ def test_no_answer_calls_anybody_or_leaves_its_fence(text: str) -> None:
     line = " ".join(text.split())
     found = parsed(f"level0 @everyone {line} <!-- verl-e2e -->")
     assert isinstance(found, Mistake)
-    said, fence, shown, caret, end, *rest = render_mistakes([found]).split("\n")
+    words, fence, shown, caret, end, *rest = render_mistakes([found]).split("\n")
     assert fence == f"{end}text"
     assert end not in shown
-    assert "@" not in shown + said
+    assert "@" not in shown + words
     assert "<!--" not in shown
     assert (set(caret), rest) == ({" ", "^"}, [""])
 
@@ -121,7 +121,7 @@ def test_no_answer_calls_anybody_or_leaves_its_fence(text: str) -> None:
 def test_more_than_ten_commands_are_one_mistake() -> None:
     lines = tuple(CommandLine(number, f"{PREFIX} status") for number in range(1, 14))
     *commands, last = parse(lines)
-    assert [type(one) for one in commands] == [Command] * 10
+    assert [type(command) for command in commands] == [Command] * 10
     assert isinstance(last, Mistake)
     assert last.line == 11
 
@@ -141,7 +141,7 @@ def test_what_is_understood_holds_nothing_that_a_shell_acts_on(text: str) -> Non
     assert not set("".join(values)) & set(" ;&|<>$`\\\"'(){}[]*?!#~\n\t")
 
 
-@pytest.mark.parametrize("verb", TABLE, ids=lambda one: one.name)
+@pytest.mark.parametrize("verb", TABLE, ids=lambda item: item.name)
 def test_every_example_is_its_own_command(verb) -> None:  # type: ignore[no-untyped-def]
     (found,) = parse((CommandLine(1, verb.example),))
     assert isinstance(found, Command)
@@ -150,9 +150,9 @@ def test_every_example_is_its_own_command(verb) -> None:  # type: ignore[no-unty
 
 def test_help_and_document_name_every_command_option_and_capability() -> None:
     for text in (render_help(), render_reference()):
-        assert [one.name for one in TABLE if one.help not in text] == []
-        assert [one.name for one in OPTIONS if f"{one.name}=" not in text] == []
-    assert {one.needs for one in TABLE} == set(Capability)
+        assert [item.name for item in TABLE if item.help not in text] == []
+        assert [option.name for option in OPTIONS if f"{option.name}=" not in text] == []
+    assert {item.needs for item in TABLE} == set(Capability)
 
 
 # A test of what each command does, beyond that it is understood.

@@ -27,18 +27,18 @@ from tests.core.pulls.entries import (
     asked,
     override,
     run,
-    situation,
+    target_state,
 )
 from verl_e2e.core.model.access import Absence, Start
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.plan import NotRequired
 from verl_e2e.core.pulls.decide import CHANGED as JOB_CHANGED
-from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Steps, conduct
+from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Actions, decide_actions
 from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.target_state import CLOSED, Beside, Situation
+from verl_e2e.core.pulls.target_state import CLOSED, Beside, TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import LookedAt
@@ -60,9 +60,9 @@ def gate_policy(**changes: object) -> dict[str, object]:
     return {"policy": POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=changes)})}
 
 
-def told(steps: Steps) -> tuple[list[str], list[str]]:
+def told(steps: Actions) -> tuple[list[str], list[str]]:
     """The jobs that start, and why runs end."""
-    return [one.job_id for one in steps.dispatch], [one.reason for one in steps.cancel]
+    return [item.job_id for item in steps.dispatch], [item.reason for item in steps.cancel]
 
 
 Row = tuple[str, tuple[Run, ...], dict[str, Any], list[str], list[str]]
@@ -136,7 +136,7 @@ TABLE: tuple[Row, ...] = (
 def test_what_starts_and_what_ends(
     name: str, runs: tuple[Run, ...], given: dict[str, Any], starts: list[str], ends: list[str]
 ) -> None:
-    assert told(conduct(situation(*runs, **given))) == (starts, ends), name
+    assert told(decide_actions(target_state(*runs, **given))) == (starts, ends), name
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_what_starts_and_what_ends(
     ),
 )  # fmt: skip
 def test_what_the_gate_says(runs: tuple[Run, ...], given: dict[str, Any], state: JobStatus, title: str) -> None:
-    found = conduct(situation(*runs, **given)).gate
+    found = decide_actions(target_state(*runs, **given)).gate
     assert (found.status, title in f"{found.title} {found}") == (state, True), found
 
 
 def test_a_new_attempt_is_told_from_the_one_before() -> None:
-    (again,) = conduct(situation(FAILED, entries=(asked("rerun", minute=1),))).dispatch
+    (again,) = decide_actions(target_state(FAILED, entries=(asked("rerun", minute=1),))).dispatch
     assert (again.attempt, again.asked_by, again.merge_base) == (2, "comment:101:1", BASE)
     assert again.key != FAILED.key
-    (forked,) = conduct(situation(target=replace(PULL, head_repository="eve/bridge"))).dispatch
+    (forked,) = decide_actions(target_state(target=replace(PULL, head_repository="eve/bridge"))).dispatch
     assert forked.from_fork
 
 
@@ -193,16 +193,16 @@ ENTRIES = st.lists(
     max_size=3,
 )
 SITUATIONS = st.builds(
-    lambda runs, elsewhere, entries, target, trust, plan: situation(
-        *{one.key: one for one in runs}.values(),
-        elsewhere=tuple({one.key: one for one in elsewhere}.values()),
+    lambda runs, elsewhere, entries, target, trust, plan: target_state(
+        *{other_run.key: other_run for other_run in runs}.values(),
+        elsewhere=tuple({other_run.key: other_run for other_run in elsewhere}.values()),
         entries=tuple(entries),
         target=target,
         trust=trust,
         plan=plan,
     ),
     st.lists(RUNS, max_size=5),
-    st.lists(RUNS.filter(lambda one: one.head_sha == HEAD), max_size=2),
+    st.lists(RUNS.filter(lambda other_run: other_run.head_sha == HEAD), max_size=2),
     ENTRIES,
     st.sampled_from((PULL, DRAFTED, SHUT, GROUP, LATE)),
     st.sampled_from((Trusted("ann may"), FORK)),
@@ -212,25 +212,25 @@ SITUATIONS = st.builds(
 
 @settings(deadline=None)
 @given(SITUATIONS)
-def test_no_job_of_a_head_lives_twice_and_nothing_runs_that_may_not(known: Situation) -> None:
-    steps = conduct(known)
+def test_no_job_of_a_head_lives_twice_and_nothing_runs_that_may_not(known: TargetState) -> None:
+    steps = decide_actions(known)
     for new in steps.dispatch:
-        same = [one for one in (*known.here, *known.elsewhere) if one.job_id == new.job_id]
-        assert all(one.state.final for one in same)
-        assert new.key not in {one.key for one in same}
+        same = [run for run in (*known.here, *known.elsewhere) if run.job_id == new.job_id]
+        assert all(run.state.final for run in same)
+        assert new.key not in {run.key for run in same}
         assert new.head_sha == HEAD
-    assert len({one.job_id for one in steps.dispatch}) == len(steps.dispatch)
+    assert len({item.job_id for item in steps.dispatch}) == len(steps.dispatch)
     if known.over or known.draft or isinstance(known.trust, NeedsApproval):
         assert steps.dispatch == ()
-        assert {one.key for one in known.here if not one.state.final} <= {
-            one.key for one in steps.runs if one.state is RunState.CANCELLING
+        assert {item.key for item in known.here if not item.state.final} <= {
+            run.key for run in steps.runs if run.state is RunState.CANCELLING
         }
 
 
 @settings(deadline=None)
 @given(SITUATIONS)
-def test_what_was_decided_is_not_decided_again(known: Situation) -> None:
-    steps = conduct(known)
-    after = conduct(replace(known, runs=steps.runs))
+def test_what_was_decided_is_not_decided_again(known: TargetState) -> None:
+    steps = decide_actions(known)
+    after = decide_actions(replace(known, runs=steps.runs))
     assert (after.dispatch, after.cancel) == ((), ())
     assert after.gate == steps.gate

@@ -51,7 +51,7 @@ TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], JobStatus, str], ...] =
     ("an override of another head", (run(RESUME),), {"overrides": (override(Level.SMOKE, OTHER),)},
      JobStatus.RUNNING, "1 of 2"),
     ("no plan", (), {"wanted": (), "obstacle": "the policy is broken"}, JobStatus.BLOCKED, "policy is broken"),
-    ("nothing required", (), {"wanted": (), "nothing_because": ("no path is run",)}, JobStatus.NOT_REQUIRED, "No verl"),
+    ("nothing required", (), {"wanted": (), "nothing_reason": ("no path is run",)}, JobStatus.NOT_REQUIRED, "No verl"),
     ("a broken contract", (), {"hold": FORK, "broken": ("create_peft gone",)}, JobStatus.FAILED, "breaks what verl"),
     ("a broken contract though all passed", PASSED, {"broken": ("create_peft is gone",)}, JobStatus.FAILED, "breaks"),
     ("a broken contract, overridden", (), {"broken": ("gone",),
@@ -60,7 +60,7 @@ TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], JobStatus, str], ...] =
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "runs", "given", "state", "title"), TABLE, ids=[one[0] for one in TABLE])
+@pytest.mark.parametrize(("name", "runs", "given", "state", "title"), TABLE, ids=[item[0] for item in TABLE])
 def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], state: JobStatus, title: str) -> None:
     found = told(*runs, **given)  # type: ignore[arg-type]
     assert (found.status, title in found.title) == (state, True), (name, found)
@@ -68,7 +68,7 @@ def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], st
 
 def test_what_needs_a_failed_job_is_skipped_with_the_reason() -> None:
     found = standings(WANTED, (run(SMOKE, result=Result.FAIL),), (), HEAD)
-    assert (found[1].state, found[1].because) == (JobStatus.SKIPPED, "it needs 0-lora-ddp, which did not pass")
+    assert (found[1].state, found[1].reason) == (JobStatus.SKIPPED, "it needs 0-lora-ddp, which did not pass")
 
 
 def test_a_job_that_cannot_be_completed_blocks() -> None:
@@ -117,18 +117,18 @@ def test_success_needs_evidence_for_every_required_job_of_this_head(
         return
     assert not obstacle
     for wanted in WANTED:
-        taken = any(one.head_sha == HEAD and one.level is wanted.level for one in overrides)
+        taken = any(override.head_sha == HEAD and override.level is wanted.level for override in overrides)
         evidence = [
-            one
-            for one in runs
-            if one.head_sha == HEAD and one.job_digest == wanted.digest and one.required and one.result is Result.PASS
+            run
+            for run in runs
+            if run.head_sha == HEAD and run.job_digest == wanted.digest and run.required and run.result is Result.PASS
         ]
         assert taken or (evidence and not broken), wanted
 
 
 @given(st.lists(RUNS, max_size=8), st.randoms(use_true_random=False))
 def test_the_order_of_runs_is_irrelevant(runs: list[Run], shuffle: object) -> None:
-    unique = list({one.key: one for one in runs}.values())
+    unique = list({run.key: run for run in runs}.values())
     shuffled = list(unique)
     shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
     assert told(*unique) == told(*shuffled)

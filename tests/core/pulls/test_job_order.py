@@ -53,7 +53,7 @@ def packed(raw: bytes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("", "cut"),
         ("not base64!", "not one that verl-e2e packed"),
@@ -64,8 +64,8 @@ def packed(raw: bytes) -> str:
         (packed(b'{"of tomorrow": 1}'), "another version"),
     ],
 )
-def test_what_is_no_order_is_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(OrderError, match=said):
+def test_what_is_no_order_is_one_sentence(text: str, words: str) -> None:
+    with pytest.raises(OrderError, match=words):
         unpack(text)
 
 
@@ -149,8 +149,8 @@ def test_a_placeholder_stands_for_a_text_of_its_kind_alone(hidden: str, sent: st
 @given(st.sampled_from(sorted(make_job().expected)), st.sampled_from(["$X", "<redacted:token>", "host-1"]))
 def test_what_a_run_must_show_is_never_hidden(key: str, placeholder: str) -> None:
     job = make_job()
-    told = job.expected[key]
-    if isinstance(told, str) and told.startswith("/"):
+    message = job.expected[key]
+    if isinstance(message, str) and message.startswith("/"):
         return
     assert not same_job(job.model_copy(update={"expected": {**job.expected, key: placeholder}}), job)
 

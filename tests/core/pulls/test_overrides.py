@@ -46,8 +46,10 @@ def given(level: int, actor: str, hours_ago: float = 0.0) -> Override:
 )
 def test_what_counts(rules: OverrideRules, overrides: list[Override], levels: list[int], why: str) -> None:
     found = counted(overrides, rules, NOW)
-    assert [int(one.level) for one in found.overrides] == levels
-    assert len(found.overrides) + len(found.uncounted) == len({(one.level, one.actor.lower()) for one in overrides})
+    assert [int(override.level) for override in found.overrides] == levels
+    assert len(found.overrides) + len(found.uncounted) == len(
+        {(override.level, override.actor.lower()) for override in overrides}
+    )
     assert why in (found.uncounted[0].why if found.uncounted else "")
 
 

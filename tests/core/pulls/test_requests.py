@@ -7,8 +7,8 @@ import pytest
 from tests.core.pulls.entries import HEAD, NOW, OTHER, asked, override
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import LEVEL
-from verl_e2e.core.pulls.ledger import Asked
-from verl_e2e.core.pulls.requests import MAX_WISHES, asked_for, cancelled_by, in_order, was_begun, wishes
+from verl_e2e.core.pulls.ledger import RecordedCommand
+from verl_e2e.core.pulls.requests import MAX_REQUESTS, asked_for, cancelled_by, in_order, level_requests, was_begun
 
 
 def test_entries_count_in_the_order_in_which_they_were_written() -> None:
@@ -39,7 +39,7 @@ def test_only_commands_on_this_head_count() -> None:
     ),
 )
 def test_whether_the_work_on_a_head_was_begun_or_ended(
-    entries: tuple[Asked, ...], cancelled: bool, begun: bool
+    entries: tuple[RecordedCommand, ...], cancelled: bool, begun: bool
 ) -> None:
     assert (cancelled_by(entries, HEAD) is not None, was_begun(entries, HEAD)) == (cancelled, begun)
 
@@ -52,13 +52,13 @@ def test_the_same_levels_asked_for_twice_count_once() -> None:
         asked("run", minute=3),
         asked(LEVEL, "1", head=OTHER),
     )
-    found = wishes(entries, HEAD)
-    assert [(one.source, one.levels, dict(one.options)) for one in found] == [
+    found = level_requests(entries, HEAD)
+    assert [(request.source, request.levels, dict(request.options)) for request in found] == [
         ("comment:100:1", (Level(1), Level(2)), {}),
         ("comment:102:1", (Level(1), Level(2)), {"steps": "3"}),
     ]
 
 
 def test_so_many_different_requests_for_one_head_are_served() -> None:
-    many = tuple(asked(LEVEL, "0", minute=count, options={"steps": str(count)}) for count in range(MAX_WISHES + 5))
-    assert len(wishes(many, HEAD)) == MAX_WISHES
+    many = tuple(asked(LEVEL, "0", minute=count, options={"steps": str(count)}) for count in range(MAX_REQUESTS + 5))
+    assert len(level_requests(many, HEAD)) == MAX_REQUESTS

@@ -15,29 +15,31 @@ def machine(*labels: str, ephemeral: bool | None = True) -> Machine:
 
 
 @pytest.mark.parametrize(
-    ("machines", "forks", "state", "told"),
+    ("machines", "forks", "state", "message"),
     [
-        ([machine("Forks-X1")], FORKS, State.WELL, "host: one job each"),
+        ([machine("Forks-X1")], FORKS, State.OK, "host: one job each"),
         # A just-in-time runner is there only while a job waits.
-        ([machine("gpu-x1", ephemeral=False)], FORKS, State.WELL, "none is registered now"),
-        ([machine("forks-x1", ephemeral=False)], FORKS, State.ILL, "host takes jobs of forks and stays"),
+        ([machine("gpu-x1", ephemeral=False)], FORKS, State.OK, "none is registered now"),
+        ([machine("forks-x1", ephemeral=False)], FORKS, State.ERROR, "host takes jobs of forks and stays"),
         ([machine("forks-x1", ephemeral=None)], FORKS, State.NOTE, "does not tell whether host serves one job only"),
-        ([machine("forks-x1", "gpu-x8")], FORKS, State.ILL, "host would take jobs of forks and other jobs"),
-        ([machine("forks-x1", "gpu-x1", ephemeral=False)], FORKS, State.ILL, "host would take jobs of forks and"),
-        ([machine("gpu-x1")], {}, State.ILL, "no runners are named for the jobs of forks"),
-        ([], {1: ("self-hosted", "gpu-x1")}, State.WELL, "none is registered now"),
+        ([machine("forks-x1", "gpu-x8")], FORKS, State.ERROR, "host would take jobs of forks and other jobs"),
+        ([machine("forks-x1", "gpu-x1", ephemeral=False)], FORKS, State.ERROR, "host would take jobs of forks and"),
+        ([machine("gpu-x1")], {}, State.ERROR, "no runners are named for the jobs of forks"),
+        ([], {1: ("self-hosted", "gpu-x1")}, State.OK, "none is registered now"),
     ],
 )
-def test_the_pool_of_forks(machines: list[Machine], forks: dict[int, tuple[str, ...]], state: State, told: str) -> None:
+def test_the_pool_of_forks(
+    machines: list[Machine], forks: dict[int, tuple[str, ...]], state: State, message: str
+) -> None:
     found = next(iter(of_fork_pool(machines, RUNNERS, forks)))
     assert found.state is state
-    assert told in found.sentence
-    assert bool(found.mend) is (state is not State.WELL)
+    assert message in found.sentence
+    assert bool(found.fix) is (state is not State.OK)
 
 
 def test_everything_that_is_wrong_with_the_pool_is_told() -> None:
     found = list(of_fork_pool([machine("forks-x1", "gpu-x1", ephemeral=False)], RUNNERS, FORKS))
-    assert [finding.state for finding in found] == [State.ILL, State.ILL]
+    assert [finding.state for finding in found] == [State.ERROR, State.ERROR]
 
 
 def test_a_runner_that_stays_is_told() -> None:
@@ -47,5 +49,5 @@ def test_a_runner_that_stays_is_told() -> None:
 
 
 def test_jobs_run_on_a_branch_of_their_own() -> None:
-    assert of_dispatch_branch("verl-e2e", "main").state is State.WELL
-    assert "VERL_E2E_WORKFLOW_REF" in of_dispatch_branch("main", "main").mend
+    assert of_dispatch_branch("verl-e2e", "main").state is State.OK
+    assert "VERL_E2E_WORKFLOW_REF" in of_dispatch_branch("main", "main").fix

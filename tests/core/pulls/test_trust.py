@@ -30,7 +30,7 @@ NEEDS = {
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("access", [Access(), packaged_policy().capabilities], ids=["default", "packaged"])
 def test_a_role_may_what_its_rank_allows(capability: Capability, role: str, access: Access) -> None:
-    found = may(Actor("somebody", role), capability, access)
+    found = may(Actor("someone", role), capability, access)
     assert isinstance(found, Granted) == (ROLES.index(role) >= ROLES.index(NEEDS[capability])), found
 
 
@@ -43,7 +43,7 @@ def test_a_custom_role_stands_for_itself() -> None:
 def test_a_team_a_login_and_an_author_are_ways_in() -> None:
     access = Access(run=Grant(teams=("octo/gpu",), logins=("Helper[bot]",), author=True))
     ways = (Actor("x", teams=frozenset({"octo/gpu"})), Actor("helper[bot]"), Actor("x", is_author=True))
-    assert all(isinstance(may(one, Capability.RUN, access), Granted) for one in ways)
+    assert all(isinstance(may(way, Capability.RUN, access), Granted) for way in ways)
     denied = may(Actor("x", "admin", frozenset({"octo/other"})), Capability.RUN, access)
     assert isinstance(denied, Denied)
     assert "octo/gpu" in denied.reason
@@ -64,7 +64,7 @@ FORK = replace(PULL, head_repository="evil/bridge")
 FIRST = replace(PULL, author_association="FIRST_TIME_CONTRIBUTOR")
 CASES = (
     ("a member's own branch", PULL, (), WRITE, True),
-    ("a branch of somebody who may not run", PULL, (), READ, False),
+    ("a branch of someone who may not run", PULL, (), READ, False),
     ("a member's fork", FORK, (), WRITE, False),
     ("a fork that is gone", replace(PULL, head_repository=""), (), WRITE, False),
     ("a first contribution", FIRST, (), WRITE, False),
@@ -77,7 +77,9 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("name", "pull", "approvals", "author", "trusted"), CASES, ids=[one[0] for one in CASES])
+@pytest.mark.parametrize(
+    ("name", "pull", "approvals", "author", "trusted"), CASES, ids=[example[0] for example in CASES]
+)
 def test_whose_head_may_run(
     name: str, pull: Pull, approvals: tuple[Approval, ...], author: Actor, trusted: bool
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every payload that GitHub shows is read or passed over; whatever else somebody sends is refused and never crashes."""
+"""Every payload that GitHub shows is read or passed over; whatever else someone sends is refused and never crashes."""
 
 import json
 import lzma

@@ -40,7 +40,7 @@ def spare():
 def changed(old: str, new: str) -> list[str]:
     found = compare(dedent(old).encode(), dedent(new).encode())
     assert not found.problem
-    return [f"{one.kind} {one.symbol}" for one in found.changes]
+    return [f"{change.kind} {change.symbol}" for change in found.changes]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def changed(old: str, new: str) -> list[str]:
 def test_what_has_no_effect_is_no_change(old: str, new: str) -> None:
     assert old in BASE
     found = changed(BASE, BASE.replace(old, new))
-    assert [one for one in found if not one.startswith("imports")] == []
+    assert [item for item in found if not item.startswith("imports")] == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_has_an_effect_is_named_by_its_symbol(old: str, new: str, expected:
 
 def words(old: str, new: str) -> set[str]:
     found = compare(BASE.encode(), BASE.replace(old, new).encode())
-    return set().union(*(one.words for one in found.changes))
+    return set().union(*(change.words for change in found.changes))
 
 
 def test_a_difference_has_its_own_words_and_not_its_neighbours() -> None:
@@ -121,8 +121,8 @@ def test_a_private_rename_with_its_callers_is_nothing() -> None:
 
 
 def test_a_new_file_is_all_new_and_a_deleted_one_all_gone() -> None:
-    assert {one.kind for one in compare(None, b"def f(): pass\nX = 1\n").changes} == {"added"}
-    assert {one.kind for one in compare(b"def f(): pass\nX = 1\n", None).changes} == {"removed"}
+    assert {change.kind for change in compare(None, b"def f(): pass\nX = 1\n").changes} == {"added"}
+    assert {change.kind for change in compare(b"def f(): pass\nX = 1\n", None).changes} == {"removed"}
 
 
 def test_the_symbols_of_a_file_in_the_order_of_its_lines() -> None:

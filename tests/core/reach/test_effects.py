@@ -66,9 +66,9 @@ def verdict(text: str, *entries: tuple[str, str | None], path: str = "src/p/a.py
     """The reason for no effect, or the symbols with an effect, an effect of the import marked by `import:`."""
     found = effects(BASE, {path: text}, *(entries or (ENTRY,))).inside(path)
     assert found is not None
-    if found.because is not None:
-        return found.because
-    return [*(one.symbol for one in found.effects), *(f"import:{one.symbol}" for one in found.at_import)]
+    if found.reason is not None:
+        return found.reason
+    return [*(effect.symbol for effect in found.effects), *(f"import:{effect.symbol}" for effect in found.at_import)]
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,13 @@ def test_the_chain_names_every_step_and_marks_the_ones_that_are_guessed() -> Non
 def test_a_file_that_comes_or_goes(path: str, text: str | None, expected: object) -> None:
     found = effects(BASE, {path: text}, ENTRY).inside(path)
     assert found is not None
-    if found.because is not None:
-        assert found.because == expected
+    if found.reason is not None:
+        assert found.reason == expected
     else:
-        names = [*(one.symbol for one in found.effects), *(f"import:{one.symbol}" for one in found.at_import)]
+        names = [
+            *(effect.symbol for effect in found.effects),
+            *(f"import:{effect.symbol}" for effect in found.at_import),
+        ]
         assert set(expected) <= set(names)  # type: ignore[call-overload]
 
 
@@ -214,7 +217,7 @@ def test_why_there_is_no_effect_names_at_most_three_symbols() -> None:
 
 def test_a_renamed_file_differs_as_a_whole_and_both_names_are_answered_for() -> None:
     found = renamed(BASE, "src/p/names.py", "src/p/words.py", ENTRY)
-    assert {path: [one.kind for one in inside.effects] for path, inside in found.paths.items()} == {
+    assert {path: [effect.kind for effect in inside.effects] for path, inside in found.paths.items()} == {
         "src/p/names.py": ["renamed"],
         "src/p/words.py": ["renamed"],
     }
@@ -228,12 +231,12 @@ def test_a_side_that_is_no_python_is_judged_by_its_name() -> None:
 def test_of_a_folder_set_aside_only_what_the_imports_run_counts() -> None:
     text = MODULE.replace("return one()", "return one").replace("LIMIT = 3", "LIMIT = idle()")
     inside = effects(BASE, {"src/p/a.py": text}, ENTRY, aside="src/p/").paths["src/p/a.py"]
-    assert sorted(one.symbol for one in inside.effects) == ["Own.run"]
-    assert [one.symbol for one in inside.at_import] == ["LIMIT"]
+    assert sorted(effect.symbol for effect in inside.effects) == ["Own.run"]
+    assert [effect.symbol for effect in inside.at_import] == ["LIMIT"]
     module = MODULE + "idle()\n"
     changed = {"src/p/a.py": module.replace("return 1", "return 2")}
     ran = effects({**BASE, "src/p/a.py": module}, changed, ENTRY, aside="src/p/").paths["src/p/a.py"]
-    assert [(one.symbol, one.kind) for one in ran.at_import] == [("idle", IMPORT_TIME)]
+    assert [(effect.symbol, effect.kind) for effect in ran.at_import] == [("idle", IMPORT_TIME)]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +260,7 @@ def test_a_method_may_come_where_no_base_of_the_class_looks(origin: str, harmles
     base = {"src/p/__init__.py": "from p.a import f\n", "src/p/a.py": module}
     inside = effects(base, {"src/p/a.py": f"{module}".replace("    def run", "    def more(self): pass\n    def run")},
                      ENTRY).paths["src/p/a.py"]  # fmt: skip
-    assert (inside.because is Idle.IMPORT_ONLY) == harmless
+    assert (inside.reason is Idle.IMPORT_ONLY) == harmless
 
 
 @pytest.mark.parametrize(
@@ -272,7 +275,7 @@ def test_a_docstring_may_differ_below_a_decorator_of_the_program_that_reads_none
     module = 'from p.marks import mark\n\n\n@mark\ndef f():\n    """One."""\n    return 1\n'
     base = {"src/p/__init__.py": "from p.a import f\n", "src/p/a.py": module, "src/p/marks.py": f"{own}\n"}
     inside = effects(base, {"src/p/a.py": module.replace("One", "Two")}, ENTRY).paths["src/p/a.py"]
-    assert (inside.because is Idle.NO_EFFECT) == harmless
+    assert (inside.reason is Idle.NO_EFFECT) == harmless
 
 
 @pytest.mark.parametrize(
@@ -289,24 +292,24 @@ def test_a_docstring_may_differ_below_a_decorator_of_the_program_that_reads_none
 def test_a_name_may_come_where_nothing_asks_for_it(around: str, harmless: bool) -> None:
     base = {**BASE, "src/p/uses.py": around}
     inside = effects(base, {"src/p/a.py": MODULE + "MORE = 1\n"}, ENTRY).paths["src/p/a.py"]
-    assert (inside.because is Idle.IMPORT_ONLY) == harmless
+    assert (inside.reason is Idle.IMPORT_ONLY) == harmless
 
 
 def test_a_name_may_not_come_where_the_caller_or_a_lazy_module_asks_for_it() -> None:
     for entry in (("p.a", "MORE"), ("p.a", "*")):
         inside = effects(BASE, {"src/p/a.py": MODULE + "MORE = 1\n"}, ENTRY, entry).paths["src/p/a.py"]
-        assert inside.because is None
+        assert inside.reason is None
     lazy = MODULE + "def __getattr__(name): return 1\n"
     inside = effects({**BASE, "src/p/a.py": lazy}, {"src/p/a.py": lazy + "MORE = 1\n"}, ENTRY).paths["src/p/a.py"]
-    assert inside.because is None
+    assert inside.reason is None
 
 
 def test_the_list_of_public_names_may_differ_where_nothing_imports_them_all() -> None:
     base = {**BASE, "src/p/a.py": MODULE + "__all__ = ['f']\n"}
     changed = {"src/p/a.py": MODULE + "__all__ = ['f', 'idle']\n"}
-    assert effects(base, changed, ENTRY).paths["src/p/a.py"].because is Idle.IMPORT_ONLY
+    assert effects(base, changed, ENTRY).paths["src/p/a.py"].reason is Idle.IMPORT_ONLY
     base["src/p/uses.py"] = "from p.a import *\n"
-    assert effects(base, changed, ENTRY).paths["src/p/a.py"].because is None
+    assert effects(base, changed, ENTRY).paths["src/p/a.py"].reason is None
 
 
 @pytest.mark.parametrize(("annotation", "harmless"), (("int", True), ("Unknown", True), ("open('x')", True)))
@@ -314,7 +317,7 @@ def test_under_the_future_import_no_annotation_of_a_function_is_evaluated(annota
     module = f"from __future__ import annotations\n{MODULE}"
     base = {**BASE, "src/p/a.py": module}
     inside = effects(base, {"src/p/a.py": f"{module}\n\ndef h(x: {annotation}): pass\n"}, ENTRY).paths["src/p/a.py"]
-    assert (inside.because is Idle.IMPORT_ONLY) == harmless
+    assert (inside.reason is Idle.IMPORT_ONLY) == harmless
 
 
 def test_a_file_that_is_moved_out_of_the_package_may_import_nothing_new() -> None:
@@ -323,7 +326,7 @@ def test_a_file_that_is_moved_out_of_the_package_may_import_nothing_new() -> Non
     head = {path: text for path, text in base.items() if path != "src/p/uses.py"}
     both = Sides(program(base), program(head), reach(base, ENTRY), reach(head, ENTRY))
     found = effects_of([(version("src/p/uses.py", base["src/p/uses.py"]), version("tools/uses.py", text))], both, ROOTS)
-    assert [one.kind for one in found.paths["tools/uses.py"].at_import] == [IMPORT_TIME]
+    assert [effect.kind for effect in found.paths["tools/uses.py"].at_import] == [IMPORT_TIME]
 
 
 def test_an_import_may_not_come_that_leads_back_to_its_own_module() -> None:
@@ -331,7 +334,7 @@ def test_an_import_may_not_come_that_leads_back_to_its_own_module() -> None:
             "src/p/deep.py": "from p import a\nfrom . import other\n", "src/p/other.py": ""}  # fmt: skip
     text = MODULE.replace("from p.names import one", "from p.names import one, two")
     inside = effects(base, {"src/p/a.py": text}, ENTRY).paths["src/p/a.py"]
-    assert "" in [one.symbol for one in inside.at_import]
+    assert "" in [effect.symbol for effect in inside.at_import]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def save(self):
 
 def test_imports_are_found_everywhere_but_for_a_type_checker() -> None:
     uses = uses_of(SOURCES, "lib", "here")
-    found = {(one.module, one.attribute, one.file, one.guarded) for one in uses.entries if one.module}
+    found = {(entry.module, entry.attribute, entry.file, entry.guarded) for entry in uses.entries if entry.module}
     assert found == {
         ("lib.kit", "Maker", "app/build.py", True),
         ("lib.kit.checkpoint", "keep", "app/save.py", False),
@@ -47,14 +47,14 @@ def test_imports_are_found_everywhere_but_for_a_type_checker() -> None:
 
 def test_attributes_are_followed_over_two_calls_and_across_files() -> None:
     uses = uses_of(SOURCES, "lib", "here")
-    attributes = {one.attribute: one.file for one in uses.entries if not one.module}
+    attributes = {entry.attribute: entry.file for entry in uses.entries if not entry.module}
     assert attributes.keys() >= {"load", "to_provider", "finalize", "give", "export"}
     assert attributes["export"] == "app/save.py"
     assert not attributes.keys() & {"train", "nothing", "more"}
 
 
 def test_calls_keep_what_a_signature_must_accept() -> None:
-    calls = {one.name: one for one in uses_of(SOURCES, "lib", "here").calls}
+    calls = {call.name: call for call in uses_of(SOURCES, "lib", "here").calls}
     assert (calls["load"].positional, calls["load"].keywords, calls["load"].open_ended) == (1, ("strict",), False)
     assert calls["finalize"].open_ended
     assert calls["export"].open_ended
@@ -70,8 +70,8 @@ def test_a_package_inside_another_may_be_imported_from_its_outer_one() -> None:
         "e.py": b"x = 1\n",
     }
     uses = uses_of(sources, "lib.kit", "here")
-    assert [(one.module, one.attribute) for one in uses.entries if one.module] == [
+    assert [(entry.module, entry.attribute) for entry in uses.entries if entry.module] == [
         ("lib.kit", None),
         ("lib.kit", "Maker"),
     ]
-    assert {one.attribute for one in uses.entries if not one.module} == {"load"}
+    assert {entry.attribute for entry in uses.entries if not entry.module} == {"load"}

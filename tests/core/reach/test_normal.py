@@ -21,14 +21,14 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def instructions(code: CodeType) -> Iterator[object]:
     """What a code object does, docstrings, jumps' offsets and idle instructions left out."""
-    for one in dis.get_instructions(code):
-        if one.opname in {"NOP", "RESUME", "EXTENDED_ARG"}:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in {"NOP", "RESUME", "EXTENDED_ARG"}:
             continue
-        if isinstance(one.argval, CodeType):
-            yield tuple(instructions(one.argval))
+        if isinstance(instruction.argval, CodeType):
+            yield tuple(instructions(instruction.argval))
         else:
-            jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
-            yield one.opname, None if jumps else shown(one.argval)
+            jumps = instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs
+            yield instruction.opname, None if jumps else shown(instruction.argval)
 
 
 def shown(value: object) -> str:
@@ -47,7 +47,7 @@ def compiled(text: str) -> tuple[object, ...]:
 
 
 def bodies(tree: ast.AST) -> list[list[ast.stmt]]:
-    return [one.body for one in ast.walk(tree) if isinstance(one, _Function | ast.If | ast.For | ast.With)]
+    return [node.body for node in ast.walk(tree) if isinstance(node, _Function | ast.If | ast.For | ast.With)]
 
 
 def reformat(tree: ast.Module, _choose: random.Random) -> bool:
@@ -55,8 +55,8 @@ def reformat(tree: ast.Module, _choose: random.Random) -> bool:
 
 
 def another_docstring(tree: ast.Module, choose: random.Random) -> bool:
-    found = [one for one in ast.walk(tree) if isinstance(one, _Function | ast.ClassDef | ast.Module)]
-    node = choose.choice([one for one in found if ast.get_docstring(one)])
+    found = [item for item in ast.walk(tree) if isinstance(item, _Function | ast.ClassDef | ast.Module)]
+    node = choose.choice([item for item in found if ast.get_docstring(item)])
     first = node.body[0]
     assert isinstance(first, ast.Expr)
     first.value = ast.Constant("Another text.")
@@ -65,7 +65,9 @@ def another_docstring(tree: ast.Module, choose: random.Random) -> bool:
 
 def no_docstring(tree: ast.Module, choose: random.Random) -> bool:
     found = [
-        one for one in ast.walk(tree) if isinstance(one, _Function) and ast.get_docstring(one) and len(one.body) > 1
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, _Function) and ast.get_docstring(node) and len(node.body) > 1
     ]
     if found:
         del choose.choice(found).body[0]
@@ -79,7 +81,7 @@ def idle_statements(tree: ast.Module, choose: random.Random) -> bool:
 
 
 def string_prefix(tree: ast.Module, choose: random.Random) -> bool:
-    found = [one for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     choose.choice(found).kind = "u"
     return True
 
@@ -114,7 +116,7 @@ EDITS: tuple[Callable[[ast.Module, random.Random], bool], ...] = (
 )
 
 
-@pytest.mark.parametrize("edit", EDITS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("edit", EDITS, ids=lambda item: item.__name__)
 @settings(deadline=None, max_examples=6)
 @given(path=st.sampled_from(SOURCES), choose=st.randoms(use_true_random=False))
 def test_an_edit_that_the_normal_form_takes_away_leaves_the_bytecode_as_it_is(

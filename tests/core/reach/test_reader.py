@@ -12,7 +12,7 @@ from verl_e2e.core.reach.syntax import annotated, assigned_names
 
 def refs(source: str, symbol: str) -> set[str]:
     """The references of one symbol."""
-    found = {one.name: one for one in summarize(dedent(source).encode()).symbols}
+    found = {item.name: item for item in summarize(dedent(source).encode()).symbols}
     return set(found[symbol].refs)
 
 
@@ -75,7 +75,7 @@ def test_imports_tell_their_scope_and_whether_they_may_fail() -> None:
                 pass
     """
     found = summarize(dedent(source).encode()).imports
-    assert {(one.name, one.scope, one.guarded) for one in found} == {
+    assert {(item.name, item.scope, item.guarded) for item in found} == {
         ("in_class", BODY, False),
         ("in_class", "A", False),
         ("guarded", "f", True),

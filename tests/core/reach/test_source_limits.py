@@ -11,7 +11,7 @@ DOTTED = b"a." * MAX_NAME_PARTS + b"a"
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (b"#" * (MAX_BYTES + 1), "larger than 1,048,576 bytes"),
         (b"a\n" * (MAX_STATEMENTS + 1), "more than 50,000 statements"),
@@ -25,8 +25,8 @@ DOTTED = b"a." * MAX_NAME_PARTS + b"a"
         (b"import x, " + DOTTED, "more than 64 parts"),
     ],
 )
-def test_a_file_beyond_a_limit_is_not_parsed(source: bytes, told: str) -> None:
-    assert told in beyond_limits(source)
+def test_a_file_beyond_a_limit_is_not_parsed(source: bytes, message: str) -> None:
+    assert message in beyond_limits(source)
     assert parse(source) == beyond_limits(source)
 
 

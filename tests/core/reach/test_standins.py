@@ -43,6 +43,6 @@ def found(name: str, *added: str, links: dict[str, str] | None = None) -> str:
     ),
 )
 def test_a_changed_name(name: str, added: tuple[str, ...], links: dict[str, str], reason: str) -> None:
-    told = found(name, *added, links=links)
-    assert bool(told) == bool(reason)
-    assert reason in told
+    message = found(name, *added, links=links)
+    assert bool(message) == bool(reason)
+    assert reason in message

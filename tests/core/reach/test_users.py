@@ -9,7 +9,7 @@ from verl_e2e.core.reach.users import ChangedModule, Distance, Use, nearest_use,
 
 PEFT = ChangedModule("lib.peft", "src/lib/peft.py", frozenset({"shape", "Lora.run"}))
 FRONT = ChangedModule("lib.front", "src/lib/front/__init__.py", reached=False)
-CHANGED = {one.name: one for one in (PEFT, FRONT)}
+CHANGED = {item.name: item for item in (PEFT, FRONT)}
 LIBRARY = program(
     {
         "src/lib/__init__.py": "from lib.peft import shape, attach\nfrom lib.other import g\n",
@@ -21,7 +21,7 @@ LIBRARY = program(
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     (
         ("import lib.peft", "it imports lib.peft, which differs"),
         ("from lib import peft", "it imports lib.peft, which differs"),
@@ -43,9 +43,9 @@ LIBRARY = program(
         ("from lib.front import x\nimport lib.peft", "it imports lib.peft, which differs"),
     ),
 )
-def test_the_nearest_use_of_a_file(source: str, told: str) -> None:
+def test_the_nearest_use_of_a_file(source: str, message: str) -> None:
     found = nearest_use("tests.test_it", summarize(source.encode()), CHANGED, LIBRARY)
-    assert str(found or "") == told
+    assert str(found or "") == message
 
 
 def test_without_a_program_there_are_no_re_exports() -> None:

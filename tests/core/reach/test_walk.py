@@ -270,7 +270,7 @@ def test_classes_that_inherit_from_each_other_end() -> None:
 def test_a_module_that_is_gone_cannot_be_entered_and_one_that_is_there_is_imported() -> None:
     found = reach({"src/p/a.py": "go()\ndef go(): pass\n"}, ("p.a", None), ("p.gone", None))
     assert runs(found, "p.a", "", "go") == [True, True]
-    assert [one.module for one in found.unresolved] == ["p.gone"]
+    assert [item.module for item in found.unresolved] == ["p.gone"]
     assert found.chain(Node("p.a", "nothing")) == ()
     assert [str(step.source) for step in found.chain(Node("p", ""))] == ["caller.py:7 imports p.a"]
 
@@ -339,7 +339,7 @@ def test_an_implementation_that_comes_after_the_function_that_it_serves(served: 
 def test_who_leads_to_a_symbol_in_a_few_steps() -> None:
     files = {"src/p/a.py": "def a(): b()\ndef b(): c()\ndef c(): d()\ndef d(): a()\ndef e(): d()\n"}
     found = reach(files, ("p.a", "a"), ("p.a", "e"))
-    assert {one.symbol for one in found.callers(Node("p.a", "d"))} == {"c", "e", "b", "a"}
+    assert {caller.symbol for caller in found.callers(Node("p.a", "d"))} == {"c", "e", "b", "a"}
 
 
 @pytest.mark.parametrize(

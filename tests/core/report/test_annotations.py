@@ -117,7 +117,7 @@ def test_whatever_a_run_says_the_remarks_are_within_the_limits(
     assert len(paths_to_read(plan, verdict)) <= MAX_PATHS
     found = annotate(plan, verdict, {path: Source(content) for path, _, _ in places})
     assert len(found) <= MAX_ANNOTATIONS
-    for one in found:
-        assert 1 <= one.first_line <= one.last_line
-        assert "\n" not in one.message
-        assert len(one.message) < 2_000
+    for annotation in found:
+        assert 1 <= annotation.first_line <= annotation.last_line
+        assert "\n" not in annotation.message
+        assert len(annotation.message) < 2_000

@@ -108,39 +108,39 @@ def test_a_gate_awaiting_approval_tells_the_command_once() -> None:
     held = Hold("awaiting approval", "the head lies in a fork", action)
     wanted = [replace(_wanted(level), job=make_job(level)) for level in (Level.SMOKE, Level.SAVE_RESUME)]
     rows = standings(wanted, (), (), HEAD, held)
-    told = gate(rows)
-    summary = gate_text(rows, told).summary
-    assert told.title == "Awaiting approval: the head lies in a fork"
+    message = gate(rows)
+    summary = gate_text(rows, message).summary
+    assert message.title == "Awaiting approval: the head lies in a fork"
     assert summary.count(f"- Comment `/verl-e2e approve {HEAD}` to let it run.") == 1
     assert summary.count("⏸️ held | awaiting approval |") == 2
 
 
 def test_a_gate_without_a_plan_never_says_that_nothing_is_required() -> None:
     broken = "the policy of the base branch cannot be used: .github/verl-e2e.yml:7: rulez: unknown key"
-    told = gate_text((), gate((), obstacle=broken))
-    assert told.summary.startswith("\n**The policy of the base branch cannot be used")
+    message = gate_text((), gate((), obstacle=broken))
+    assert message.summary.startswith("\n**The policy of the base branch cannot be used")
     waiting = gate((), waits_for="pull request #8")
     assert gate_text((), waiting).summary.startswith("\n**Waits for pull request")
-    for found in (told, gate_text((), waiting), gate_text((), gate((), broken=("verl uses X, which is gone",)))):
+    for found in (message, gate_text((), waiting), gate_text((), gate((), broken=("verl uses X, which is gone",)))):
         assert "required" not in found.summary.lower()
 
 
 def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
-    nothing = gate_text((), gate((), nothing_because=("no changed path is run by verl",)))
+    nothing = gate_text((), gate((), nothing_reason=("no changed path is run by verl",)))
     assert nothing.title == "No verl coverage is required by this change"
     assert "no changed path is run by verl" in nothing.summary
     override = Override(
         repository="o/r", number=7, head_sha=HEAD, level=Level.SMOKE, reason="r", actor="ann", source="s", at=NOW
     )
     row = Standing(_wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override)
-    for told in (nothing, gate_text((row,), gate((row,)))):
-        assert "How to make it green" not in told.summary
+    for message in (nothing, gate_text((row,), gate((row,)))):
+        assert "How to make it green" not in message.summary
 
 
 def test_an_obstacle_and_broken_uses_are_told_as_reasons() -> None:
     row = Standing(_wanted(), JobStatus.PASSED, "passed")
-    told = gate((row,), obstacle="the policy cannot be read", broken=("verl uses X, which is gone",))
-    assert "verl uses X, which is gone" in gate_text((row,), told).summary
+    message = gate((row,), obstacle="the policy cannot be read", broken=("verl uses X, which is gone",))
+    assert "verl uses X, which is gone" in gate_text((row,), message).summary
 
 
 @pytest.mark.parametrize("state", list(JobStatus))
@@ -173,10 +173,10 @@ def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, 
             assert "@everyone" not in text
             assert "<!--" not in text
             tokens = MarkdownIt().parse(text)
-            blocks = [one.content for one in tokens if one.type == "html_block"]
+            blocks = [item.content for item in tokens if item.type == "html_block"]
             tags = [tag for block in blocks for tag in TAG.findall(block)]
             assert set(tags) <= {"details", "/details", "summary", "/summary"}
             assert tags.count("details") == tags.count("/details")
             assert not any(
-                "e.vil" in str(one.attrs) for token in MarkdownIt().parse(text) for one in token.children or ()
+                "e.vil" in str(child.attrs) for token in MarkdownIt().parse(text) for child in token.children or ()
             )

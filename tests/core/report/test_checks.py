@@ -1,15 +1,15 @@
-"""The check runs to show: the gate, one for each job, and an end for every one that nobody waits for any more."""
+"""The check runs to show: the gate, one for each job, and an end for every one that no one waits for any more."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.core.pulls.entries import GROUP, HEAD, OTHER, RESUME, SHUT, SMOKE, WANTED, run, situation
+from tests.core.pulls.entries import GROUP, HEAD, OTHER, RESUME, SHUT, SMOKE, WANTED, run, target_state
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.check_runs import CheckId, CheckRun, CheckStatus, Conclusion, OpenCheck
-from verl_e2e.core.pulls.decide import conduct
+from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
@@ -24,8 +24,8 @@ def opened(name: str, job_id: str = "", head: str = HEAD) -> OpenCheck:
 
 
 def shown(*runs: Run, **given: Any) -> tuple[CheckRun, ...]:
-    known = situation(*runs, **given)
-    return checks_wanted(known, conduct(known))
+    known = target_state(*runs, **given)
+    return checks_wanted(known, decide_actions(known))
 
 
 def state(check: CheckRun) -> str:
@@ -74,15 +74,15 @@ def test_which_checks_are_shown(
 def test_how_a_check_ends_that_nobody_waits_for(
     runs: tuple[Run, ...], given: dict[str, Any], check: OpenCheck, expected: str, title: str
 ) -> None:
-    found = {(one.name, one.head_sha): one for one in shown(*runs, opened=(check,), **given)}
+    found = {(text.name, text.head_sha): text for text in shown(*runs, opened=(check,), **given)}
     ended = found.get((check.name, check.head_sha))
     assert (state(ended) if ended else "") == expected
     assert title in (ended.title if ended else "")
 
 
 def test_where_another_pull_request_shows_the_checks_of_the_head_none_is_shown() -> None:
-    known = situation()
-    assert checks_wanted(known, replace(conduct(known), shows_checks=False)) == ()
+    known = target_state()
+    assert checks_wanted(known, replace(decide_actions(known), shows_checks=False)) == ()
 
 
 def test_the_gate_offers_what_can_be_done_now() -> None:

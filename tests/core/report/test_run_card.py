@@ -47,8 +47,8 @@ LATE = error(
 PASSED = judged(make_facts(errors=(LATE,)))
 FAILED = judged(cut_facts(Stage.PEFT, errors=(bridge_error(),)), events=ended(exit_code=1))
 FINDINGS = (
-    Finding(check=Check.GPUS, ok=False, summary="no GPU is visible", mend="Run it on a host with 1 GPU."),
-    Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", mend="Prepare it."),
+    Finding(check=Check.GPUS, ok=False, summary="no GPU is visible", fix="Run it on a host with 1 GPU."),
+    Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", fix="Prepare it."),
 )
 NOT_STARTED = judge(
     make_record(
@@ -200,7 +200,7 @@ def test_foreign_text_cannot_break_out_of_the_markdown() -> None:
     assert "<!--" not in text
     assert not re.search(rf"@(?!{BREAK})", text)
     tags = re.findall(r"</?[a-z]+>", "".join(text.split("````")[::2]))
-    # What stands between two backticks is code, whoever wrote it.
+    # What stands between two backticks is code, the person who wrote it.
     assert set(tags) - {"<code>", "</code>"} == {"<details>", "</details>", "<summary>", "</summary>"}
     assert text.count("\n````\n") == 2
     assert len([line for line in text.splitlines() if line.startswith("### ")]) == 1

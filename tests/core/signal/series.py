@@ -46,12 +46,14 @@ def _values(at: int, reward: float, source: random.Random, changed: dict[str, fl
 def with_value(steps: Sequence[StepMetrics], at: int, **changed: float) -> tuple[StepMetrics, ...]:
     """The run with metrics of one step replaced; a double underscore in a name stands for its slash."""
     new = {name.replace("__", "/"): value for name, value in changed.items()}
-    return tuple(StepMetrics(one.step, one.line, {**one.values, **new}) if one.step == at else one for one in steps)
+    return tuple(
+        StepMetrics(item.step, item.line, {**item.values, **new}) if item.step == at else item for item in steps
+    )
 
 
 def without(steps: Sequence[StepMetrics], *names: str) -> tuple[StepMetrics, ...]:
     """The run without some metrics."""
     return tuple(
-        StepMetrics(one.step, one.line, {name: value for name, value in one.values.items() if name not in names})
-        for one in steps
+        StepMetrics(item.step, item.line, {name: value for name, value in item.values.items() if name not in names})
+        for item in steps
     )

@@ -24,8 +24,8 @@ def luminance(color: str) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: str, other: str) -> float:
-    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+def contrast(text: str, other: str) -> float:
+    high, low = sorted((luminance(text), luminance(other)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
 
@@ -52,7 +52,7 @@ def test_two_quantities_differ_to_every_eye(theme: Theme) -> None:
 @pytest.mark.parametrize(("critic", "apart"), [(9.0, True), (0.9, False), (-9.0, True), (0.0, False)])
 def test_a_quantity_beside_a_far_larger_one_has_its_own_axis(critic: float, apart: bool) -> None:
     steps = run_of(noisy(0, 0.3), actor__grad_norm=0.5, critic__grad_norm=critic)
-    (panel,) = [one for one in signal_figure("t", steps).panels if one.title == "Gradient norms"]
+    (panel,) = [item for item in signal_figure("t", steps).panels if item.title == "Gradient norms"]
     assert panel.apart is apart
     assert not panel.logarithmic
 
@@ -122,8 +122,8 @@ def test_the_document_holds_numbers_that_json_has() -> None:
     assert (document["outcome"], document["failed"], document["step"]) == ("unstable", True, 7)
     assert document["curves"]["policy_loss"]["values"][6] == "nan"
     assert document["curves"]["entropy"]["values"][6] == "inf"
-    assert [one["outcome"] for one in document["baselines"]] == ["learning-signal passed"] * 3
-    assert {one["standing"] for one in document["comparisons"]} <= {"above", "below", "level with"}
+    assert [load["outcome"] for load in document["baselines"]] == ["learning-signal passed"] * 3
+    assert {load["standing"] for load in document["comparisons"]} <= {"above", "below", "level with"}
     assert signal_json(report, spoiled) == signal_json(report, spoiled)
 
 

@@ -27,7 +27,7 @@ def report(steps: Sequence[StepMetrics], *baselines: Sequence[StepMetrics], **op
 
 
 def test_the_words_are_those_of_the_level() -> None:
-    assert [str(one) for one in SignalOutcome] == ["learning-signal passed", "flat", "unstable", "not enough steps"]
+    assert [str(item) for item in SignalOutcome] == ["learning-signal passed", "flat", "unstable", "not enough steps"]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -50,18 +50,18 @@ def test_learning_rate_zero_is_flat_with_every_seed(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("divergence", "said"),
+    ("divergence", "text"),
     [
         ([2e-6] * 20, "the policy did not move"),
         ([0.04] * 20, "the policy did not move"),
         ([0.01 * at for at in range(1, 21)], "the policy moved"),
     ],
 )
-def test_a_flat_run_says_whether_its_policy_moved(divergence: list[float], said: str) -> None:
+def test_a_flat_run_says_whether_its_policy_moved(divergence: list[float], text: str) -> None:
     steps = LEVEL
     for at, value in enumerate(divergence, start=1):
         steps = with_value(steps, at, actor__kl_loss=value)
-    assert report(steps).sentence.endswith(f"; {said} from the reference")
+    assert report(steps).sentence.endswith(f"; {text} from the reference")
 
 
 def test_a_reward_that_rises_without_a_learning_rate_is_not_learned() -> None:
@@ -143,7 +143,7 @@ def test_few_steps_are_not_enough(count: int) -> None:
 def test_two_points_claim_nothing_however_far_apart() -> None:
     found = report(run_of([0.0, 1.0]), run_of([0.0, 0.0]), run_of([0.0, 0.0]))
     assert (found.outcome, found.trend, found.baseline_moved) == (SHORT, None, None)
-    assert {one.standing for one in found.comparisons} == {Standing.UNKNOWN}
+    assert {comparison.standing for comparison in found.comparisons} == {Standing.UNKNOWN}
 
 
 def test_a_run_that_stops_early_is_not_enough() -> None:
@@ -192,7 +192,9 @@ def test_more_responses_at_the_cap_than_stated_void_the_evidence(share: float, s
 
 
 def test_a_share_that_is_no_number_is_not_below_the_cap() -> None:
-    steps = [StepMetrics(one.step, one.line, {**one.values, "response_length/clip_ratio": math.nan}) for one in RISING]
+    steps = [
+        StepMetrics(item.step, item.line, {**item.values, "response_length/clip_ratio": math.nan}) for item in RISING
+    ]
     found = report(steps)
     assert found.weak == ("no number tells how many responses end at the length cap",)
     assert found.headline == "weak evidence"
@@ -212,7 +214,7 @@ def test_weak_evidence_accuses_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baselines", "moved", "failed", "said"),
+    ("baselines", "moved", "failed", "text"),
     [
         ((), None, False, "reference"),
         ((LEVEL,), False, False, "the baseline did not learn either"),
@@ -224,11 +226,11 @@ def test_weak_evidence_accuses_nobody() -> None:
     ],
 )
 def test_flat_is_a_failure_where_the_baseline_moved(
-    baselines: tuple[tuple[StepMetrics, ...], ...], moved: bool | None, failed: bool, said: str
+    baselines: tuple[tuple[StepMetrics, ...], ...], moved: bool | None, failed: bool, text: str
 ) -> None:
     found = report(run_of(noisy(3)), *baselines)
     assert (found.outcome, found.baseline_moved, found.failed) == (FLAT, moved, failed)
-    assert said in found.sentence
+    assert text in found.sentence
 
 
 def test_a_rise_that_is_just_missed_accuses_nobody() -> None:
@@ -250,13 +252,13 @@ def test_shared_noise_cancels_between_paired_runs() -> None:
 
 
 def standings(found: SignalReport) -> dict[str, Standing]:
-    return {one.quantity.key: one.standing for one in found.comparisons}
+    return {comparison.quantity.key: comparison.standing for comparison in found.comparisons}
 
 
 def test_a_run_that_learns_less_than_its_baseline_says_so() -> None:
     found = report(run_of(noisy(9, 0.1)), RISING)
     assert (found.outcome, standings(found)["reward"]) == (PASSED, Standing.BELOW)
-    assert found.remarks == ("Reward drifts below the baseline, by 0.153",)
+    assert found.notes == ("Reward drifts below the baseline, by 0.153",)
 
 
 def test_equal_runs_are_level_in_everything() -> None:

@@ -32,7 +32,7 @@ def test_one_wild_step_moves_no_slope() -> None:
 def test_a_falling_series_mirrors_a_rising_one() -> None:
     source = random.Random(3)
     values = [at + source.gauss(0, 1) for at in range(20)]
-    up, down = (trend([sign * one for one in values], autocorrelation=0.5) for sign in (1, -1))
+    up, down = (trend([sign * value for value in values], autocorrelation=0.5) for sign in (1, -1))
     assert (up.tau, up.p_up, up.shift) == (-down.tau, down.p_down, -down.shift)
     assert direction(up, Rule()) is Direction.UP
     assert direction(down, Rule()) is Direction.DOWN
@@ -43,7 +43,7 @@ def test_the_normal_law_is_near_the_exact_one() -> None:
     for wanted in (9, 13, 15):
         exact = sum(_score(order) >= wanted for order in orders) / len(orders)
         sample = next(order for order in orders if _score(order) == wanted)
-        assert trend([float(one) for one in sample], autocorrelation=0.0).p_up == pytest.approx(exact, abs=0.005)
+        assert trend([float(item) for item in sample], autocorrelation=0.0).p_up == pytest.approx(exact, abs=0.005)
 
 
 def _score(order: tuple[int, ...]) -> int:
@@ -66,7 +66,7 @@ def test_the_widened_variance_is_the_simulated_one() -> None:
     source = random.Random(1)
     scores = [_kendall(FLAT["autocorrelation 0.5"](source, 20)) for _ in range(1500)]
     plain = 20 * 19 * 45 / 18
-    assert sum(one**2 for one in scores) / len(scores) / plain == pytest.approx(inflation(20, 0.5), rel=0.1)
+    assert sum(score**2 for score in scores) / len(scores) / plain == pytest.approx(inflation(20, 0.5), rel=0.1)
 
 
 def _kendall(values: list[float]) -> int:

@@ -99,9 +99,9 @@ SHA = "9f1060fe185625ae414b971091b0fd1b4d1475d7"
 
 
 def test_a_command_of_ours_is_code_and_what_foreign_text_brings_is_not() -> None:
-    said = prose("awaiting approval, for {why}; `/verl-e2e approve {sha}` lets it run", why="`x` @me", sha=SHA)
-    assert said == f"awaiting approval, for `x` @me; `/verl-e2e approve {SHA}` lets it run"
-    assert markdown(said) == (f"awaiting approval, for \\`x\\` @{BREAK}me; `/verl-e2e approve {SHA}` lets it run")
+    text = prose("awaiting approval, for {why}; `/verl-e2e approve {sha}` lets it run", why="`x` @me", sha=SHA)
+    assert text == f"awaiting approval, for `x` @me; `/verl-e2e approve {SHA}` lets it run"
+    assert markdown(text) == (f"awaiting approval, for \\`x\\` @{BREAK}me; `/verl-e2e approve {SHA}` lets it run")
 
 
 def test_a_sentence_in_a_sentence_keeps_its_code() -> None:
@@ -112,17 +112,17 @@ def test_a_sentence_in_a_sentence_keeps_its_code() -> None:
 
 
 def test_a_sentence_of_ours_that_was_worked_on_is_foreign_text_again() -> None:
-    said = prose("`run` starts")
-    assert isinstance(said, Prose)
-    for worked in (f"{said}.", said + ".", said.replace("starts", "begins"), said[:9], "".join((said,))[:]):
-        assert not isinstance(worked, Prose) or worked == said
-    assert markdown(f"{said}.") == "\\`run\\` starts."
+    text = prose("`run` starts")
+    assert isinstance(text, Prose)
+    for worked in (f"{text}.", text + ".", text.replace("starts", "begins"), text[:9], "".join((text,))[:]):
+        assert not isinstance(worked, Prose) or worked == text
+    assert markdown(f"{text}.") == "\\`run\\` starts."
 
 
 def test_a_sentence_of_ours_comes_whole_through_another_process() -> None:
-    said = prose("`run` starts")
-    copied = pickle.loads(pickle.dumps(said))
-    assert (copied, copied.markdown) == (said, said.markdown)
+    text = prose("`run` starts")
+    copied = pickle.loads(pickle.dumps(text))
+    assert (copied, copied.markdown) == (text, text.markdown)
 
 
 def test_a_sentence_that_is_too_long_is_cut_as_plain_text() -> None:
@@ -192,7 +192,7 @@ def test_a_block_without_room_for_its_note_is_left_out() -> None:
 
 @given(st.lists(st.lists(st.text(max_size=80), max_size=20), max_size=6), st.integers(0, 400), st.integers(0, 600))
 def test_no_document_grows_beyond_its_limit(rows: list[list[str]], share: int, limit: int) -> None:
-    blocks = tuple(folded("t", tuple(map(markdown, one)), share) for one in rows)
+    blocks = tuple(folded("t", tuple(map(markdown, row)), share) for row in rows)
     text = fit(blocks, limit, "cut")
     assert len(text) <= limit
     assert text.count("<details>") == text.count("</details>")

@@ -118,8 +118,8 @@ def test_foreign_text_is_text_in_a_title_that_opens_on_a_click(text: str) -> Non
 
 @given(why=HOSTILE, sha=st.from_regex(r"\A[0-9a-f]{40}\Z"))
 def test_our_command_is_code_that_can_be_copied_whatever_stands_beside_it(why: str, sha: str) -> None:
-    said = prose("awaiting {why}; `/verl-e2e approve {sha}` lets it run", why=why, sha=sha)
-    page = cmarkgfm.github_flavored_markdown_to_html(f"| a |\n|---|\n| {markdown(said)} |", Options.CMARK_OPT_UNSAFE)
+    text = prose("awaiting {why}; `/verl-e2e approve {sha}` lets it run", why=why, sha=sha)
+    page = cmarkgfm.github_flavored_markdown_to_html(f"| a |\n|---|\n| {markdown(text)} |", Options.CMARK_OPT_UNSAFE)
     assert f"<code>/verl-e2e approve {sha}</code> lets it run" in page
 
 

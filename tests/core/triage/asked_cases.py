@@ -18,7 +18,7 @@ LORA = "actor_rollout_ref.model.lora.rank"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedCommand:
     """A log, what may be answered, and words that the cause must hold."""
 
     name: str
@@ -122,17 +122,17 @@ OVERRIDES = (
 )
 
 
-def asked() -> Iterator[Asked]:
+def asked() -> Iterator[RecordedCommand]:
     """What the echo asks for, and the configuration contradicts."""
-    for index, (variable, value, said) in enumerate(VARIABLES):
+    for index, (variable, value, text) in enumerate(VARIABLES):
         for log in ("one", "twenty"):
             changed = echoed(uncommanded(base(log)), variable, value)
             name = f"{variable}={value} in {log}"
-            yield Asked(name, "echoed variable", changed, BLOCKED, (), (said,), bool(index % 2))
+            yield RecordedCommand(name, "echoed variable", changed, BLOCKED, (), (text,), bool(index % 2))
     for index, override in enumerate(OVERRIDES):
         key = override.strip("'+").partition("=")[0]
         for log in ("one", "twenty"):
-            yield Asked(
+            yield RecordedCommand(
                 f"{override} in {log}",
                 "override",
                 commanded(unechoed(base(log)), override),
@@ -141,9 +141,9 @@ def asked() -> Iterator[Asked]:
                 (key,),
                 bool(index % 2),
             )
-    for variable, value, said in VARIABLES[:8]:
+    for variable, value, text in VARIABLES[:8]:
         changed = echoed(base("one"), variable, value)
-        yield Asked(f"{variable}={value}", "variable that the command dropped", changed, BLOCKED, (), (said,))
+        yield RecordedCommand(f"{variable}={value}", "variable that the command dropped", changed, BLOCKED, (), (text,))
 
 
 # What the run shows. Section of the configuration, key, value that it prints instead, words of the cause.
@@ -173,21 +173,25 @@ INSTALLED = (
 )
 
 
-def shown() -> Iterator[Asked]:
-    for index, (section, key, value, said) in enumerate(CONFIGURED):
+def shown() -> Iterator[RecordedCommand]:
+    for index, (section, key, value, text) in enumerate(CONFIGURED):
         for log in ("one", "twenty"):
             changed = configured(base(log), section, key, value)
             name = f"{section}.{key}: {value} in {log}"
-            yield Asked(name, "printed configuration", changed, BLOCKED, (), (said,), bool(index % 2))
+            yield RecordedCommand(name, "printed configuration", changed, BLOCKED, (), (text,), bool(index % 2))
     for index, root in enumerate(INSTALLED):
         for log in ("one", "twenty"):
             changed = replaced(base(log), rb"\S*/bridge/src(?=/megatron/bridge/)", root)
-            said = root.decode()
-            yield Asked(f"{said} in {log}", "another Bridge", changed, BLOCKED, ("import",), (said,), bool(index % 2))
+            text = root.decode()
+            yield RecordedCommand(
+                f"{text} in {log}", "another Bridge", changed, BLOCKED, ("import",), (text,), bool(index % 2)
+            )
     failed = with_traceback(b"/usr/lib/python3/site-packages")
-    yield Asked("an error of another Bridge", "another Bridge", failed, BLOCKED, ("import",), ("site-packages",))
+    yield RecordedCommand(
+        "an error of another Bridge", "another Bridge", failed, BLOCKED, ("import",), ("site-packages",)
+    )
     core = replaced(base("one"), rb"\S*/3rdparty/Megatron-LM(?=/megatron/core/)", INSTALLED[0])
-    yield Asked("Megatron-LM", "another Megatron-LM", core, BLOCKED, ("import",), ("site-packages",))
+    yield RecordedCommand("Megatron-LM", "another Megatron-LM", core, BLOCKED, ("import",), ("site-packages",))
 
 
 def with_traceback(root: bytes) -> bytes:
@@ -202,39 +206,41 @@ def with_traceback(root: bytes) -> bytes:
     return log[:at] + b"".join(b"(WorkerDict pid=7470) " + line + b"\n" for line in lines)
 
 
-def counted() -> Iterator[Asked]:
+def counted() -> Iterator[RecordedCommand]:
     one, twenty = base("one"), base("twenty")
     for rank in (b"8", b"0", b"32"):
         changed = replaced(one, rb"LORA with rank=4", b"LORA with rank=" + rank)
-        yield Asked(f"rank={rank.decode()}", "adapter", changed, BLOCKED, (), ("rank",), rank == b"0")
+        yield RecordedCommand(f"rank={rank.decode()}", "adapter", changed, BLOCKED, (), ("rank",), rank == b"0")
     fsdp = replaced(one, rb"\bDistributedDataParallel contains", b"FullyShardedDataParallelV1 contains")
-    yield Asked("FSDP although DDP was asked for", "wrapper class", fsdp, BLOCKED, (), ("use_megatron_fsdp",))
+    yield RecordedCommand("FSDP although DDP was asked for", "wrapper class", fsdp, BLOCKED, (), ("use_megatron_fsdp",))
     both = echoed(uncommanded(one), "USE_MEGATRON_FSDP", "True")
     ddp = replaced(both, rb"'use_megatron_fsdp': False", b"'use_megatron_fsdp': True")
-    yield Asked("DDP although FSDP", "wrapper class", ddp, BLOCKED, (), ("use_megatron_fsdp",), unseen=True)
+    yield RecordedCommand("DDP although FSDP", "wrapper class", ddp, BLOCKED, (), ("use_megatron_fsdp",), unseen=True)
     for place in (b"1, 0, 0", b"0, 0, 2"):
         changed = replaced(one, rb"model parallel rank \(0, 0, 0\)", b"model parallel rank (" + place + b")")
-        yield Asked(place.decode(), "ranks", changed, BLOCKED, (), ("parallel_size",), place.endswith(b"2"))
+        yield RecordedCommand(place.decode(), "ranks", changed, BLOCKED, (), ("parallel_size",), place.endswith(b"2"))
     for log, new in ((twenty, b"4"), (one, b"3")):
         changed = replaced(log, rb"Total training steps: \d+", b"Total training steps: " + new)
-        yield Asked(f"{new.decode()} planned", "steps", changed, BLOCKED, (), ("steps",), new == b"3")
+        yield RecordedCommand(f"{new.decode()} planned", "steps", changed, BLOCKED, (), ("steps",), new == b"3")
     later = re.compile(rb"step:(?:[5-9]|1\d|20) - |\| (?:[5-9]|1\d|20)/20 ")
     rows = [row for row in twenty.split(b"\n") if not later.search(row)]
     short = replaced(b"\n".join(rows), rb"\d+%\|(\S+)\s*\| 4/20 ", rb"100%|\1| 4/4 ")
-    yield Asked("4 done", "steps", short, BLOCKED, (), ("steps",), unseen=True)
+    yield RecordedCommand("4 done", "steps", short, BLOCKED, (), ("steps",), unseen=True)
     long = replaced(one, rb"(\| 1/)1 ", rb"\g<1>3 ").replace(b"100%|", b"33%|")
     done = long.replace(b"step:1 - ", b"step:3 - ").replace(b" 33%|", b" 100%|").replace(b"| 1/3 ", b"| 3/3 ")
-    yield Asked("3 done", "steps", done, BLOCKED, (), ("steps",))
+    yield RecordedCommand("3 done", "steps", done, BLOCKED, (), ("steps",))
 
 
-def kept() -> Iterator[Asked]:
+def kept() -> Iterator[RecordedCommand]:
     """Checkpoints that were asked for and not written, or not loaded."""
     save = "trainer.save_freq=1"
     for log in ("one", "twenty"):
         changed = configured(commanded(base(log), save), "trainer", "save_freq", "1")
-        yield Asked(f"saves asked in {log}", "no checkpoint", changed, BLOCKED, ("checkpoint_save",), ("save_freq",))
+        yield RecordedCommand(
+            f"saves asked in {log}", "no checkpoint", changed, BLOCKED, ("checkpoint_save",), ("save_freq",)
+        )
         quiet = configured(uncommanded(echoed(base(log), "SAVE_FREQ", "1")), "trainer", "save_freq", "1")
-        yield Asked(
+        yield RecordedCommand(
             f"echo asks in {log}", "no checkpoint", quiet, BLOCKED, ("checkpoint_save",), ("SAVE_FREQ",), unseen=True
         )
         resume = configured(base(log), "trainer", "resume_mode", "'auto'")
@@ -245,7 +251,9 @@ def kept() -> Iterator[Asked]:
             (False, commanded(scratch, "trainer.resume_mode=auto")),
             (True, uncommanded(echoed(scratch, "RESUME_MODE", "auto"))),
         ):
-            yield Asked(f"resume in {log}", "from scratch", made, BLOCKED, ("checkpoint_load",), ("resume",), unseen)
+            yield RecordedCommand(
+                f"resume in {log}", "from scratch", made, BLOCKED, ("checkpoint_load",), ("resume",), unseen
+            )
 
 
 # Runs that did as they were asked, in other forms. They must stay a pass.
@@ -293,7 +301,7 @@ UNUSED = (
 )
 
 
-def as_asked() -> Iterator[Asked]:
+def as_asked() -> Iterator[RecordedCommand]:
     for name in ("one", "two", "twenty"):
         log = base(name)
         variants = {
@@ -303,51 +311,55 @@ def as_asked() -> Iterator[Asked]:
             "neither": unechoed(uncommanded(log)),
         }
         for form, made in variants.items():
-            yield Asked(f"{form}, {name}", "as asked", made, PASS)
+            yield RecordedCommand(f"{form}, {name}", "as asked", made, PASS)
     for index, override in enumerate(AS_CONFIGURED):
         for name in ("one", "twenty"):
             made = commanded(base(name), override)
-            yield Asked(f"{override} in {name}", "the same in other words", made, PASS, unseen=bool(index % 2))
+            yield RecordedCommand(
+                f"{override} in {name}", "the same in other words", made, PASS, unseen=bool(index % 2)
+            )
     for pair in OVERRIDDEN:
         for name in ("one", "twenty"):
-            yield Asked(f"{pair[1]} in {name}", "later overrides win", commanded(base(name), *pair), PASS)
+            yield RecordedCommand(f"{pair[1]} in {name}", "later overrides win", commanded(base(name), *pair), PASS)
     for variable, value in UNUSED:
         for name in ("one", "twenty"):
             changed = echoed(uncommanded(base(name)), variable, value)
-            yield Asked(f"{variable}={value} in {name}", "variable of no effect", changed, PASS)
+            yield RecordedCommand(f"{variable}={value} in {name}", "variable of no effect", changed, PASS)
     yield from _unprinted()
 
 
-def _unprinted() -> Iterator[Asked]:
+def _unprinted() -> Iterator[RecordedCommand]:
     one = base("one")
-    yield Asked("no configuration", "not printed", replaced(one, rb"\{'actor_rollout_ref':.*\n", b"\n"), PASS)
-    yield Asked("no PYTHONPATH", "not printed", replaced(one, rb".*PYTHONPATH=.*\n", b"\n"), PASS)
+    yield RecordedCommand("no configuration", "not printed", replaced(one, rb"\{'actor_rollout_ref':.*\n", b"\n"), PASS)
+    yield RecordedCommand("no PYTHONPATH", "not printed", replaced(one, rb".*PYTHONPATH=.*\n", b"\n"), PASS)
     installed = replaced(one, rb".*PYTHONPATH=.*\n", b"\n")
     installed = replaced(installed, rb"\S*/bridge/src(?=/megatron/bridge/)", INSTALLED[0])
-    yield Asked("installed, and nothing else asked for", "not printed", installed, PASS)
+    yield RecordedCommand("installed, and nothing else asked for", "not printed", installed, PASS)
     alone = replaced(one, rb"PYTHONPATH=\S*", b"PYTHONPATH=/workspace/verl")
     alone = replaced(alone, rb"\S*/bridge/src(?=/megatron/bridge/)", INSTALLED[0])
-    yield Asked("only verl was asked for", "not printed", alone, PASS)
+    yield RecordedCommand("only verl was asked for", "not printed", alone, PASS)
     slash = replaced(one, rb"PYTHONPATH=(\S*?)/bridge/src:", rb"PYTHONPATH=\1/bridge/src/:")
-    yield Asked("a slash at the end", "the same in other words", slash, PASS)
+    yield RecordedCommand("a slash at the end", "the same in other words", slash, PASS)
     printed = b"(TaskRunnerV1 pid=6726) [response] + LORA_RANK=64, and VANILLA_MBRIDGE=True was asked for\n"
     at = one.rindex(b"\n", 0, one.index(b"step:1 - ")) + 1
-    yield Asked("said by the model", "not printed", one[:at] + printed + one[at:], PASS)
+    yield RecordedCommand("said by the model", "not printed", one[:at] + printed + one[at:], PASS)
     split = COMMAND.sub(lambda found: found[0].replace(b" trainer.", b" \\\n    trainer."), one)
-    yield Asked("a command over several lines", "the same in other words", split, PASS)
+    yield RecordedCommand("a command over several lines", "the same in other words", split, PASS)
     two = replaced(base("two"), rb"(?m)^(.*\+ )RESUME_MODE=disable", rb"\1RESUME_MODE=disable")
-    yield Asked("disabled resume", "as asked", two, PASS)
+    yield RecordedCommand("disabled resume", "as asked", two, PASS)
 
 
-def several_lines() -> Iterator[Asked]:
+def several_lines() -> Iterator[RecordedCommand]:
     """A command over several lines, as scripts print it, that asks for something else."""
     for index, override in enumerate((f"{LORA}=32", f"{ACTOR}.tensor_model_parallel_size=2", "trainer.save_freq=3")):
         log = commanded(unechoed(base("one")), override)
         split = COMMAND.sub(lambda found: re.sub(rb" (?=[\w+.]+=)", b" \\\\\n    ", found[0]), log)
         key = override.partition("=")[0]
-        yield Asked(f"{override} below", "command over several lines", split, BLOCKED, (), (key,), bool(index % 2))
+        yield RecordedCommand(
+            f"{override} below", "command over several lines", split, BLOCKED, (), (key,), bool(index % 2)
+        )
 
 
-def cases() -> tuple[Asked, ...]:
+def cases() -> tuple[RecordedCommand, ...]:
     """All cases."""
     return (*asked(), *shown(), *counted(), *kept(), *several_lines(), *as_asked())

@@ -315,7 +315,7 @@ NESTED_RAISED = (
 def several_inserted(rows: Sequence[str], blocks: Sequence[tuple[int, list[str]]]) -> list[str]:
     """The rows with each block below its line (1-based)."""
     result, done = [], 0
-    for at, block in sorted(blocks, key=lambda one: one[0]):
+    for at, block in sorted(blocks, key=lambda item: item[0]):
         result += [*rows[done:at], *block]
         done = at
     return [*result, *rows[done:]]

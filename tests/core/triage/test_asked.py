@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.builders import make_case, make_facts
 from tests.core.logs import lines
-from tests.core.triage.asked_cases import BLOCKED, Asked, cases, echoed, uncommanded
+from tests.core.triage.asked_cases import BLOCKED, RecordedCommand, cases, echoed, uncommanded
 from tests.core.triage.silent_cases import base
 from tests.core.triage.table_figures import check_table
 from verl_e2e.core.judge.criteria.imports import local_import
@@ -18,7 +18,7 @@ from verl_e2e.core.triage.triage import triage
 CASES = cases()
 
 
-def right(case: Asked, answer: Triage) -> bool:
+def right(case: RecordedCommand, answer: Triage) -> bool:
     placed = not case.stages or answer.stage in case.stages
     return answer.verdict == case.verdict and placed and all(word in answer.cause for word in case.says)
 
@@ -112,7 +112,7 @@ def test_the_list_that_hydra_prints_counts_where_no_command_was_echoed() -> None
     )
     listed = [row.format("actor_rollout_ref.model.lora.rank=4") for row in rows]
     facts = scan(lines(*listed))
-    assert [(one.name, one.value) for one in facts.asked][1] == ("actor_rollout_ref.model.lora.rank", "4")
+    assert [(item.name, item.value) for item in facts.asked][1] == ("actor_rollout_ref.model.lora.rank", "4")
     for broken in ("[", "[x y]", "[1, 2]"):
         assert not list(scan(lines(f"Error executing job with overrides: {broken}")).asked)
 
@@ -129,7 +129,7 @@ def test_each_run_of_a_log_is_asked_by_its_own_echo() -> None:
     first = ("+ LORA_RANK=4", "+ python3 -m verl.trainer.main_ppo a.b=1", "Enabling LORA with rank=4", *DONE)
     second = ("+ LORA_RANK=8", "+ python3 -m verl.trainer.main_ppo a.b=2", "Enabling LORA with rank=8", *DONE)
     facts = scan(lines(*first, *second))
-    asked = [[(one.name, one.value) for one in part.facts.asked] for part in facts.parts]
+    asked = [[(item.name, item.value) for item in part.facts.asked] for part in facts.parts]
     assert asked == [[("LORA_RANK", "4"), ("a.b", "1")], [("LORA_RANK", "8"), ("a.b", "2")]]
     assert triage(facts).rule == "completed"
 

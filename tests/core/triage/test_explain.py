@@ -30,28 +30,30 @@ def seconds(*texts: str) -> list[float | None]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_runs_are_explained(name: str) -> None:
-    told = explain(scan([recorded(name)]))
-    known = [phase.seconds for phase in told.phases]
+    message = explain(scan([recorded(name)]))
+    known = [phase.seconds for phase in message.phases]
     assert all(second is not None for second in known)
     assert known == sorted(known, key=lambda second: second or 0.0)
-    assert [phase.at.line for phase in told.phases] == sorted(phase.at.line for phase in told.phases)
-    assert sum(one.chosen for one in told.candidates) == (told.answer.rule not in ("completed", "incomplete"))
-    if told.candidates:
-        assert told.candidates[0].chosen
-    text = explain_text(name, told)
-    assert told.decided in text
-    assert told.answer.mend in text
+    assert [phase.at.line for phase in message.phases] == sorted(phase.at.line for phase in message.phases)
+    assert sum(candidate.chosen for candidate in message.candidates) == (
+        message.answer.rule not in ("completed", "incomplete")
+    )
+    if message.candidates:
+        assert message.candidates[0].chosen
+    text = explain_text(name, message)
+    assert message.decided in text
+    assert message.answer.fix in text
 
 
 def test_the_passing_run_took_its_stages_at_these_seconds() -> None:
-    told = explain(scan([recorded("level0-pass")]))
-    at = {phase.stage: phase.seconds for phase in told.phases}
+    message = explain(scan([recorded("level0-pass")]))
+    at = {phase.stage: phase.seconds for phase in message.phases}
     assert (at[Stage.RAY], at[Stage.PEFT], at[Stage.TRAIN_STEP], at[Stage.SHUTDOWN]) == (31.0, 91.0, 179.0, 240.0)
 
 
 def test_the_events_of_a_run_outrank_the_clock_of_its_log() -> None:
     facts = facts_of("14:00:00 first", "14:00:10 ray init kwargs: {}", "14:00:20 Started a local Ray instance")
-    assert [one.seconds for one in timeline(facts, {Stage.RAY: 7.5})] == [10.0, 7.5]
+    assert [stage_mark.seconds for stage_mark in timeline(facts, {Stage.RAY: 7.5})] == [10.0, 7.5]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +75,14 @@ def test_times_are_read_from_the_lines(texts: tuple[str, ...], expected: list[fl
 
 
 def test_of_several_runs_the_last_is_shown() -> None:
-    told = told_of("ray init kwargs: {}", STEP.format(1), "ray init kwargs: {}", "Started a local Ray instance")
-    assert told.runs == 2
-    assert [phase.at.line for phase in told.phases] == [3, 4]
-    assert "of run 2 of 2" in explain_text("x", told)
+    message = told_of("ray init kwargs: {}", STEP.format(1), "ray init kwargs: {}", "Started a local Ray instance")
+    assert message.runs == 2
+    assert [phase.at.line for phase in message.phases] == [3, 4]
+    assert "of run 2 of 2" in explain_text("x", message)
 
 
 def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
-    told = told_of(
+    message = told_of(
         "(W pid=3) " + H,
         '(W pid=3)   File "megatron/bridge/peft/lora.py", line 1, in transform',
         "(W pid=3) ValueError: no such layer",
@@ -93,9 +95,19 @@ def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
         '  File "main_ppo.py", line 3, in main',
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
     )
-    assert [(one.line, one.chosen) for one in told.candidates] == [(3, True), (11, False), (6, False), (7, False)]
-    assert [one.standing.split(":")[0].split()[0] for one in told.candidates] == ["raised", "only", "only", "a"]
-    assert told.decided == "rule peft: the stage decides; Bridge-managed construction had begun at peft"
+    assert [(candidate.line, candidate.chosen) for candidate in message.candidates] == [
+        (3, True),
+        (11, False),
+        (6, False),
+        (7, False),
+    ]
+    assert [candidate.standing.split(":")[0].split()[0] for candidate in message.candidates] == [
+        "raised",
+        "only",
+        "only",
+        "a",
+    ]
+    assert message.decided == "rule peft: the stage decides; Bridge-managed construction had begun at peft"
 
 
 @pytest.mark.parametrize(
@@ -125,9 +137,9 @@ def test_many_candidates_are_cut_in_the_text_and_whole_in_the_json() -> None:
         for n in range(SHOWN_CANDIDATES + 5)
         for text in (H, '  File "x.py", line 1, in f', f"{'A' * (n + 1)}Error: x")
     ]
-    told = told_of(*texts)
-    assert "and 5 more" in explain_text("x", told)
-    assert len(json.loads(json.dumps(explain_json("x", told)))["candidates"]) == SHOWN_CANDIDATES + 5
+    message = told_of(*texts)
+    assert "and 5 more" in explain_text("x", message)
+    assert len(json.loads(json.dumps(explain_json("x", message)))["candidates"]) == SHOWN_CANDIDATES + 5
 
 
 def test_nothing_to_explain_is_said() -> None:
@@ -137,7 +149,7 @@ def test_nothing_to_explain_is_said() -> None:
 
 
 def test_the_json_begins_with_the_keys_of_triage() -> None:
-    told = explain(scan([recorded("level0-pass")]))
-    shown = explain_json("a.log", told)
-    assert list(shown)[:11] == list(triage_json("a.log", told.answer))
-    assert list(shown)[11:] == ["rule", "decided", "mend", "runs", "phases", "candidates"]
+    message = explain(scan([recorded("level0-pass")]))
+    shown = explain_json("a.log", message)
+    assert list(shown)[:11] == list(triage_json("a.log", message.answer))
+    assert list(shown)[11:] == ["rule", "decided", "fix", "runs", "phases", "candidates"]

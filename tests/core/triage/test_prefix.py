@@ -37,8 +37,8 @@ def judged(data: bytes) -> Triage:
     return triage(scan([data]))
 
 
-def answer(told: Triage) -> tuple[str, str, int, str]:
-    return told.verdict, told.stage, told.line, told.rule
+def answer(message: Triage) -> tuple[str, str, int, str]:
+    return message.verdict, message.stage, message.line, message.rule
 
 
 def without_returns(name: str, rows: Rows) -> Rows:
@@ -51,21 +51,21 @@ def excerpts(name: str) -> Iterator[tuple[str, bool]]:
     first = list(EVERY).index(name) * CASES_EACH
     for index in range(first, first + CASES_EACH):
         case = LABELLED[index % len(LABELLED)]
-        told = judged(EVERY[name](without_returns(name, case.excerpt.decode().split("\n"))))
-        right = told.verdict in case.verdicts and told.stage in case.stages
+        message = judged(EVERY[name](without_returns(name, case.excerpt.decode().split("\n"))))
+        right = message.verdict in case.verdicts and message.stage in case.stages
         yield (
-            ("" if right else f"{name}: {case.id}: {told.verdict} in {told.stage}"),
-            (told.verdict is TriageVerdict.PASS and "pass" not in case.verdicts),
+            ("" if right else f"{name}: {case.id}: {message.verdict} in {message.stage}"),
+            (message.verdict is TriageVerdict.PASS and "pass" not in case.verdicts),
         )
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_labelled_logs_are_judged_behind_any_launcher(group: str) -> None:
     rows = [row for name in GROUPS[group] for row in excerpts(name)]
-    wrong = [told for told, _ in rows if told]
+    wrong = [message for message, _ in rows if message]
     assert len(rows) >= 100
-    assert not [told for told, false_pass in rows if false_pass]
-    figures = Counter(told.split(":")[0] for told in wrong)
+    assert not [message for message, false_pass in rows if false_pass]
+    figures = Counter(message.split(":")[0] for message in wrong)
     assert len(wrong) <= (1 - FIGURE) * len(rows), f"{len(rows) - len(wrong)} of {len(rows)}: {figures}\n{wrong}"
 
 
@@ -152,16 +152,16 @@ def test_a_log_that_is_being_written_is_read_behind_its_launcher() -> None:
     assert raised(scanner.facts()) == raised(scan([joined(rows)]))
 
 
-def quoted(told: Triage, rows: Rows) -> bool:
-    return told.excerpt == rows[told.line - 1].strip("\r")
+def quoted(message: Triage, rows: Rows) -> bool:
+    return message.excerpt == rows[message.line - 1].strip("\r")
 
 
 def test_the_excerpt_is_the_line_of_the_file_or_the_line_in_its_record() -> None:
     rows = whole("level0-dataset-missing")
-    told = judged(EVERY["docker json"](rows))
-    assert told.excerpt == "14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
-    told = judged(EVERY["pdsh"](rows))
-    assert told.excerpt == "node07: 14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
+    message = judged(EVERY["docker json"](rows))
+    assert message.excerpt == "14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
+    message = judged(EVERY["pdsh"](rows))
+    assert message.excerpt == "node07: 14:35:21 FileNotFoundError: Unable to find '/opt/kit/data/missing.parquet'"
 
 
 # Exports and pages that no launcher writes: what they do to the rows of a log.
@@ -185,11 +185,11 @@ NOT_UNDERSTOOD: dict[str, Builder] = {"csv": _csv, "pretty json": _pretty, "wrap
     "log", ["level0-dataset-missing", "level0-no-apex-gradient-fusion", "level0-bridge-not-on-path"]
 )
 def test_a_format_that_is_not_understood_is_named(form: str, log: str) -> None:
-    told = judged(NOT_UNDERSTOOD[form](whole(log)))
-    assert (told.verdict, told.rule) == (TriageVerdict.BLOCKED, FORMAT)
-    assert told.line > 0
-    assert "not understood" in told.cause
-    assert "without an error" not in told.cause
+    message = judged(NOT_UNDERSTOOD[form](whole(log)))
+    assert (message.verdict, message.rule) == (TriageVerdict.BLOCKED, FORMAT)
+    assert message.line > 0
+    assert "not understood" in message.cause
+    assert "without an error" not in message.cause
 
 
 def test_a_traceback_that_is_not_understood_is_no_pass() -> None:
@@ -197,8 +197,8 @@ def test_a_traceback_that_is_not_understood_is_no_pass() -> None:
     rows += ["odd 'text Traceback (most recent call last):", 'odd "text   File "a.py", line 3, in run']
     rows += ["Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]"]
     assert judged(joined([rows[0], rows[3]])).verdict is TriageVerdict.PASS
-    told = judged(joined(rows))
-    assert (told.verdict, told.rule, told.line) == (TriageVerdict.BLOCKED, FORMAT, 2)
+    message = judged(joined(rows))
+    assert (message.verdict, message.rule, message.line) == (TriageVerdict.BLOCKED, FORMAT, 2)
 
 
 def test_nothing_is_inferred_from_a_log_without_a_launcher() -> None:

@@ -82,8 +82,8 @@ def test_the_explanation_is_as_harmless(text: str) -> None:
     log = f"ray init kwargs: {text}\nTraceback (most recent call last):\n{text}Error: {text}\n".encode(
         "utf-8", "replace"
     )
-    told = explain(scan([log]))
-    assert all(char.isprintable() for row in explain_text(text, told).split("\n") for char in row)
+    message = explain(scan([log]))
+    assert all(char.isprintable() for row in explain_text(text, message).split("\n") for char in row)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from verl_e2e.core.triage.docs import noise_table, runbook
 from verl_e2e.core.triage.noise import noise_name
 from verl_e2e.core.triage.rules import NoiseRule, Rule, Silent
 from verl_e2e.core.triage.table import NOISE, RULES
-from verl_e2e.core.triage.triage import mend_of, stage_of, triage
+from verl_e2e.core.triage.triage import fix_of, stage_of, triage
 
 TABLE = ROOT / "bot" / "verl_e2e" / "core" / "triage" / "table.py"
 IDS = [rule.id for rule in RULES]
@@ -30,7 +30,7 @@ def test_each_rule_explains_its_example(rule: Rule) -> None:
     answer = judged(rule, RULES)
     assert answer.rule == rule.id
     assert rule.stage in (None, answer.stage)
-    assert answer.mend == f"{rule.mend} See docs/triage.md#{rule.id}."
+    assert answer.fix == f"{rule.fix} See docs/triage.md#{rule.id}."
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
@@ -82,8 +82,8 @@ def test_every_rule_says_where_it_is_from(rule: Rule | NoiseRule) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
 def test_every_rule_says_what_to_do(rule: Rule) -> None:
-    assert rule.mend.endswith(".")
-    assert len(rule.mend) <= 200
+    assert rule.fix.endswith(".")
+    assert len(rule.fix) <= 200
     assert not rule.cause.endswith(".")
     assert all(step.strip() == step for step in rule.steps)
 
@@ -94,15 +94,15 @@ def anchors() -> set[str]:
 
 
 @pytest.mark.parametrize("name", [*IDS, INCOMPLETE, UNEXPLAINED])
-def test_every_mend_links_to_a_section_that_exists(name: str) -> None:
+def test_every_fix_links_to_a_section_that_exists(name: str) -> None:
     rule = next((rule for rule in RULES if rule.id == name), None)
-    linked = re.search(r"See docs/triage\.md#([\w-]+)\.$", mend_of(name, rule))
+    linked = re.search(r"See docs/triage\.md#([\w-]+)\.$", fix_of(name, rule))
     assert linked is not None
     assert linked[1] in anchors()
 
 
 def test_nothing_is_to_be_done_about_a_pass() -> None:
-    assert mend_of(COMPLETED) == ""
+    assert fix_of(COMPLETED) == ""
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_oom_ladder_ends_with_nodes() -> None:
     (row,) = (rule for rule in RULES if rule.id == "gpu-memory")
     rungs = ("Per-GPU load", "Micro-batch", "Response length", "Nodes")
     assert [step.startswith(rung) for step, rung in zip(row.steps, rungs, strict=True)] == [True] * 4
-    assert mend_of(row.id, row).startswith("Climb the OOM ladder: per-GPU load, micro-batch, response length")
+    assert fix_of(row.id, row).startswith("Climb the OOM ladder: per-GPU load, micro-batch, response length")
 
 
 def test_the_stage_of_an_error_is_what_its_frames_say() -> None:

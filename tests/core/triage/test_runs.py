@@ -72,11 +72,11 @@ def test_in_a_run_folder_an_error_of_any_phase_counts() -> None:
 
 def test_the_explanation_is_about_the_run_that_is_the_answer() -> None:
     row = case("fail, then cut", FAILED[0], Run("cut", PASSED[0].rows[:1200], "", "", 0), answer=1)
-    told = explain(scan([row.log], PREFILTER))
-    assert (told.answer.run, told.runs, told.answer.line) == (1, 2, 1299)
-    assert all(phase.at.line < 1302 for phase in told.phases)
-    assert [one.line for one in told.candidates if one.chosen] == [1299]
-    text = explain_text("x", told)
+    message = explain(scan([row.log], PREFILTER))
+    assert (message.answer.run, message.runs, message.answer.line) == (1, 2, 1299)
+    assert all(phase.at.line < 1302 for phase in message.phases)
+    assert [candidate.line for candidate in message.candidates if candidate.chosen] == [1299]
+    text = explain_text("x", message)
     assert "Phases of run 1 of 2" in text
     assert "Run 2, lines 1423-2501: blocked in ddp_wrap, line 2501: incomplete" in text
 

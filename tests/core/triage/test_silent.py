@@ -50,6 +50,6 @@ def test_no_metric_that_is_no_number_makes_a_run_pass_or_stops_the_judge(value: 
 
 
 def test_a_colour_hides_no_word_of_an_engine() -> None:
-    said = "(vLLMHttpServer pid=7) \x1b[33mSkipping\x1b[0m weight model.layers.0.mlp.up_proj.weight "
-    assert len(scan(lines(said.replace("\x1b[33m", "").replace("\x1b[0m", ""))).refused_weights) == 1
-    assert len(scan(lines(said)).refused_weights) == 1
+    text = "(vLLMHttpServer pid=7) \x1b[33mSkipping\x1b[0m weight model.layers.0.mlp.up_proj.weight "
+    assert len(scan(lines(text.replace("\x1b[33m", "").replace("\x1b[0m", ""))).refused_weights) == 1
+    assert len(scan(lines(text)).refused_weights) == 1

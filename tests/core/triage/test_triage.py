@@ -222,7 +222,7 @@ DRIVER = ("Error executing job with overrides: []", H, '  File "main_ppo.py", li
         ((WAITED, ABORTED, *DRIVER), FAIL, "collective-timeout", 2),
         ((WAITED, WAITED.replace("=3", "=4"), ABORTED, ABORTED), FAIL, "collective-timeout", 2),
         ((WAITED, f"(W pid=3) {THROWN}", *DRIVER), FAIL, "collective-timeout", 2),
-        # Nobody aborted over it, or the abort came first: a peer may have died.
+        # No one aborted over it, or the abort came first: a peer may have died.
         ((WAITED, *DRIVER), BLOCKED, "worker-died", 6),
         ((ABORTED, WAITED, *DRIVER), BLOCKED, "killed-by-signal", 2),
         ((ABORTED, *DRIVER), BLOCKED, "killed-by-signal", 2),

@@ -57,9 +57,9 @@ def _workflow(path: str, text: bytes) -> Workflow:
 
 def _named(repository: Repository, ref: str, name: str) -> Workflow | None:
     number = int(name) if name.isdigit() else -1
-    for one in workflows(repository, ref):
-        if one.path.endswith(f"/{name}") or repository.workflow_ids.get(one.path) == number:
-            return one
+    for workflow in workflows(repository, ref):
+        if workflow.path.endswith(f"/{name}") or repository.workflow_ids.get(workflow.path) == number:
+            return workflow
     return None
 
 
@@ -67,7 +67,7 @@ def list_workflows(api: Api, request: Request) -> Reply:
     """The workflows of the default branch."""
     repository = api.repository(request)
     found = workflows(repository, "main")
-    rows = [job_shapes.workflow(api.shapes, repository, one.path, one.name) for one in found]
+    rows = [job_shapes.workflow(api.shapes, repository, item.path, item.name) for item in found]
     return api.paged_in(request, "workflows", rows)
 
 
@@ -123,7 +123,7 @@ def start_run(
 ) -> WorkflowRun:
     """Add a queued run, `at` a branch and its commit, and tell of it."""
     now = api.state.now()
-    number = 1 + sum(one.repository == repository.full_name for one in api.state.runs.values())
+    number = 1 + sum(other_run.repository == repository.full_name for other_run in api.state.runs.values())
     title = re.sub(
         r"\$\{\{\s*(?:github\.event\.)?inputs\.(\w+)\s*\}\}", lambda found: inputs.get(found[1], ""), workflow.run_name
     )
@@ -235,15 +235,17 @@ def _elsewhere(api: Api, path: str) -> Reply:
 def list_artifacts(api: Api, request: Request) -> Reply:
     """The artifacts of a run."""
     run, name = _run(api, request), request.query.get("name")
-    found = [one for one in run.artifacts if name in (None, one.name)]
-    return api.paged_in(request, "artifacts", [job_shapes.artifact(api.shapes, run, one) for one in found])
+    found = [item for item in run.artifacts if name in (None, item.name)]
+    return api.paged_in(request, "artifacts", [job_shapes.artifact(api.shapes, run, item) for item in found])
 
 
 def get_artifact(api: Api, request: Request) -> Reply:
     """Where an artifact's zip file lies for one minute; 410 when it is too old."""
     number = number_in(request, "artifact")
     api.repository(request)
-    found = next((one for run in api.state.runs.values() for one in run.artifacts if one.id == number), None)
+    found = next(
+        (artifact for run in api.state.runs.values() for artifact in run.artifacts if artifact.id == number), None
+    )
     if found is None:
         raise NOT_FOUND
     if found.expired:
@@ -260,7 +262,7 @@ def stored(api: Api, request: Request) -> Reply:
     kind, number = request.variables["kind"], number_in(request, "number")
     runs = api.state.runs
     if kind == "artifacts":
-        content = next(one.content for run in runs.values() for one in run.artifacts if one.id == number)
+        content = next(artifact.content for run in runs.values() for artifact in run.artifacts if artifact.id == number)
         return Reply(200, content, {"Content-Type": "application/zip"})
     if kind == "zipped-logs":
         return Reply(200, zipped({"0_run.txt": runs[number].log}), {"Content-Type": "application/zip"})
@@ -289,7 +291,10 @@ def list_attestations(api: Api, request: Request) -> Reply:
     found = repository.attestations.get(request.variables["digest"].removeprefix("sha256:"), [])
     if not found:
         raise NOT_FOUND
-    rows = [{"bundle": json.loads(one), "repository_id": repository.id, "initiator": "user"} for one in found]
+    rows = [
+        {"bundle": json.loads(attestation), "repository_id": repository.id, "initiator": "user"}
+        for attestation in found
+    ]
     return Reply(200, {"attestations": rows[: int(request.query.get("per_page", "30"))]})
 
 
@@ -325,15 +330,15 @@ def list_shared_runners(api: Api, request: Request) -> Reply:
 def _runners(api: Api, request: Request, found: list[Runner]) -> Reply:
     rows = [
         {
-            "id": one.id,
-            "name": one.name,
+            "id": runner.id,
+            "name": runner.name,
             "os": "linux",
-            "status": "online" if one.online else "offline",
+            "status": "online" if runner.online else "offline",
             "busy": False,
-            "ephemeral": one.ephemeral,
-            "labels": [{"name": label, "type": "custom"} for label in one.labels],
+            "ephemeral": runner.ephemeral,
+            "labels": [{"name": label, "type": "custom"} for label in runner.labels],
         }
-        for one in found
+        for runner in found
     ]
     return api.paged_in(request, "runners", rows)
 

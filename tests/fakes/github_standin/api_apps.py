@@ -21,14 +21,14 @@ def _app(request: Request) -> App:
 
 def get_app(api: Api, request: Request) -> Reply:
     """The App that asks."""
-    count = sum(one.app is _app(request) for one in api.state.installations.values())
+    count = sum(installation.app is _app(request) for installation in api.state.installations.values())
     return Reply(200, {**api.shapes.app(_app(request)), "installations_count": count})
 
 
 def list_installations(api: Api, request: Request) -> Reply:
     """Where the App is installed."""
-    found = [one for one in api.state.installations.values() if one.app is _app(request)]
-    return api.paged(request, [api.shapes.installation(one) for one in found])
+    found = [item for item in api.state.installations.values() if item.app is _app(request)]
+    return api.paged(request, [api.shapes.installation(item) for item in found])
 
 
 def get_installation(api: Api, request: Request) -> Reply:
@@ -46,17 +46,17 @@ def _installation(api: Api, request: Request) -> Installation:
 def get_repository_installation(api: Api, request: Request) -> Reply:
     """The App's installation that covers a repository."""
     repository = api.repository(request)
-    for one in api.state.installations.values():
-        if one.app is _app(request) and one.account is repository.owner:
-            return Reply(200, api.shapes.installation(one))
+    for item in api.state.installations.values():
+        if item.app is _app(request) and item.account is repository.owner:
+            return Reply(200, api.shapes.installation(item))
     raise NOT_FOUND
 
 
 def get_organization_installation(api: Api, request: Request) -> Reply:
     """The App's installation on an account."""
-    for one in api.state.installations.values():
-        if one.app is _app(request) and one.account.login.lower() == request.variables["org"].lower():
-            return Reply(200, api.shapes.installation(one))
+    for item in api.state.installations.values():
+        if item.app is _app(request) and item.account.login.lower() == request.variables["org"].lower():
+            return Reply(200, api.shapes.installation(item))
     raise NOT_FOUND
 
 
@@ -79,7 +79,7 @@ def create_token(api: Api, request: Request) -> Reply:
     }
     if repositories is not None:
         named = [api.state.repositories[name] for name in sorted(repositories)]
-        body["repositories"] = [api.shapes.repository(one) for one in named]
+        body["repositories"] = [api.shapes.repository(item) for item in named]
     return Reply(201, body)
 
 
@@ -93,8 +93,12 @@ def _asked_repositories(api: Api, installation: Installation, sent: Json) -> fro
     names, ids = sent.get("repositories"), sent.get("repository_ids")
     if names is None and ids is None:
         return None
-    owned = [one for one in api.state.repositories.values() if one.owner is installation.account]
-    chosen = {one.full_name.lower() for one in owned if one.name in (names or ()) or one.id in (ids or ())}
+    owned = [repository for repository in api.state.repositories.values() if repository.owner is installation.account]
+    chosen = {
+        repository.full_name.lower()
+        for repository in owned
+        if repository.name in (names or ()) or repository.id in (ids or ())
+    }
     if len(chosen) < len(names or ()) or len(chosen) < len(ids or ()):
         raise ApiError(422, "There is at least one repository that is not accessible.", "repositories")
     return frozenset(chosen)
@@ -106,13 +110,13 @@ def list_token_repositories(api: Api, request: Request) -> Reply:
     app = request.caller.app
     if token is None or app is None:
         raise ApiError(403, "You must authenticate with an installation access token")
-    accounts = [one.account for one in api.state.installations.values() if one.app is app]
+    accounts = [installation.account for installation in api.state.installations.values() if installation.app is app]
     found = [
         one
         for name, one in sorted(api.state.repositories.items())
         if one.owner in accounts and (token.repositories is None or name in token.repositories)
     ]
-    reply = api.paged_in(request, "repositories", [api.shapes.repository(one) for one in found])
+    reply = api.paged_in(request, "repositories", [api.shapes.repository(item) for item in found])
     assert isinstance(reply.body, dict)
     return Reply(200, {**reply.body, "repository_selection": "selected"}, reply.headers)
 
@@ -129,7 +133,7 @@ def list_deliveries(api: Api, request: Request) -> Reply:
     """The App's webhook deliveries, newest first, each page naming where the next begins."""
     _, size = request.page()
     before = int(request.query.get("cursor") or 0)
-    rows = [one for one in api.hooks.listed(request.query) if not before or one["id"] < before]
+    rows = [hook for hook in api.hooks.listed(request.query) if not before or hook["id"] < before]
     more = f"{api.shapes.base}{request.path}?per_page={size}&cursor={rows[size - 1]['id']}" if len(rows) > size else ""
     return Reply(200, rows[:size], {"Link": f'<{more}>; rel="next"'} if more else {})
 

@@ -118,8 +118,8 @@ def _check_output(output: Mapping[str, Any] | None) -> None:
     annotations = output.get("annotations", ())
     if len(annotations) > MOST_ANNOTATIONS:
         raise ApiError(422, f"Invalid request.\n\nNo more than {MOST_ANNOTATIONS} items.", "output.annotations")
-    for one in annotations:
-        if any(key not in one for key in _ANNOTATION) or one["annotation_level"] not in _LEVELS:
+    for annotation in annotations:
+        if any(key not in annotation for key in _ANNOTATION) or annotation["annotation_level"] not in _LEVELS:
             raise ApiError(422, "Invalid request.\n\nAn annotation lacks a key.", "output.annotations")
 
 
@@ -146,14 +146,16 @@ def get_check(api: Api, request: Request) -> Reply:
 def list_annotations(api: Api, request: Request) -> Reply:
     """The annotations of a check run."""
     check = _check(api, request)
-    return api.paged(request, [job_shapes.annotation(api.shapes, check, one) for one in check.annotations])
+    return api.paged(request, [job_shapes.annotation(api.shapes, check, item) for item in check.annotations])
 
 
 def list_checks(api: Api, request: Request) -> Reply:
     """The check runs of a commit or branch, newest first; of equal names of one App the last alone, unless `all`."""
     repository = api.repository(request)
     head = _head(api, request)
-    found = [one for one in api.state.checks_of(repository.full_name, head) if api.state.listed(one.id)]
+    found = [
+        check_run for check_run in api.state.checks_of(repository.full_name, head) if api.state.listed(check_run.id)
+    ]
     return _listed(api, request, found)
 
 
@@ -189,8 +191,12 @@ def _head(api: Api, request: Request) -> str:
 def list_suites(api: Api, request: Request) -> Reply:
     """The check suites of a commit."""
     repository, head = api.repository(request), _head(api, request)
-    found = [one for one in api.state.suites.values() if (one.repository, one.head_sha) == (repository.full_name, head)]
-    return api.paged_in(request, "check_suites", [job_shapes.check_suite(api.shapes, one) for one in found])
+    found = [
+        suite
+        for suite in api.state.suites.values()
+        if (suite.repository, suite.head_sha) == (repository.full_name, head)
+    ]
+    return api.paged_in(request, "check_suites", [job_shapes.check_suite(api.shapes, suite) for suite in found])
 
 
 def _suite(api: Api, request: Request) -> CheckSuite:

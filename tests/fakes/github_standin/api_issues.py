@@ -1,4 +1,4 @@
-"""Comments, reactions, labels, and who somebody is."""
+"""Comments, reactions, labels, and who someone is."""
 
 from datetime import timedelta
 
@@ -21,9 +21,9 @@ def get_issue(api: Api, request: Request) -> Reply:
 def list_comments(api: Api, request: Request) -> Reply:
     """The comments of a pull request, oldest first."""
     pull, since = api.pull(request), request.query.get("since", "")
-    there = [one for one in api.state.comments_of(pull.repository, pull.number) if api.state.listed(one.id)]
-    found = [one for one in there if time(one.updated) >= since]
-    return api.paged(request, [api.shapes.comment(one) for one in found])
+    there = [item for item in api.state.comments_of(pull.repository, pull.number) if api.state.listed(item.id)]
+    found = [item for item in there if time(item.updated) >= since]
+    return api.paged(request, [api.shapes.comment(item) for item in found])
 
 
 def create_comment(api: Api, request: Request) -> Reply:
@@ -89,7 +89,7 @@ def get_comment(api: Api, request: Request) -> Reply:
 
 
 def edit_comment(api: Api, request: Request) -> Reply:
-    """Replace a comment's text: anybody's, for whoever may write; that is the trap."""
+    """Replace a comment's text: anyone's, for the person who may write; that is the trap."""
     comment, body = _comment(api, request), _body(request)
     edit_comment_text(api, comment, body, _caller(request))
     return Reply(200, api.shapes.comment(comment))
@@ -106,8 +106,8 @@ def delete_comment(api: Api, request: Request) -> Reply:
 def list_reactions(api: Api, request: Request) -> Reply:
     """The reactions to a comment."""
     wanted = request.query.get("content", "")
-    found = [one for one in _comment(api, request).reactions.values() if wanted in ("", one.content)]
-    return api.paged(request, [api.shapes.reaction(one) for one in found])
+    found = [item for item in _comment(api, request).reactions.values() if wanted in ("", item.content)]
+    return api.paged(request, [api.shapes.reaction(item) for item in found])
 
 
 def create_reaction(api: Api, request: Request) -> Reply:
@@ -164,7 +164,7 @@ def tell_of_label(api: Api, repository: Repository, pull: PullRequest, action: s
 
 
 def get_permission(api: Api, request: Request) -> Reply:
-    """Somebody's role, both as the old four words and by its name."""
+    """Someone's role, both as the old four words and by its name."""
     repository, login = api.repository(request), request.variables["user"]
     known = api.state.users.get(login)
     if known is None:
@@ -181,7 +181,7 @@ def get_permission(api: Api, request: Request) -> Reply:
 
 
 def get_membership(api: Api, request: Request) -> Reply:
-    """Somebody's place in a team."""
+    """Someone's place in a team."""
     team = f"{request.variables['org']}/{request.variables['team']}"
     state = api.state.teams.get(team, {}).get(request.variables["user"])
     if state is None:
@@ -191,7 +191,7 @@ def get_membership(api: Api, request: Request) -> Reply:
 
 
 def get_user(api: Api, request: Request) -> Reply:
-    """Somebody by login."""
+    """Someone by login."""
     user = api.state.users.get(request.variables["user"])
     if user is None:
         raise NOT_FOUND

@@ -57,7 +57,7 @@ def list_pull_commits(api: Api, request: Request) -> Reply:
     pull, repository = api.pull(request), api.repository(request)
     base = repository.git.merge_base(pull.base_sha, pull.head_sha) or pull.base_sha
     commits = repository.git.between(base, pull.head_sha)[:250]
-    return api.paged(request, [api.shapes.commit(repository, repository.git.facts(one)) for one in commits])
+    return api.paged(request, [api.shapes.commit(repository, repository.git.facts(item)) for item in commits])
 
 
 def get_contents(api: Api, request: Request) -> Reply:
@@ -152,9 +152,9 @@ def get_commit(api: Api, request: Request) -> Reply:
     sha = _commit_of(repository, request.variables["ref"])
     facts = repository.git.facts(sha)
     files = repository.git.changed(facts.parents[0], sha)[:_COMPARED_FILES] if facts.parents else ()
-    counts = {"additions": sum(one.additions for one in files), "deletions": sum(one.deletions for one in files)}
+    counts = {"additions": sum(path.additions for path in files), "deletions": sum(path.deletions for path in files)}
     stats = {**counts, "total": sum(counts.values())}
-    shown = [api.shapes.file(repository.full_name, sha, one) for one in files]
+    shown = [api.shapes.file(repository.full_name, sha, path) for path in files]
     return Reply(200, {**api.shapes.commit(repository, facts), "stats": stats, "files": shown})
 
 
@@ -185,8 +185,8 @@ def compare(api: Api, request: Request) -> Reply:
             "ahead_by": len(ahead),
             "behind_by": len(behind),
             "total_commits": len(ahead),
-            "commits": [api.shapes.commit(repository, repository.git.facts(one)) for one in ahead[:250]],
-            "files": [api.shapes.file(repository.full_name, head, one) for one in files],
+            "commits": [api.shapes.commit(repository, repository.git.facts(item)) for item in ahead[:250]],
+            "files": [api.shapes.file(repository.full_name, head, path) for path in files],
         },
     )
 

@@ -131,11 +131,11 @@ class Deliveries:
         self.held = False
         chosen = list(self.pending) if order is None else list(order)
         self.pending.clear()
-        for one in chosen:
-            self._queue.put(one)
+        for delivery in chosen:
+            self._queue.put(delivery)
 
     def lose(self, delivery: Delivery) -> None:
-        """A delivery that was held fails, as if nobody had listened."""
+        """A delivery that was held fails, as if no one had listened."""
         self.pending.remove(delivery)
         self._try(delivery, "")
 
@@ -183,7 +183,7 @@ class Deliveries:
         """`hook-delivery-item`, newest first; `status` may ask for success or failure."""
         wanted = query.get("status", "")
         ok = {"success": (True,), "failure": (False,)}.get(wanted, (True, False))
-        return [self._item(one) for one in reversed(self.attempts) if (200 <= one.status < 400) in ok]
+        return [self._item(attempt) for attempt in reversed(self.attempts) if (200 <= attempt.status < 400) in ok]
 
     def _item(self, attempt: Attempt) -> Json:
         delivery = attempt.delivery
@@ -206,7 +206,7 @@ class Deliveries:
 
     def detail(self, delivery: int) -> Json | None:
         """`hook-delivery` by the id of an attempt."""
-        found = next((one for one in self.attempts if one.id == delivery), None)
+        found = next((attempt for attempt in self.attempts if attempt.id == delivery), None)
         if found is None:
             return None
         request = {"headers": dict(found.headers), "payload": found.delivery.payload}
@@ -214,7 +214,7 @@ class Deliveries:
 
     def redeliver(self, delivery: int) -> bool:
         """Send a delivery again, by the id of an attempt at it, under the same name."""
-        found = next((one for one in self.attempts if one.id == delivery), None)
+        found = next((attempt for attempt in self.attempts if attempt.id == delivery), None)
         if found is None:
             return False
         if self.held:

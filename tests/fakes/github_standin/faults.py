@@ -66,7 +66,7 @@ def _all_well(_method: str, _path: str) -> Fault | None:
 
 
 class Faults:
-    """The faults that wait for their request; `choose` may be set to decide for each request anew."""
+    """The faults that wait for their request; `choose` may be set to decide for each request again."""
 
     def __init__(self) -> None:
         self.choose: Callable[[str, str], Fault | None] = _all_well
@@ -88,14 +88,14 @@ class Faults:
     def of(self, method: str, path: str) -> Fault | None:
         """What goes wrong with this request; it is used up by asking."""
         with self._lock:
-            for one in self._planned:
-                if one.times > 0 and one.method in ("", method) and one.path.search(path):
-                    if one.skip > 0:
-                        one.skip -= 1
+            for item in self._planned:
+                if item.times > 0 and item.method in ("", method) and item.path.search(path):
+                    if item.skip > 0:
+                        item.skip -= 1
                         continue
-                    one.times -= 1
+                    item.times -= 1
                     self.met += 1
-                    return one.fault
+                    return item.fault
             found = self.choose(method, path)
             self.met += found is not None
             return found

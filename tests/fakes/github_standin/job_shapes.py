@@ -76,7 +76,7 @@ def suite_conclusion(shapes: Shapes, suite: CheckSuite) -> tuple[str, str | None
     if any(check.status != "completed" for check in checks):
         return "in_progress", None
     order = ("failure", "timed_out", "cancelled", "action_required", "success", "neutral", "skipped")
-    return "completed", next(one for one in order if any(check.conclusion == one for check in checks))
+    return "completed", next(text for text in order if any(check.conclusion == text for check in checks))
 
 
 def check_suite(shapes: Shapes, suite: CheckSuite) -> Json:
@@ -100,7 +100,7 @@ def check_suite(shapes: Shapes, suite: CheckSuite) -> Json:
         "created_at": time(suite.created),
         "updated_at": time(suite.updated),
         "head_commit": shapes.simple_commit(repository, suite.head_sha),
-        "latest_check_runs_count": sum(one.suite is suite for one in shapes.state.checks.values()),
+        "latest_check_runs_count": sum(check.suite is suite for check in shapes.state.checks.values()),
         "check_runs_url": f"{url}/check-runs",
     }
 
@@ -213,22 +213,22 @@ def job(shapes: Shapes, run: WorkflowRun) -> Json:
     }
 
 
-def artifact(shapes: Shapes, run: WorkflowRun, one: Artifact) -> Json:
+def artifact(shapes: Shapes, run: WorkflowRun, item: Artifact) -> Json:
     """`artifact`."""
-    url = f"{shapes.at(run.repository)}/actions/artifacts/{one.id}"
+    url = f"{shapes.at(run.repository)}/actions/artifacts/{item.id}"
     repository = shapes.state.repositories[run.repository.lower()]
     return {
-        "id": one.id,
-        "node_id": node("ART", one.id),
-        "name": one.name,
-        "size_in_bytes": len(one.content),
+        "id": item.id,
+        "node_id": node("ART", item.id),
+        "name": item.name,
+        "size_in_bytes": len(item.content),
         "url": url,
         "archive_download_url": f"{url}/zip",
-        "expired": one.expired,
-        "created_at": time(one.created),
-        "updated_at": time(one.created),
-        "expires_at": time(one.created + _KEPT),
-        "digest": f"sha256:{one.sha256}",
+        "expired": item.expired,
+        "created_at": time(item.created),
+        "updated_at": time(item.created),
+        "expires_at": time(item.created + _KEPT),
+        "digest": f"sha256:{item.sha256}",
         "workflow_run": {
             "id": run.id,
             "repository_id": repository.id,

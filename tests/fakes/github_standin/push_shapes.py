@@ -45,7 +45,7 @@ def _commit(shapes: Shapes, repository: Repository, sha: str) -> Json:
         "url": f"{shapes.base}/{repository.full_name}/commit/{sha}",
         "author": somebody,
         "committer": somebody,
-        "added": [one.path for one in files if one.status == "added"],
-        "removed": [one.path for one in files if one.status == "removed"],
-        "modified": [one.path for one in files if one.status not in ("added", "removed")],
+        "added": [file.path for file in files if file.status == "added"],
+        "removed": [file.path for file in files if file.status == "removed"],
+        "modified": [file.path for file in files if file.status not in ("added", "removed")],
     }

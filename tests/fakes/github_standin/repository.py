@@ -123,17 +123,17 @@ class BareRepository:
         """Fetch a commit with its history from another repository."""
         self.git("fetch", "--quiet", "--no-tags", str(other.path), f"+{commit}:{ref}")
 
-    def merge_base(self, one: str, other: str) -> str | None:
+    def merge_base(self, item: str, other: str) -> str | None:
         """Where two commits part."""
         try:
-            return self.text("merge-base", one, other)
+            return self.text("merge-base", item, other)
         except subprocess.CalledProcessError:
             return None
 
-    def merge_tree(self, one: str, other: str) -> str | None:
+    def merge_tree(self, item: str, other: str) -> str | None:
         """The tree of a merge, None when it conflicts."""
         try:
-            return self.text("merge-tree", "--write-tree", one, other).splitlines()[0]
+            return self.text("merge-tree", "--write-tree", item, other).splitlines()[0]
         except subprocess.CalledProcessError:
             return None
 

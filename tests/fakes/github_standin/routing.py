@@ -37,7 +37,7 @@ NOT_FOUND = ApiError(404, "Not Found")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: nobody, an App by its JWT (`as_app`), or the bearer of a token."""
+    """Who asks: no one, an App by its JWT (`as_app`), or the bearer of a token."""
 
     user: User | None = None
     app: App | None = None
@@ -221,7 +221,7 @@ def _check_permission(needs: tuple[str, str], granted: Mapping[str, str]) -> Non
     permission, access = needs
     # Pull requests are issues: either permission lets an App write to their conversation.
     asked = (permission, "pull_requests") if permission == "issues" else (permission,)
-    if permission != "metadata" and not any(granted.get(one, "") in _ENOUGH[access] for one in asked):
+    if permission != "metadata" and not any(granted.get(item, "") in _ENOUGH[access] for item in asked):
         raise ApiError(403, "Resource not accessible by integration")
 
 

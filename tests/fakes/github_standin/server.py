@@ -69,7 +69,7 @@ class Standin:
 
     def calls(self, since: int = 0) -> Counter[str]:
         """How often each endpoint was called, as `METHOD /template`, from one place in the record on."""
-        return Counter(f"{one.method} {one.route or one.path}" for one in self.traffic[since:])
+        return Counter(f"{item.method} {item.route or item.path}" for item in self.traffic[since:])
 
     @contextmanager
     def serving(self) -> Iterator["Standin"]:
@@ -94,16 +94,16 @@ class Standin:
         route = ""
         try:
             caller = self._caller(request)
-            for one in ROUTES:
-                variables = one.match(request.method, request.path)
+            for item in ROUTES:
+                variables = item.match(request.method, request.path)
                 if variables is None:
                     continue
-                route = one.template
+                route = item.template
                 found = {key: unquote(value) for key, value in variables.items()}
                 whole = replace(request, caller=caller, variables=found)
                 with self.state.lock:
-                    check_access(self.api, one, whole)
-                    return route, one.endpoint(self.api, whole)
+                    check_access(self.api, item, whole)
+                    return route, item.endpoint(self.api, whole)
             raise ApiError(404, "Not Found")
         except ApiError as error:
             return route, error.reply()
@@ -127,7 +127,7 @@ class Standin:
     def _app_of(self, text: str) -> Caller:
         try:
             issuer = str(jwt.decode(text, options={"verify_signature": False}).get("iss"))
-            app = next(one for one in self.state.apps.values() if issuer in (str(one.id), one.client_id))
+            app = next(item for item in self.state.apps.values() if issuer in (str(item.id), item.client_id))
             claims = jwt.decode(text, app.key, ["RS256"], options={"verify_exp": False, "verify_iat": False})
         except (jwt.PyJWTError, StopIteration):
             raise ApiError(401, "A JSON web token could not be decoded") from None
@@ -178,7 +178,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _reply(self, request: Request, fault: Fault | None) -> tuple[str, Reply | None]:
         if fault is None:
             return self.standin.answer(request)
-        route = next((one.template for one in ROUTES if one.match(request.method, request.path) is not None), "")
+        route = next((item.template for item in ROUTES if item.match(request.method, request.path) is not None), "")
         if fault.when is When.AFTER:
             self.standin.answer(request)
         if not fault.status:

@@ -140,7 +140,7 @@ class Shapes:
         app, made = installation.app, "2026-01-01T00:00:00Z"
         return {
             "id": installation.id,
-            # GitHub describes an account as somebody and an enterprise at once.
+            # GitHub describes an account as someone and an enterprise at once.
             "account": {
                 **self.user(installation.account),
                 "name": installation.account.login,
@@ -314,8 +314,8 @@ class Shapes:
             "review_comments": 0,
             "maintainer_can_modify": False,
             "commits": len(repository.git.between(base, pull.head_sha)),
-            "additions": sum(one.additions for one in files),
-            "deletions": sum(one.deletions for one in files),
+            "additions": sum(file.additions for file in files),
+            "deletions": sum(file.deletions for file in files),
             "changed_files": len(files),
         }
 
@@ -392,7 +392,7 @@ class Shapes:
         }
 
     def _reactions(self, url: str, reactions: list[Reaction]) -> Json:
-        counted = Counter(one.content for one in reactions)
+        counted = Counter(reaction.content for reaction in reactions)
         return {
             "url": f"{url}/reactions",
             "total_count": len(reactions),
@@ -439,8 +439,12 @@ class Shapes:
             "author": None,
             "committer": None,
             "parents": [
-                {"sha": one, "url": f"{self.at(repository.full_name)}/commits/{one}", "html_url": f"{html}/{one}"}
-                for one in facts.parents
+                {
+                    "sha": parent,
+                    "url": f"{self.at(repository.full_name)}/commits/{parent}",
+                    "html_url": f"{html}/{parent}",
+                }
+                for parent in facts.parents
             ],
         }
 
@@ -459,7 +463,7 @@ class Shapes:
 
 
 def association(repository: Repository, user: User) -> str:
-    """GitHub's word for who somebody is to a repository."""
+    """GitHub's word for who someone is to a repository."""
     if user.login == repository.owner.login:
         return "OWNER"
     role = repository.roles.get(user.login)

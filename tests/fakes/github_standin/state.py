@@ -15,7 +15,7 @@ GITHUB_ACTIONS = 15368
 
 @dataclass(slots=True)
 class User:
-    """Somebody, an organisation, or an App's bot (`kind` is User, Organization or Bot)."""
+    """Someone, an organisation, or an App's bot (`kind` is User, Organization or Bot)."""
 
     id: int
     login: str
@@ -281,7 +281,7 @@ class State:
         return self.clock().replace(microsecond=0)
 
     def user(self, login: str, kind: str = "User") -> User:
-        """Somebody by login, made on first use."""
+        """Someone by login, made on first use."""
         with self.lock:
             if login not in self.users:
                 self.users[login] = User(self.new_id(), login, kind)
@@ -318,7 +318,7 @@ class State:
         for suite in self.suites.values():
             if (suite.repository, suite.head_sha, suite.app.id) == (repository.full_name, head_sha, app.id):
                 return suite
-        branch = next((one.head_branch for one in repository.pulls.values() if one.head_sha == head_sha), None)
+        branch = next((pull.head_branch for pull in repository.pulls.values() if pull.head_sha == head_sha), None)
         now = self.now()
         suite = CheckSuite(self.new_id(), repository.full_name, head_sha, branch, app, now, now)
         self.suites[suite.id] = suite
@@ -334,4 +334,8 @@ class State:
 
     def comments_of(self, repository: str, number: int) -> list[Comment]:
         """The comments of a pull request, oldest first."""
-        return [one for one in self.comments.values() if (one.repository, one.number) == (repository, number)]
+        return [
+            comment
+            for comment in self.comments.values()
+            if (comment.repository, comment.number) == (repository, number)
+        ]

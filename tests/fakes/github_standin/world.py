@@ -99,7 +99,7 @@ class World:
     # People and settings
 
     def person(self, login: str, role: str | None = None) -> User:
-        """Somebody, with a role in the repository or none."""
+        """Someone, with a role in the repository or none."""
         user = self.state.user(login)
         if role is not None:
             self.repository.roles[login] = role
@@ -137,28 +137,30 @@ class World:
     # Commits and pull requests
 
     def commit(self, files: Mapping[str, Edit], message: str = "Change it", branch: str = "main") -> str:
-        """A commit on a branch of the repository itself, pushed by somebody unnamed."""
+        """A commit on a branch of the repository itself, pushed by someone unnamed."""
         with self.state.lock:
             return self.repository.git.commit(f"refs/heads/{branch}", files, message)
 
-    def move_base(self, files: Mapping[str, Edit], branch: str = "main", by: str = "octo", *, told: bool = True) -> str:
-        """Somebody merges into a base branch; open pull requests onto it keep their `base.sha`, as on GitHub."""
+    def move_base(
+        self, files: Mapping[str, Edit], branch: str = "main", by: str = "octo", *, message: bool = True
+    ) -> str:
+        """Someone merges into a base branch; open pull requests onto it keep their `base.sha`, as on GitHub."""
         with self.state.lock:
             before = self.repository.git.find(f"refs/heads/{branch}")
             after = self.commit(files, "Change the base", branch)
-            if told:
+            if message:
                 self._tell_of_push(branch, before, after, by)
             return after
 
     def delete_branch(self, branch: str, by: str = "octo") -> None:
-        """Somebody removes a branch; GitHub closes the pull requests onto it later."""
+        """Someone removes a branch; GitHub closes the pull requests onto it later."""
         with self.state.lock:
             before = self._tip(branch)
             self.repository.git.delete_ref(f"refs/heads/{branch}")
             self._tell_of_push(branch, before, None, by)
 
     def retarget(self, number: int, branch: str, by: str = "") -> None:
-        """Somebody gives a pull request another base."""
+        """Someone gives a pull request another base."""
         with self.state.lock:
             pull = self.pull(number)
             changes = {"base": {"ref": {"from": pull.base_branch}, "sha": {"from": pull.base_sha}}}
@@ -219,7 +221,7 @@ class World:
             self._tell(pull, "opened", user)
             return number
 
-    def push(self, number: int, files: Mapping[str, Edit], message: str = "Mend it", by: str = "") -> str:
+    def push(self, number: int, files: Mapping[str, Edit], message: str = "Fix it", by: str = "") -> str:
         """A new commit on the head of a pull request; gives it."""
         with self.state.lock:
             pull = self.pull(number)
@@ -273,7 +275,7 @@ class World:
         """Take a label off a pull request."""
         with self.state.lock:
             pull = self.pull(number)
-            label = next(one for one in pull.labels if one.name == name)
+            label = next(item for item in pull.labels if item.name == name)
             pull.labels.remove(label)
             api_issues.tell_of_label(self.api, self.repository, pull, "unlabeled", label, self.state.user(by))
 
@@ -288,18 +290,18 @@ class World:
     # Comments
 
     def comment(self, user: str, body: str, number: int = 1) -> Comment:
-        """Somebody comments."""
+        """Someone comments."""
         with self.state.lock:
             return api_issues.write_comment(self.api, self.pull(number), self.state.user(user), None, body)
 
     def edit_comment(self, comment: Comment, body: str, by: str = "") -> None:
-        """Somebody edits a comment."""
+        """Someone edits a comment."""
         with self.state.lock:
             sender = self.state.user(by) if by else comment.user
             api_issues.edit_comment_text(self.api, comment, body, sender)
 
     def delete_comment(self, comment: Comment, by: str) -> None:
-        """Somebody deletes a comment."""
+        """Someone deletes a comment."""
         with self.state.lock:
             del self.state.comments[comment.id]
             api_issues.tell_of_comment(self.api, "deleted", comment, self.state.user(by))
@@ -311,7 +313,7 @@ class World:
 
     def cards(self, number: int = 1) -> list[Comment]:
         """What our App has written on a pull request."""
-        return [one for one in self.comments(number) if one.app is self.app]
+        return [comment for comment in self.comments(number) if comment.app is self.app]
 
     def card(self, number: int = 1) -> str:
         """The text of the App's first comment, empty when there is none."""
@@ -323,12 +325,14 @@ class World:
     def checks(self, head: str) -> list[CheckRun]:
         """The newest check run of each name that our App has on a commit."""
         with self.state.lock:
-            ours = [one for one in self.state.checks_of(self.full_name, head) if one.suite.app is self.app]
-            return list({one.name: one for one in ours}.values())
+            ours = [
+                check_run for check_run in self.state.checks_of(self.full_name, head) if check_run.suite.app is self.app
+            ]
+            return list({own.name: own for own in ours}.values())
 
     def check(self, head: str, name: str) -> CheckRun | None:
         """Our newest check run of a name on a commit."""
-        return next((one for one in self.checks(head) if one.name == name), None)
+        return next((check_run for check_run in self.checks(head) if check_run.name == name), None)
 
     def gate(self, number: int = 1, name: str = "verl-e2e") -> str:
         """The conclusion of our gate on a pull request's head; its status while it has none; empty without a gate."""
@@ -340,18 +344,18 @@ class World:
         return "" if found is None else found.conclusion or found.status
 
     def press(self, check: CheckRun, identifier: str, by: str) -> None:
-        """Somebody presses one of a check's buttons."""
+        """Someone presses one of a check's buttons."""
         with self.state.lock:
             action = {"requested_action": {"identifier": identifier}}
             api_checks.tell_of_check(self.api, "requested_action", check, self.state.user(by), action)
 
     def rerequest(self, check: CheckRun, by: str) -> None:
-        """Somebody presses Re-run."""
+        """Someone presses Re-run."""
         with self.state.lock:
             api_checks.tell_of_check(self.api, "rerequested", check, self.state.user(by))
 
     def rerequest_all(self, head: str, by: str) -> None:
-        """Somebody presses Re-run all checks."""
+        """Someone presses Re-run all checks."""
         with self.state.lock:
             suite = self.state.suite_of(self.repository, head, self.app)
             api_checks.tell_of_suite(self.api, "rerequested", suite, self.state.user(by))
@@ -361,16 +365,16 @@ class World:
     def runs(self) -> list[WorkflowRun]:
         """Every workflow run, oldest first."""
         with self.state.lock:
-            return [one for one in self.state.runs.values() if one.repository == self.full_name]
+            return [run for run in self.state.runs.values() if run.repository == self.full_name]
 
     def live_runs(self) -> list[WorkflowRun]:
         """The runs that have not ended, oldest first."""
-        return [one for one in self.runs() if one.status != "completed"]
+        return [run for run in self.runs() if run.status != "completed"]
 
     def start_run(self, run: WorkflowRun | None = None, log: bytes = b"") -> WorkflowRun:
         """A runner takes a run, the oldest that is queued unless told."""
         with self.state.lock:
-            chosen = run or next(one for one in self.runs() if one.status == "queued")
+            chosen = run or next(other_run for other_run in self.runs() if other_run.status == "queued")
             chosen.log += log
             api_actions.begin_run(self.api, chosen)
             return chosen

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from verl_e2e.adapters.dispatch.copying import CAPS
 from verl_e2e.adapters.dispatch.refusals import Doing, refusals
-from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
@@ -67,7 +67,7 @@ class GitHubActionsBackend:
         self._workflows = workflows
         self._settings = settings
         self._clock = clock
-        # When each run was first asked to end; where nobody remembers, when that was last put down.
+        # When each run was first asked to end; where no one remembers, when that was last put down.
         self._asked: dict[int, datetime] = {}
         self._given_up: set[int] = set()
         # Why nothing proves who handed a folder over, by the run's key.
@@ -97,9 +97,9 @@ class GitHubActionsBackend:
         """Cancel every other workflow run that shows the key, and take nothing from it."""
         with self._refusals(Doing.LOOK):
             found = self._workflows.found(run.repository, self._settings.workflow, run.key, self._settings.branch)
-            for one in found:
-                if str(one.id) != run.handle and not one.ended:
-                    self._workflows.cancel(run.repository, one.id)
+            for item in found:
+                if str(item.id) != run.handle and not item.ended:
+                    self._workflows.cancel(run.repository, item.id)
 
     def poll(self, run: Run) -> Progress:
         """Where GitHub says that the run stands; gives up one that no runner takes."""
@@ -228,7 +228,7 @@ class GitHubActionsBackend:
             return found
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
-    def _took(self, run: Run, found: WorkflowRun) -> Took:
+    def _took(self, run: Run, found: WorkflowRun) -> BackendTimes:
         """What GitHub tells of the order's job; well ended is what no job of ours, nor the whole, ended otherwise."""
         rows = self._workflows.jobs(run.repository, found.id)
         own = _of_order(rows, run) or rows
@@ -237,7 +237,7 @@ class GitHubActionsBackend:
         # What follows the order's job in its workflow is still under way where it looks from inside.
         ends += [found.conclusion] if not self._settings.followed else []
         starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
-        return Took(
+        return BackendTimes(
             who=f"GitHub's job {run.job_id}",
             started=min(starts, default=None),
             ended=max(stops, default=None),
@@ -256,13 +256,13 @@ class GitHubActionsBackend:
             title = _TITLES.get(found.conclusion)
             if title is None:
                 return Progress(RunState.FINISHED, "", found.url, self._took(run, found))
-            mend = "look at its page, mend the workflow with `verl-e2e doctor`, and run the job again"
-            return Progress(RunState.LOST, f"{title}; {mend}", found.url)
+            fix = "look at its page, fix the workflow with `verl-e2e doctor`, and run the job again"
+            return Progress(RunState.LOST, f"{title}; {fix}", found.url)
         if run.state is RunState.CANCELLING and found.id not in self._given_up:
             return Progress(RunState.CANCELLED, "it was cancelled", found.url)
         if found.id in self._given_up or (self._overdue(run, found) and not self._taken(run, found)):
             return Progress(RunState.LOST, self._no_runner(run), found.url)
-        return Progress(RunState.CANCELLED, "somebody cancelled it on GitHub", found.url)
+        return Progress(RunState.CANCELLED, "someone cancelled it on GitHub", found.url)
 
     def _going(self, run: Run, found: WorkflowRun) -> Progress:
         if run.state is RunState.CANCELLING:
@@ -341,8 +341,8 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
         raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
     image = job.site.image
     if not image:
-        mend = "set `image` in the policy or in the site profile"
-        raise BackendError(f"no container image is named for {job.id}; {mend}", final=True)
+        fix = "set `image` in the policy or in the site profile"
+        raise BackendError(f"no container image is named for {job.id}; {fix}", final=True)
     inputs = {
         "key": run.key,
         "job_id": run.job_id,

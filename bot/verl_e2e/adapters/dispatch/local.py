@@ -40,7 +40,9 @@ class _Received:
 @contextmanager
 def _held_signals() -> Iterator[_Received]:
     received = _Received()
-    numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    numbers = [
+        item for item in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(item) != signal.SIG_IGN
+    ]
     if threading.current_thread() is not threading.main_thread():
         yield received
         return

@@ -1,7 +1,7 @@
 """Run jobs on this machine while we wait or are restarted: `verl-e2e run`, detached, one at a time.
 
 Everything about a run lies below `root/<run key>`: `job.json` (the order), `run` (the run folder), `runner.log` (what
-the runner printed), `process.json` (its number and start time), `cancel` (somebody asked for its end). Whoever looks
+the runner printed), `process.json` (its number and start time), `cancel` (someone asked for its end). Whoever looks
 reads these files and the process table, so a service that was killed and started again knows as much as before.
 
 Two locks on files, inherited by the runner and released by the system with its last breath, hold what no file can:
@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.copying import CAPS, Caps, copy_folder
-from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.events import PhaseEvent, StageEvent, StepEvent, read_data
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE, Event
 from verl_e2e.core.pulls.job_order import NONCE_FILE
@@ -127,11 +127,11 @@ class LocalBackend:
     def log(self, run: Run) -> Iterator[bytes]:
         """The run's log as far as it is written, else what the runner said before there was one."""
         folder = self._folder(run.handle or run.key)
-        said = False
+        text = False
         for file in (folder / RUN_FOLDER / LOG_FILE, folder / RUNNER_LOG):
-            if file.is_file() and not said:
+            if file.is_file() and not text:
                 for block in self._open_log(file):
-                    said = True
+                    text = True
                     yield block
 
     def artifacts(self, run: Run, into: Path) -> bool:
@@ -174,12 +174,12 @@ class LocalBackend:
             return Progress(RunState.FINISHED, "", took=self._took(folder))
         return Progress(RunState.LOST, _why_lost(folder))
 
-    def _took(self, folder: Path) -> Took:
+    def _took(self, folder: Path) -> BackendTimes:
         """When the runner began, by the process table, and by when it had ended."""
         with suppress(OSError, ValueError, KeyError):
             began = datetime.fromtimestamp(json.loads((folder / "process.json").read_text())["started"], UTC)
-            return Took(who="the runner on this host", started=began, ended=self._clock.now())
-        return Took(who="the runner on this host")
+            return BackendTimes(who="the runner on this host", started=began, ended=self._clock.now())
+        return BackendTimes(who="the runner on this host")
 
     def _alive(self, folder: Path, *, cancelled: bool) -> Progress:
         if not cancelled:
@@ -203,7 +203,7 @@ class LocalBackend:
             written = json.loads((folder / "process.json").read_text())
             process = psutil.Process(int(written["pid"]))
             return process if process.create_time() == written["started"] else None
-        return next((one for one in _of_order(folder.name) if os.getsid(one.pid) == one.pid), None)
+        return next((item for item in _of_order(folder.name) if os.getsid(item.pid) == item.pid), None)
 
     def _start_next(self) -> None:
         """Start the oldest order that waits, if no run holds the host."""
@@ -218,9 +218,9 @@ class LocalBackend:
                 self._start(folder, (host, own))
 
     def _waiting(self) -> list[Path]:
-        """Orders that never began and that nobody cancelled, oldest first."""
+        """Orders that never began and that no one cancelled, oldest first."""
         orders = [path.parent for path in self._root.glob("*/job.json")]
-        waiting = [one for one in orders if not (one / "cancel").exists() and not self._begun(one)]
+        waiting = [order for order in orders if not (order / "cancel").exists() and not self._begun(order)]
         return sorted(waiting, key=lambda folder: (_order(folder)["at"], folder.name))
 
     def _begun(self, folder: Path) -> bool:
@@ -239,7 +239,7 @@ class LocalBackend:
                 pass_fds=locks,
                 env={**self._environ, ORDER_VARIABLE: folder.name, KEY_VARIABLE: str(self._root / _KEY)},
             )
-        # A child that nobody waits for stays in the process table; the service may well outlive the run.
+        # A child that no one waits for stays in the process table; the service may well outlive the run.
         threading.Thread(target=runner.wait, daemon=True).start()
         with suppress(psutil.NoSuchProcess):
             started = psutil.Process(runner.pid).create_time()
@@ -252,7 +252,7 @@ def _may_pass(name: str, value: str) -> bool:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """A disk that refuses is an order not taken, and may be mended."""
+    """A disk that refuses is an order not taken, and may be fixed."""
     try:
         yield
     except OSError as error:
@@ -319,11 +319,11 @@ def _where(events: list[Event]) -> str:
 
 
 def _why_lost(folder: Path) -> str:
-    said = _tail(folder / RUNNER_LOG).decode(errors="replace").strip().splitlines()
-    last = f"; its last words: {said[-1][:200]}" if said else ""
+    text = _tail(folder / RUNNER_LOG).decode(errors="replace").strip().splitlines()
+    last = f"; its last words: {text[-1][:200]}" if text else ""
     if (folder / RUN_FOLDER).is_dir():
         return f"the runner was killed and could not say how the run ended{last}; free memory on the host, then rerun"
-    return f"the runner left no folder{last}; mend that on the host, then rerun"
+    return f"the runner left no folder{last}; fix that on the host, then rerun"
 
 
 def _of_order(key: str) -> Iterator[psutil.Process]:

@@ -29,9 +29,9 @@ def refusals(doing: Doing, workflow: str, branch: str) -> Iterator[None]:
     try:
         yield
     except ForgeError as error:
-        told = str(error) if error.passing else refusal_text(error, doing, workflow, branch)
+        message = str(error) if error.passing else refusal_text(error, doing, workflow, branch)
         uncertain = isinstance(error, UncertainError)
-        raise BackendError(told, final=not error.passing, uncertain=uncertain, wait_s=error.wait_s) from error
+        raise BackendError(message, final=not error.passing, uncertain=uncertain, wait_s=error.wait_s) from error
 
 
 def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) -> str:

@@ -34,13 +34,13 @@ _PADDING: Final = b"\x00"
 
 
 class LogError(UserError):
-    """A log that cannot be read: the user's mistake or a broken copy, with the mend in the last sentence."""
+    """A log that cannot be read: the user's mistake or a broken copy, with the fix in the last sentence."""
 
-    def __init__(self, file: str, problem: str, mend: str) -> None:
-        super().__init__(f"{file}: {problem}. {mend}")
+    def __init__(self, file: str, problem: str, fix: str) -> None:
+        super().__init__(f"{file}: {problem}. {fix}")
         self.file = file
         self.problem = problem
-        self.mend = mend
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)

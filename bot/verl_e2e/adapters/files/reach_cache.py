@@ -1,6 +1,6 @@
 """Summaries of source files in a small database, by the id of the content; it never lies inside a repository.
 
-What cannot be read or written costs time, not the plan: the summaries are then made anew.
+What cannot be read or written costs time, not the plan: the summaries are then made again.
 """
 
 import json
@@ -25,10 +25,10 @@ class SummaryCache:
 
     def load(self, ids: Collection[str]) -> Mapping[str, Summary]:
         """The summaries that are known among the ids."""
-        missing = [one for one in ids if one not in self._known]
+        missing = [identifier for identifier in ids if identifier not in self._known]
         if missing and self._file is not None and self._file.exists():
             self._known.update(self._stored(missing))
-        return {one: self._known[one] for one in ids if one in self._known}
+        return {identifier: self._known[identifier] for identifier in ids if identifier in self._known}
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         """Keep more summaries."""
@@ -71,7 +71,7 @@ def _summary(row: list[Any]) -> Summary:
             Symbol(name, kind, line, tuple(refs), tuple(bases), decorated, serves)
             for name, kind, line, refs, bases, decorated, serves in symbols
         ),
-        tuple(Import(*one) for one in imports),
+        tuple(Import(*item) for item in imports),
         problem,
         tuple((name, module) for name, module in lazy),
     )

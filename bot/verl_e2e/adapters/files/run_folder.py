@@ -110,7 +110,7 @@ def check_notes(folder: Path) -> CheckNotes:
         return CheckNotes()
     missing: list[str] = []
     notes = _document(path, CheckNotes, missing)
-    return notes if notes else CheckNotes(remarks=tuple(f"{problem}." for problem in missing))
+    return notes if notes else CheckNotes(notes=tuple(f"{problem}." for problem in missing))
 
 
 def stage_times(folder: Path) -> dict[Stage, float]:

@@ -1,10 +1,10 @@
 """Everything that talks to GitHub's API, through PyGithub.
 
-    session         who we are (App, fixed token, nobody), one courier for each thread and repository
+    session         who we are (App, fixed token, no one), one courier for each thread and repository
     courier         one request: counted, paced, sent again only where that cannot do harm
     pace            how often we write, and how many requests were sent
     answers         what GitHub answers, only the keys that we use
-    retry           when a request is sent again and how long we wait; nobody else retries
+    retry           when a request is sent again and how long we wait; no one else retries
     tokens          installation tokens, narrowed to one repository and the permissions that we need
     pulls, conversation, checks, people, workflows, administration      the ports
     check_limits, downloads                                             what must hold before and after

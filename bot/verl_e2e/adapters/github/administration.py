@@ -58,12 +58,12 @@ class GithubAdministration:
     def machines(self, repository: str) -> tuple[Machine, ...]:
         """The self-hosted runners that the repository has, and those of its organisation as far as we may see them."""
         owner = repository.partition("/")[0]
-        found = self._github.courier(repository).read_all(
+        found = self._github.requester(repository).read_all(
             RunnerAnswer, f"/repos/{repository}/actions/runners", "runners"
         )
         try:
             path = f"/orgs/{owner}/actions/runners"
-            found += self._github.courier(f"{owner}/").read_all(RunnerAnswer, path, "runners")
+            found += self._github.requester(f"{owner}/").read_all(RunnerAnswer, path, "runners")
         except ForgeError as error:
             # A person's repository, or an organisation that does not let us look.
             if error.passing:
@@ -73,22 +73,22 @@ class GithubAdministration:
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
         path = f"/repos/{repository}/actions/workflows/{quote(workflow, safe='')}"
-        found = self._github.courier(repository).find(StateAnswer, path)
+        found = self._github.requester(repository).find(StateAnswer, path)
         return found.state if found else ""
 
     def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
         """Every attempt to deliver a webhook to our App since a time, newest first."""
-        courier = self._github.app()
+        requester = self._github.app()
         kept: list[DeliveryAttempt] = []
         path, cursor = "/app/hook/deliveries", {"per_page": 100}
         for _ in range(_MOST_PAGES):
-            headers, data = courier.requestJsonAndCheck("GET", path, cursor)
+            headers, data = requester.requestJsonAndCheck("GET", path, cursor)
             page = [_as_attempt(read(DeliveryAnswer, entry, path)) for entry in data or ()]
             kept += [attempt for attempt in page if attempt.at >= since]
             following = next_page(headers)
             if not following or not page or page[-1].at < since:
                 return tuple(kept)
-            path, cursor = courier.path_of(following), {}
+            path, cursor = requester.path_of(following), {}
         raise ForgeError(f"There are more than {_MOST_PAGES * 100:,} deliveries since {since:%Y-%m-%d %H:%M}")
 
     def redeliver(self, delivery_id: int) -> None:
@@ -97,11 +97,11 @@ class GithubAdministration:
 
     def _rules(self, repository: str, branch: str) -> list[RuleAnswer]:
         path = f"/repos/{repository}/rules/branches/{quote(branch, safe='')}"
-        return self._github.courier(repository).read_all(RuleAnswer, path)
+        return self._github.requester(repository).read_all(RuleAnswer, path)
 
     def _protected(self, repository: str, branch: str) -> tuple[RequiredCheck, ...]:
         path = f"/repos/{repository}/branches/{quote(branch, safe='')}/protection"
-        found = self._github.courier(repository).find(ProtectionAnswer, path)
+        found = self._github.requester(repository).find(ProtectionAnswer, path)
         asked = found.required_status_checks if found else None
         if asked is None:
             return ()

@@ -83,7 +83,7 @@ class CommitAnswer(Answer):
 
 
 class StateAnswer(Answer):
-    """Something that has a state: a workflow file, or somebody's place in a team."""
+    """Something that has a state: a workflow file, or someone's place in a team."""
 
     state: str
 
@@ -145,7 +145,7 @@ class CheckAnswer(Answer):
 
 
 class RoleAnswer(Answer):
-    """Somebody's role in a repository; servers that know no custom roles say only `permission`."""
+    """Someone's role in a repository; servers that know no custom roles say only `permission`."""
 
     role_name: str = ""
     permission: str

@@ -19,7 +19,7 @@ _MOST_DIRECTORY_BYTES = 8 << 20
 
 
 class _BoundedFile(io.FileIO):
-    """A file of which nobody reads much at once: `zipfile` reads the whole directory, as long as the archive says."""
+    """A file of which no one reads much at once: `zipfile` reads the whole directory, as long as the archive says."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size

@@ -37,7 +37,7 @@ def output(check: CheckRun, annotations: tuple[Annotation, ...] = ()) -> dict[st
     if check.text:
         shown["text"] = check.text
     if annotations:
-        shown["annotations"] = [_annotation(remark) for remark in annotations]
+        shown["annotations"] = [_annotation(note) for note in annotations]
     return shown
 
 
@@ -77,21 +77,21 @@ def _actions(check: CheckRun) -> list[str]:
 
 def _annotations(check: CheckRun) -> list[str]:
     return [
-        f"the annotation of {remark.path} at {remark.first_line} is out of range"
-        for remark in check.annotations
-        if not 1 <= remark.first_line <= remark.last_line
-        or remark.level not in ("notice", "warning", "failure")
-        or not 0 < len(remark.message.encode()) <= MAX_MESSAGE_BYTES
-        or len(remark.title) > MAX_TITLE
+        f"the annotation of {note.path} at {note.first_line} is out of range"
+        for note in check.annotations
+        if not 1 <= note.first_line <= note.last_line
+        or note.level not in ("notice", "warning", "failure")
+        or not 0 < len(note.message.encode()) <= MAX_MESSAGE_BYTES
+        or len(note.title) > MAX_TITLE
     ]
 
 
-def _annotation(remark: Annotation) -> dict[str, object]:
+def _annotation(note: Annotation) -> dict[str, object]:
     shown: dict[str, object] = {
-        "path": remark.path,
-        "start_line": remark.first_line,
-        "end_line": remark.last_line,
-        "annotation_level": remark.level,
-        "message": remark.message,
+        "path": note.path,
+        "start_line": note.first_line,
+        "end_line": note.last_line,
+        "annotation_level": note.level,
+        "message": note.message,
     }
-    return shown | ({"title": remark.title} if remark.title else {})
+    return shown | ({"title": note.title} if note.title else {})

@@ -16,7 +16,7 @@ class GithubChecks:
         self._github = github
 
     def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
-        """Every check run of a commit, whoever wrote it; of several with one name and App the latest, oldest first."""
+        """Every check run of a commit, the person who wrote it; of several with one name and App the latest, oldest first."""
         return self._list(repository, head_sha)
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:
@@ -43,7 +43,7 @@ class GithubChecks:
         def write() -> tuple[int, int]:
             body = {"head_sha": check.head_sha, **_fields(check), "output": output(check, first)}
             path = f"/repos/{repository}/check-runs"
-            return read(IdAnswer, self._github.courier(repository).ask("POST", path, body=body), path).id, len(first)
+            return read(IdAnswer, self._github.requester(repository).ask("POST", path, body=body), path).id, len(first)
 
         def find() -> tuple[int, int] | None:
             found = [run.id for run in self._list(repository, check.head_sha, check.name) if self._is_ours(run, check)]
@@ -74,15 +74,15 @@ class GithubChecks:
 
     def _annotated(self, repository: str, check_id: int) -> int:
         path = f"/repos/{repository}/check-runs/{check_id}"
-        return self._github.courier(repository).read(CheckAnswer, path).output.annotations_count
+        return self._github.requester(repository).read(CheckAnswer, path).output.annotations_count
 
     def _send(self, repository: str, check_id: int, body: dict[str, Any]) -> None:
-        self._github.courier(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
+        self._github.requester(repository).ask("PATCH", f"/repos/{repository}/check-runs/{check_id}", body=body)
 
     def _list(self, repository: str, head_sha: str, name: str = "") -> tuple[CheckRun, ...]:
         wanted: dict[str, Any] = {"check_name": name, "filter": "all"} if name else {}
         path = f"/repos/{repository}/commits/{head_sha}/check-runs"
-        answers = self._github.courier(repository).read_all(CheckAnswer, path, "check_runs", **wanted)
+        answers = self._github.requester(repository).read_all(CheckAnswer, path, "check_runs", **wanted)
         return tuple(sorted((_as_check(answer) for answer in answers), key=lambda check: check.id))
 
     def _is_ours(self, found: CheckRun, wanted: CheckRun) -> bool:

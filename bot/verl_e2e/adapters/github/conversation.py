@@ -22,25 +22,25 @@ class GithubConversation:
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
         """All comments, oldest first."""
-        answers = self._github.courier(ref.repository).read_all(CommentAnswer, f"{_issue(ref)}/comments")
+        answers = self._github.requester(ref.repository).read_all(CommentAnswer, f"{_issue(ref)}/comments")
         found = tuple(sorted((_as_comment(answer) for answer in answers), key=lambda comment: comment.id))
         self._newest[ref] = max([self._newest.get(ref, 0), *(comment.id for comment in found)])
         return found
 
     def read(self, ref: PullRef, comment_id: int) -> Comment | None:
         """One comment, None when it is gone."""
-        found = self._github.courier(ref.repository).find(CommentAnswer, _comment(ref, comment_id))
+        found = self._github.requester(ref.repository).find(CommentAnswer, _comment(ref, comment_id))
         return _as_comment(found) if found else None
 
     def comment(self, ref: PullRef, body: str) -> int:
         """Write a comment and give its id; when GitHub does not say whether it is there, it is looked for first."""
         _check_body(body)
-        courier = self._github.courier(ref.repository)
+        requester = self._github.requester(ref.repository)
         newest = self._newest.get(ref, 0)
 
         def write() -> int:
             path = f"{_issue(ref)}/comments"
-            return read(IdAnswer, courier.ask("POST", path, body={"body": body}), path).id
+            return read(IdAnswer, requester.ask("POST", path, body={"body": body}), path).id
 
         def find() -> int | None:
             same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
@@ -51,18 +51,18 @@ class GithubConversation:
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
         """Replace a comment of ours; false when it is gone."""
         _check_body(body)
-        return self._github.courier(ref.repository).act("PATCH", _comment(ref, comment_id), {"body": body})
+        return self._github.requester(ref.repository).act("PATCH", _comment(ref, comment_id), {"body": body})
 
     def delete(self, ref: PullRef, comment_id: int) -> None:
         """Delete a comment of ours; one that is gone is left alone."""
-        self._github.courier(ref.repository).act("DELETE", _comment(ref, comment_id))
+        self._github.requester(ref.repository).act("DELETE", _comment(ref, comment_id))
 
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
         if reaction not in REACTIONS:
             raise ForgeError(f"{reaction!r} is no reaction: take one of {', '.join(sorted(REACTIONS))}")
         path = f"{_comment(ref, comment_id)}/reactions"
-        self._github.courier(ref.repository).act("POST", path, {"content": reaction})
+        self._github.requester(ref.repository).act("POST", path, {"content": reaction})
 
     def _wrote(self, found: Comment, body: str) -> bool:
         return found.app_id == self._github.app_id and _plain(found.body) == _plain(body)

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from requests.exceptions import RequestException
 
 from verl_e2e.adapters.github.answers import read
-from verl_e2e.adapters.github.pace import Calls, Lane, Pace
+from verl_e2e.adapters.github.pace import Calls, Lane, RateLimiter
 from verl_e2e.adapters.github.retry import (
-    Patience,
     RefusedError,
+    RetryPolicy,
     Trouble,
     as_forge_error,
     persist,
@@ -68,7 +68,7 @@ class Line:
         self._inner.close()
 
 
-class Courier(Requester):
+class Requester(Requester):
     """PyGithub's requester with our rules. It belongs to one thread: PyGithub's connections are not to be shared."""
 
     def __init__(
@@ -77,8 +77,8 @@ class Courier(Requester):
         api_url: str,
         *,
         calls: Calls,
-        pace: Pace,
-        patience: Patience,
+        limiter: RateLimiter,
+        patience: RetryPolicy,
         timeout_s: int,
         lane: Lane = Lane.NORMAL,
     ) -> None:
@@ -98,7 +98,7 @@ class Courier(Requester):
         parts = urlsplit(api_url)
         kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
         self._line = Line(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
-        self._pace = pace
+        self._pace = limiter
         self._lane = lane
         self.patience = patience
 
@@ -140,7 +140,7 @@ class Courier(Requester):
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
                 self._pace.wait(self.patience.total_s, Lane.URGENT if urgent else self._lane)
-            ask = super(Courier, self).requestJsonAndCheck
+            ask = super(Requester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
             except BadCredentialsException:

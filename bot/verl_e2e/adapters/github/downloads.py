@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from github.GithubException import GithubException
 
-from verl_e2e.adapters.github.courier import USER_AGENT, Courier
+from verl_e2e.adapters.github.courier import USER_AGENT, Requester
 from verl_e2e.adapters.github.retry import Trouble, as_forge_error, persist
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.ports import ForgeError
@@ -56,11 +56,11 @@ def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool
 def _opened(github: GitHub, session: requests.Session, repository: str, path: str) -> requests.Response:
     """The answer at the end of the redirects; our token goes to the API alone."""
     headers = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json"}
-    auth = github.courier(repository).auth
+    auth = github.requester(repository).auth
     if auth is not None:
         auth.authentication(headers)
     # Else a .netrc file would add what we do not send.
-    session.auth = Courier.noopAuth
+    session.auth = Requester.noopAuth
     url, api = f"{github.api_url}{path}", urlsplit(github.api_url)
     for _ in range(_MOST_REDIRECTS + 1):
         github.calls.count("GET")
@@ -76,6 +76,6 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
         headers.pop("Authorization", None)
     if response.status_code != 200:
         response.close()
-        told = {name.lower(): value for name, value in response.headers.items()}
-        raise GithubException(response.status_code, None, told, f"status {response.status_code}")
+        message = {name.lower(): value for name, value in response.headers.items()}
+        raise GithubException(response.status_code, None, message, f"status {response.status_code}")
     return response

@@ -12,7 +12,7 @@ from fractions import Fraction
 from verl_e2e.ports import ForgeError
 
 # Below GitHub's 80 a minute and 500 an hour for requests that create content: (number, seconds).
-PACE = ((78, 60.0), (480, 3600.0))
+LIMITER = ((78, 60.0), (480, 3600.0))
 
 
 class Lane(Enum):
@@ -50,7 +50,7 @@ class Calls:
         return sum(self.by_verb().values())
 
 
-class Pace:
+class RateLimiter:
     """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads."""
 
     def __init__(self, limits: tuple[tuple[int, float], ...], sleep: Callable[[float], None] = time.sleep) -> None:

@@ -1,4 +1,4 @@
-"""Who somebody is in a repository or a team."""
+"""Who someone is in a repository or a team."""
 
 from urllib.parse import quote
 
@@ -16,14 +16,14 @@ class GithubPeople:
     def role(self, repository: str, login: str) -> str:
         """The role by its name, which tells maintain from write and triage from read; `none` without access."""
         path = f"/repos/{repository}/collaborators/{quote(login, safe='')}/permission"
-        found = self._github.courier(repository).find(RoleAnswer, path)
+        found = self._github.requester(repository).find(RoleAnswer, path)
         return (found.role_name or found.permission) if found else "none"
 
     def in_team(self, team: str, login: str) -> bool:
-        """Whether somebody is an active member of `organisation/team`, or of a team below it."""
+        """Whether someone is an active member of `organisation/team`, or of a team below it."""
         organisation, slash, slug = team.partition("/")
         if not (organisation and slash and slug):
             raise ForgeError(f"{team!r} is no team: write organisation/team")
         path = f"/orgs/{quote(organisation, safe='')}/teams/{quote(slug, safe='')}/memberships/{quote(login, safe='')}"
-        found = self._github.courier(f"{organisation}/").find(StateAnswer, path)
+        found = self._github.requester(f"{organisation}/").find(StateAnswer, path)
         return found is not None and found.state == "active"

@@ -33,7 +33,7 @@ class GithubPulls:
 
     def pull(self, ref: PullRef) -> Pull:
         """The pull request as it is now; UnknownPullError."""
-        found = self._github.courier(ref.repository).find(PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
+        found = self._github.requester(ref.repository).find(PullAnswer, f"/repos/{ref.repository}/pulls/{ref.number}")
         if found is None:
             raise UnknownPullError(f"{ref}: there is no such pull request, or it cannot be seen from here")
         return as_pull(found, ref)
@@ -41,18 +41,21 @@ class GithubPulls:
     def open_pulls(self, repository: str, *, base: str = "") -> tuple[OpenPull, ...]:
         """Every open pull request, or those onto one base branch, oldest first."""
         onto = {"base": base} if base else {}
-        answers = self._github.courier(repository).read_all(
+        answers = self._github.requester(repository).read_all(
             PullAnswer, f"/repos/{repository}/pulls", state="open", sort="created", direction="asc", **onto
         )
         # A page that is read while others are opened may repeat an entry.
-        listed = {one.number: OpenPull(PullRef(repository, one.number), one.base.ref, one.head.sha) for one in answers}
+        listed = {
+            answer.number: OpenPull(PullRef(repository, answer.number), answer.base.ref, answer.head.sha)
+            for answer in answers
+        }
         return tuple(listed[number] for number in sorted(listed))
 
     def tip(self, repository: str, branch: str) -> str | None:
         """The commit that a branch points at now, None when there is no such branch."""
         # One word of the path, as GitHub describes it and its own clients send it.
         name = quote(f"heads/{branch}".encode("utf-8", "surrogateescape"), safe="")
-        found = self._github.courier(repository).find(RefAnswer, f"/repos/{repository}/git/ref/{name}")
+        found = self._github.requester(repository).find(RefAnswer, f"/repos/{repository}/git/ref/{name}")
         return found.target.sha if found else None
 
     def committers(self, pull: Pull) -> frozenset[str]:
@@ -61,10 +64,10 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the commits of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        commits = self._github.courier(name).read_all(CommitAnswer, f"/repos/{name}/pulls/{number}/commits")
-        if all(one.sha != pull.head_sha for one in commits) and self.pull(pull.ref).head_sha != pull.head_sha:
+        commits = self._github.requester(name).read_all(CommitAnswer, f"/repos/{name}/pulls/{number}/commits")
+        if all(commit.sha != pull.head_sha for commit in commits) and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its commits were read", passing=True)
-        named = (person for one in commits for person in (one.author, one.committer))
+        named = (person for commit in commits for person in (commit.author, commit.committer))
         return frozenset(person.login for person in named if person is not None and person.login)
 
     def change(self, pull: Pull) -> Change:
@@ -73,7 +76,7 @@ class GithubPulls:
         ForgeError when the pull request was pushed to since it was read: GitHub lists the files of its newest head.
         """
         name, number = pull.ref.repository, pull.ref.number
-        files = self._github.courier(name).read_all(FileAnswer, f"/repos/{name}/pulls/{number}/files")
+        files = self._github.requester(name).read_all(FileAnswer, f"/repos/{name}/pulls/{number}/files")
         if not _all_of(files, pull.head_sha) and self.pull(pull.ref).head_sha != pull.head_sha:
             raise ForgeError(f"{pull.ref} was pushed to while its files were read", passing=True)
         return Change(
@@ -87,7 +90,7 @@ class GithubPulls:
         """A file's content at a revision, None when it is not there."""
         where = quote(path.encode("utf-8", "surrogateescape"))
         try:
-            data = self._github.courier(repository).ask(
+            data = self._github.requester(repository).ask(
                 "GET", f"/repos/{repository}/contents/{where}", parameters={"ref": revision}
             )
         except RefusedError as error:
@@ -105,7 +108,7 @@ class GithubPulls:
 
     def _blob(self, repository: str, sha: str, path: str) -> bytes:
         """A content that is too long for the contents endpoint."""
-        found = self._github.courier(repository).read(
+        found = self._github.requester(repository).read(
             ContentAnswer, f"/repos/{repository}/git/blobs/{quote(sha, safe='')}"
         )
         return found.content.encode() if found.encoding == "utf-8" else _decoded(found.content, path)
@@ -113,7 +116,7 @@ class GithubPulls:
     def _merge_base(self, repository: str, base: str, head: str) -> str | None:
         # A later page lists commits only; the first one would carry up to 300 files as well.
         span = f"{quote(base, safe='')}...{quote(head, safe='')}"
-        found = self._github.courier(repository).find(
+        found = self._github.requester(repository).find(
             ComparisonAnswer, f"/repos/{repository}/compare/{span}", parameters={"page": 2, "per_page": 1}
         )
         return found.merge_base_commit.sha if found else None

@@ -67,8 +67,8 @@ class RefusedError(ForgeError):
     It is absent where GitHub says that there is no such thing, or none that we may see.
     """
 
-    def __init__(self, message: str, *, status: int, permission: str = "", said: str = "") -> None:
-        super().__init__(message, absent=status in (404, 410), permission=permission, said=said)
+    def __init__(self, message: str, *, status: int, permission: str = "", text: str = "") -> None:
+        super().__init__(message, absent=status in (404, 410), permission=permission, said=text)
         self.status = status
 
 
@@ -81,7 +81,7 @@ class Trouble(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How long one request may take over all its attempts, and the waits between them where GitHub names none.
 
     `lag_s` is how long GitHub's lists may not show what was created: only then it may be created again.
@@ -135,7 +135,7 @@ def server_time(headers: dict[str, str]) -> datetime | None:
         return None
 
 
-def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: Patience) -> T:
+def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: RetryPolicy) -> T:
     """Attempt until it succeeds, fails with a trouble outside `again`, or patience ends; the last error is raised."""
     pause = wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s)
 
@@ -154,7 +154,7 @@ def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: Pa
     return retrying(attempt)
 
 
-def once(create: Callable[[], T], find: Callable[[], T | None], *, patience: Patience) -> T:
+def once(create: Callable[[], T], find: Callable[[], T | None], *, patience: RetryPolicy) -> T:
     """Create something once: after an attempt that may have succeeded, look for it before trying again.
 
     It is tried again when a list that lags must show it by now; UncertainError when patience ends before that.
@@ -182,13 +182,13 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         wait_s = named_wait_s(error) or UNNAMED_WAIT_S
         return ForgeError(f"GitHub limits us: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
     if isinstance(error, GithubException) and trouble is Trouble.FINAL:
-        said = f"{error.status} {_message(error)}".rstrip()
-        lacking = _permission(error, what)
-        fix = f"; our App lacks the permission {lacking}: {_FIX}" if lacking else ""
-        return RefusedError(f"GitHub refused: {what}: {said}{fix}", status=error.status, permission=lacking, said=said)
+        text = f"{error.status} {_message(error)}".rstrip()
+        missing = _permission(error, what)
+        fix = f"; our App lacks the permission {missing}: {_FIX}" if missing else ""
+        return RefusedError(f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, said=text)
     if why := _no_connection(error):
-        told = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
-        return ForgeError(told, passing=True, unreached=why)
+        message = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
+        return ForgeError(message, passing=True, unreached=why)
     return ForgeError(f"GitHub did not answer: {what}: {_told(error)}", passing=True)
 
 

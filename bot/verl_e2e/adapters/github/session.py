@@ -8,9 +8,9 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
-from verl_e2e.adapters.github.courier import Courier
-from verl_e2e.adapters.github.pace import PACE, Calls, Lane, Pace
-from verl_e2e.adapters.github.retry import Patience
+from verl_e2e.adapters.github.courier import Requester
+from verl_e2e.adapters.github.pace import LIMITER, Calls, Lane, RateLimiter
+from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.tokens import InstallationAuth, Tokens, checked_place
 from verl_e2e.ports import ForgeError
 
@@ -33,66 +33,68 @@ class GitHub:
         *,
         api_url: str,
         app_id: int | None = None,
-        patience: Patience | None = None,
-        pace: tuple[tuple[int, float], ...] = PACE,
+        patience: RetryPolicy | None = None,
+        limiter: tuple[tuple[int, float], ...] = LIMITER,
         timeout_s: int = TIMEOUT_S,
         tokens: Tokens | None = None,
     ) -> None:
         self.app_id = app_id
         self.api_url = checked_api_url(api_url)
         self.calls = Calls()
-        self.patience = patience or Patience()
+        self.patience = patience or RetryPolicy()
         self.timeout_s = timeout_s
         self.tokens = tokens
         self._auth_for = auth_for
         self._lane = Lane.NORMAL
-        self._pace_limits = pace
-        self._paces: dict[str, Pace] = {}
+        self._pace_limits = limiter
+        self._paces: dict[str, RateLimiter] = {}
         self._lock = threading.Lock()
         self._here = threading.local()
-        self._couriers: WeakSet[Courier] = WeakSet()
+        self._couriers: WeakSet[Requester] = WeakSet()
 
-    def courier(self, place: str) -> Courier:
+    def requester(self, place: str) -> Requester:
         """This thread's requester for a repository, `owner/name`, or an organisation, `owner/`."""
-        return self._courier(checked_place(place))
+        return self._requester(checked_place(place))
 
-    def app(self) -> Courier:
+    def app(self) -> Requester:
         """This thread's requester for the App itself."""
-        return self._courier(_APP)
+        return self._requester(_APP)
 
     def token(self, repository: str) -> str:
-        """A token for the repository, as git wants it for a password; empty for nobody."""
-        auth = self.courier(repository).auth
+        """A token for the repository, as git wants it for a password; empty for no one."""
+        auth = self.requester(repository).auth
         return auth.token if auth else ""
 
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
             couriers = list(self._couriers)
-        for courier in couriers:
-            courier.close()
+        for requester in couriers:
+            requester.close()
 
-    def _courier(self, place: str) -> Courier:
-        here: dict[str, Courier] = self._here.__dict__.setdefault("couriers", {})
+    def _requester(self, place: str) -> Requester:
+        here: dict[str, Requester] = self._here.__dict__.setdefault("couriers", {})
         if place not in here:
             here[place] = self._new(place)
         return here[place]
 
-    def _new(self, place: str) -> Courier:
+    def _new(self, place: str) -> Requester:
         with self._lock:
             # GitHub counts what an installation writes, and an owner has one installation.
-            pace = self._paces.setdefault(place.partition("/")[0], Pace(self._pace_limits, self.patience.sleep))
-            courier = Courier(
+            limiter = self._paces.setdefault(
+                place.partition("/")[0], RateLimiter(self._pace_limits, self.patience.sleep)
+            )
+            requester = Requester(
                 self._auth_for(place),
                 self.api_url,
                 calls=self.calls,
-                pace=pace,
+                limiter=limiter,
                 patience=self.patience,
                 timeout_s=self.timeout_s,
                 lane=self._lane,
             )
-            self._couriers.add(courier)
-            return courier
+            self._couriers.add(requester)
+            return requester
 
     def in_lane(self, lane: Lane) -> "GitHub":
         """The same GitHub, whose writes are of another importance; close it by closing this one."""
@@ -107,8 +109,8 @@ def as_app(
     private_key: str,
     *,
     api_url: str = PUBLIC_API_URL,
-    patience: Patience | None = None,
-    pace: tuple[tuple[int, float], ...] = PACE,
+    patience: RetryPolicy | None = None,
+    limiter: tuple[tuple[int, float], ...] = LIMITER,
     timeout_s: int = TIMEOUT_S,
 ) -> GitHub:
     """GitHub as our App sees it, in every repository where it is installed; ForgeError for a key that is none."""
@@ -118,16 +120,16 @@ def as_app(
     except Exception as error:
         raise ForgeError("The App's private key is no PEM text of an RSA key: paste the whole file") from error
 
-    def jwt_courier() -> Courier:
+    def jwt_requester() -> Requester:
         return github.app()
 
-    tokens = Tokens(jwt_courier)
+    tokens = Tokens(jwt_requester)
     github = GitHub(
         lambda place: InstallationAuth(tokens, place) if place else app,
         api_url=api_url,
         app_id=app_id,
         patience=patience,
-        pace=pace,
+        limiter=limiter,
         timeout_s=timeout_s,
         tokens=tokens,
     )
@@ -139,16 +141,16 @@ def with_token(
     *,
     app_id: int | None = None,
     api_url: str = PUBLIC_API_URL,
-    patience: Patience | None = None,
-    pace: tuple[tuple[int, float], ...] = PACE,
+    patience: RetryPolicy | None = None,
+    limiter: tuple[tuple[int, float], ...] = LIMITER,
 ) -> GitHub:
     """GitHub with a fixed token, as a workflow has one; `app_id` is that of the App that the token belongs to."""
     auth = Token(token)
-    return GitHub(lambda _: auth, api_url=api_url, app_id=app_id, patience=patience, pace=pace)
+    return GitHub(lambda _: auth, api_url=api_url, app_id=app_id, patience=patience, limiter=limiter)
 
 
-def anonymously(*, api_url: str = PUBLIC_API_URL, patience: Patience | None = None) -> GitHub:
-    """GitHub as anybody sees it: public repositories only, 60 requests an hour."""
+def anonymously(*, api_url: str = PUBLIC_API_URL, patience: RetryPolicy | None = None) -> GitHub:
+    """GitHub as anyone sees it: public repositories only, 60 requests an hour."""
     return GitHub(lambda _: None, api_url=api_url, patience=patience)
 
 

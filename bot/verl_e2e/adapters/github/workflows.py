@@ -76,28 +76,28 @@ class GithubWorkflows:
         """
         path = f"{_workflow(repository, workflow)}/runs"
         parameters = {"event": "workflow_dispatch", "per_page": 100}
-        listed = self._github.courier(repository).read(WorkflowRunsAnswer, path, parameters=parameters).workflow_runs
+        listed = self._github.requester(repository).read(WorkflowRunsAnswer, path, parameters=parameters).workflow_runs
         ours = (found for found in listed if found.head_branch == revision and found.actor and found.actor.type == _BOT)
         runs = (_as_run(found) for found in ours if key in found.display_title)
         return tuple(sorted(runs, key=lambda run: run.id))
 
     def run(self, repository: str, run_id: int) -> WorkflowRun | None:
         """A run as it is now, None when it is gone."""
-        found = self._github.courier(repository).find(WorkflowRunAnswer, _run(repository, run_id))
+        found = self._github.requester(repository).find(WorkflowRunAnswer, _run(repository, run_id))
         return _as_run(found) if found else None
 
     def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
         """The jobs of the run's latest attempt."""
         path = f"{_run(repository, run_id)}/jobs"
         return tuple(
-            map(_as_job, self._github.courier(repository).read_all(WorkflowJobAnswer, path, "jobs", filter="latest"))
+            map(_as_job, self._github.requester(repository).read_all(WorkflowJobAnswer, path, "jobs", filter="latest"))
         )
 
     def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
         """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
         verb = "force-cancel" if force else "cancel"
         try:
-            self._github.courier(repository).act("POST", f"{_run(repository, run_id)}/{verb}")
+            self._github.requester(repository).act("POST", f"{_run(repository, run_id)}/{verb}")
         except RefusedError as error:
             # 409: it has ended, or GitHub cannot end it now; what `run` says next tells.
             if error.status != 409:
@@ -108,14 +108,14 @@ class GithubWorkflows:
         path = f"{_run(repository, run_id)}/artifacts"
         return tuple(
             Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
-            for found in self._github.courier(repository).read_all(ArtifactAnswer, path, "artifacts")
+            for found in self._github.requester(repository).read_all(ArtifactAnswer, path, "artifacts")
         )
 
     def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
-        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that nobody verified."""
+        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that no one verified."""
         path = f"/repos/{repository}/attestations/sha256:{sha256}"
         parameters = {"per_page": _MOST_ATTESTATIONS, "predicate_type": "provenance"}
-        found = self._github.courier(repository).find(AttestationsAnswer, path, parameters=parameters)
+        found = self._github.requester(repository).find(AttestationsAnswer, path, parameters=parameters)
         return tuple(json.dumps(attestation.bundle) for attestation in found.attestations) if found else ()
 
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
@@ -144,13 +144,13 @@ class GithubWorkflows:
         """The run that was started; None where the server does not say which it is."""
         path = f"{_workflow(repository, workflow)}/dispatches"
         body: dict[str, Any] = {"ref": revision, "inputs": inputs}
-        courier = self._github.courier(repository)
+        requester = self._github.requester(repository)
         try:
-            data = courier.ask("POST", path, body=body | {"return_run_details": True})
+            data = requester.ask("POST", path, body=body | {"return_run_details": True})
         except RefusedError as error:
             if error.status not in _NO_SUCH_FIELD or "return_run_details" not in str(error):
                 raise
-            data = courier.ask("POST", path, body=body)
+            data = requester.ask("POST", path, body=body)
         if not data:
             return None
         found = read(DispatchAnswer, data, path)

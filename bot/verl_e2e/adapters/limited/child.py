@@ -91,7 +91,7 @@ def _bind(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES, _MOST_FILES))
-    # Should the parent be gone, nobody else would end this one.
+    # Should the parent be gone, no one else would end this one.
     signal.alarm(int(4 * limits.wall_s) + 1)
     # The first to go where the machine itself runs out of memory.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:

@@ -93,13 +93,13 @@ class Clone:
         """
         with self._locked():
             absent: set[str] = set()
-            while lacking := self._lacks(set(ids) - absent):
-                refused = self._bring_contents(lacking)
+            while missing := self._lacks(set(ids) - absent):
+                refused = self._bring_contents(missing)
                 if refused is None:
-                    if self._lacks(lacking):
+                    if self._lacks(missing):
                         raise DamagedError("what was fetched cannot be read")
                     break
-                absent |= lacking if refused not in lacking or len(absent) == _MAX_REFUSED else {refused}
+                absent |= missing if refused not in missing or len(absent) == _MAX_REFUSED else {refused}
             return frozenset(absent)
 
     def sizes(self, ids: Collection[str]) -> dict[str, int]:
@@ -210,7 +210,7 @@ class Clone:
         shutil.rmtree(aside, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Remove what a fetch that was killed left, git's own locks too: nobody else fetches while we hold ours."""
+        """Remove what a fetch that was killed left, git's own locks too: no one else fetches while we hold ours."""
         packs, refs = self.place / "objects" / "pack", self.place / "refs"
         for left in (*packs.glob("tmp_*"), *packs.glob("*.lock"), *self.place.glob("*.lock"), *refs.rglob("*.lock")):
             left.unlink(missing_ok=True)
@@ -240,8 +240,8 @@ class Clone:
                 return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > ends:
-                    told = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
-                    raise ForgeError(told, passing=True) from None
+                    message = f"Another process has been fetching into {self.place} for {self._bounds.lock_s:g} s"
+                    raise ForgeError(message, passing=True) from None
             time.sleep(_LOCK_POLL_S)
 
 

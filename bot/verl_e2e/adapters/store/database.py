@@ -30,7 +30,7 @@ _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
 
 class StoreError(UserError):
-    """The database cannot be used; one sentence with the mend, and never a password."""
+    """The database cannot be used; one sentence with the fix, and never a password."""
 
 
 class Store:
@@ -71,7 +71,7 @@ class Store:
         return sqlite.insert(table) if self.dialect == "sqlite" else postgresql.insert(table)
 
     def _write_back(self) -> None:
-        """Copy SQLite's log into its file now and then, here and not inside a write that somebody waits for."""
+        """Copy SQLite's log into its file now and then, here and not inside a write that someone waits for."""
         now = time.monotonic()
         if self.dialect != "sqlite" or now < self._written_back + _WRITE_BACK_S:
             return
@@ -115,7 +115,7 @@ class Store:
 
 
 class Bookkeeping:
-    """`with` this held, nobody else reads and changes a remembered list: no thread, and no process on PostgreSQL."""
+    """`with` this held, no one else reads and changes a remembered list: no thread, and no process on PostgreSQL."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -154,13 +154,13 @@ def open_store(url: str) -> Store:
             f"DATABASE_URL {shown}: {_first_line(error)}; write sqlite:///FILE or postgresql://..."
         ) from None
     except ModuleNotFoundError:
-        mend = "pip install 'verl-e2e[postgres]'"
-        raise StoreError(f"DATABASE_URL {shown}: PostgreSQL needs psycopg, which is not installed; {mend}") from None
+        fix = "pip install 'verl-e2e[postgres]'"
+        raise StoreError(f"DATABASE_URL {shown}: PostgreSQL needs psycopg, which is not installed; {fix}") from None
     except (OperationalError, ProgrammingError) as error:
-        mend = "see that the server runs, and that the user may create tables there"
+        fix = "see that the server runs, and that the user may create tables there"
         if shown.startswith("sqlite"):
-            mend = "see that its folder is there and can be written"
-        raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {mend}") from None
+            fix = "see that its folder is there and can be written"
+        raise StoreError(f"DATABASE_URL {shown}: {_first_line(error.orig or error)}; {fix}") from None
     return Store(engine)
 
 
@@ -210,7 +210,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if options.get("only_reads"):
         connection.exec_driver_sql("BEGIN")
         return
-    # FULL: what GitHub was told to be kept outlives a power cut; nobody delivers it again.
+    # FULL: what GitHub was told to be kept outlives a power cut; no one delivers it again.
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('lasting', True) else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 

@@ -1,4 +1,4 @@
-"""The deliveries table: what GitHub sent and nobody may lose."""
+"""The deliveries table: what GitHub sent and no one may lose."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ class SqlDeliveries:
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
         """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
-        rows = [{**_NEW, "id": one.id, "event": one.event, "body": one.body, **_times(one)} for one in received]
+        rows = [{**_NEW, "id": item.id, "event": item.event, "body": item.body, **_times(item)} for item in received]
         put = self._store.insert(deliveries).values(rows).on_conflict_do_nothing().returning(deliveries.c.id)
         with self._store.write() as connection:
             new = set(connection.scalars(put))
@@ -83,6 +83,6 @@ class SqlDeliveries:
         return Backlog(deliveries_waiting, deliveries_refused, targets_waiting, age, runs_open)
 
 
-def _times(one: Received) -> dict[str, str]:
-    received = instant(one.received)
+def _times(item: Received) -> dict[str, str]:
+    received = instant(item.received)
     return {"received": received, "due": received}

@@ -5,7 +5,7 @@ cleared in the transaction that takes or returns the row. Each process counts up
 whose count stands still for `LEASE_S` is dead to the others, and what it owned is free.
 
 The time is measured by whoever observes, on its own monotonic clock: no two clocks are compared. While the database is
-away nobody can count up, so the observation begins again when it is back.
+away no one can count up, so the observation begins again when it is back.
 """
 
 from collections.abc import Collection, Mapping

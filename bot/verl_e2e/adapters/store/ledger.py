@@ -7,11 +7,11 @@ import sqlalchemy as sa
 
 from verl_e2e.adapters.store.database import Bookkeeping, Store
 from verl_e2e.adapters.store.schema import entries, heads, instant, merge_groups, posted, read_instant, runs
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Posted, Run
+from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run
 from verl_e2e.core.pulls.pull import MergeGroup, PullRef
 
-_KINDS: dict[str, type[Asked] | type[Approval] | type[Override]] = {
-    "asked": Asked,
+_KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
+    "asked": RecordedCommand,
     "approval": Approval,
     "override": Override,
 }
@@ -26,7 +26,7 @@ class SqlLedger:
         # Held while a list among what was posted is read and changed.
         self.bookkeeping = Bookkeeping(store)
 
-    def add(self, entry: Asked | Approval | Override) -> bool:
+    def add(self, entry: RecordedCommand | Approval | Override) -> bool:
         """Append an entry; false when one of its kind with this source is there already for the pull request."""
         row = {
             "kind": _NAMES[type(entry)],
@@ -39,7 +39,7 @@ class SqlLedger:
             new = self._store.insert(entries).values(row).on_conflict_do_nothing().returning(entries.c.seq)
             return connection.scalar(new) is not None
 
-    def entries(self, repository: str, number: int) -> tuple[Asked | Approval | Override, ...]:
+    def entries(self, repository: str, number: int) -> tuple[RecordedCommand | Approval | Override, ...]:
         """All entries of a pull request in the order in which they were added."""
         wanted = sa.select(entries.c.kind, entries.c.document).order_by(entries.c.seq)
         wanted = wanted.where(entries.c.repository == repository, entries.c.number == number)

@@ -1,4 +1,4 @@
-"""What is removed when nobody will ask for it again: a little at a time, so that nothing waits for it."""
+"""What is removed when no one will ask for it again: a little at a time, so that nothing waits for it."""
 
 import os
 import shutil

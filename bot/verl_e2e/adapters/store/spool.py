@@ -41,8 +41,8 @@ class Spool:
     def keep(self, received: Sequence[Received]) -> None:
         """Write deliveries so that they outlive a power cut; SpoolFullError, OSError."""
         with self._lock:
-            for one in received:
-                self._write(one)
+            for item in received:
+                self._write(item)
             _sync(self._folder)
 
     def batch(self) -> dict[Path, Received]:
@@ -61,10 +61,10 @@ class Spool:
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.delivery"))
 
-    def _write(self, one: Received) -> None:
-        head = {"id": one.id, "event": one.event, "received": one.received.isoformat()}
-        text = json.dumps(head).encode() + b"\n" + one.body
-        path = self._folder / f"{time.time_ns():020d}-{one.id}.delivery"
+    def _write(self, item: Received) -> None:
+        head = {"id": item.id, "event": item.event, "received": item.received.isoformat()}
+        text = json.dumps(head).encode() + b"\n" + item.body
+        path = self._folder / f"{time.time_ns():020d}-{item.id}.delivery"
         if self.count >= MOST_FILES or self._bytes + len(text) > MOST_BYTES:
             raise SpoolFullError(f"{self._folder} holds {self.count:,} deliveries, and takes no more")
         part = path.with_suffix(".part")

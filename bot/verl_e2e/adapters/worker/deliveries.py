@@ -33,7 +33,7 @@ class Heard:
     targets: Collection[str]
     """What is to be looked at because of them."""
     urgent: Collection[str]
-    """Those that somebody with a role asked about."""
+    """Those that someone with a role asked about."""
 
 
 class Hearing:

@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.ports import ForgeError, Outbox
 
 _THREADS, _BATCH = 6, 32
-# With the waits of `retry_at` about a day; nobody waits longer for an answer.
+# With the waits of `retry_at` about a day; no one waits longer for an answer.
 _ATTEMPTS = 100
 
 log = logging.getLogger(__name__)

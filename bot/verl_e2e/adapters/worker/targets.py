@@ -10,10 +10,10 @@ from functools import partial
 
 from verl_e2e.adapters.worker.failures import problem, retry_at, tell
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool
-from verl_e2e.core.pulls.deliveries import Taken
+from verl_e2e.core.pulls.deliveries import AcceptedJob
 from verl_e2e.ports import Worklist
 
-# Threads beside the others, for what somebody with a role has just asked about.
+# Threads beside the others, for what someone with a role has just asked about.
 _FOR_PEOPLE = 2
 # Threads that show on a pull request that it was seen, while every other one is busy.
 _SIGNS = 4
@@ -73,7 +73,7 @@ class Reconciling:
         for taken in begun:
             self._put(self._looks, "", taken, self._look)
         if self._urgent and len(begun) < room:
-            # Nobody waits for the others: they are being looked at, or were.
+            # No one waits for the others: they are being looked at, or were.
             self._urgent &= set(self.held)
         shown = self._take(len(self._fresh), only=self._fresh) if self._fresh else ()
         self._fresh.clear()
@@ -91,7 +91,7 @@ class Reconciling:
 
     def _take(
         self, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
-    ) -> tuple[Taken, ...]:
+    ) -> tuple[AcceptedJob, ...]:
         if limit <= 0:
             return ()
         found = self._worklist.take(self._now(), limit, first=first, only=only)
@@ -100,12 +100,12 @@ class Reconciling:
         self._fresh -= targets
         return found
 
-    def _put(self, lanes: Lanes, lane: str, taken: Taken, work: Callable[[Taken], None]) -> None:
+    def _put(self, lanes: Lanes, lane: str, taken: AcceptedJob, work: Callable[[AcceptedJob], None]) -> None:
         if not lanes.put(taken.target, lane, partial(work, taken)):
             # The thread of the look before has returned the target and is about to end.
             self._worklist.release(taken.target)
 
-    def _look(self, taken: Taken) -> None:
+    def _look(self, taken: AcceptedJob) -> None:
         """One look at one target. What failed is wanted again later."""
         started, target = time.monotonic(), taken.target
         try:
@@ -122,7 +122,7 @@ class Reconciling:
             self.counts.reconciled += 1
             log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
 
-    def _sign(self, taken: Taken) -> None:
+    def _sign(self, taken: AcceptedJob) -> None:
         """Let the pull request show that it was seen; it is looked at afterwards."""
         try:
             self._announce(taken.target)

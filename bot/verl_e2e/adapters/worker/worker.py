@@ -56,7 +56,7 @@ class Work:
 class Worker:
     """Start it once in a process, `wake` it when something arrived, stop it at the end.
 
-    `clean` removes some of what nobody will ask for again; whether more is left. `make_pool` gives the threads.
+    `clean` removes some of what no one will ask for again; whether more is left. `make_pool` gives the threads.
     """
 
     def __init__(
@@ -166,21 +166,21 @@ class Worker:
             self._stop.wait(_ROUND_S)
 
     def _renewals(self) -> None:
-        told = False
+        message = False
         while not self._stop.wait(_RENEW_S):
             try:
                 self.renew()
-                told = False
+                message = False
             except Exception as error:
-                if not told:
+                if not message:
                     tell("not said that this process lives", error, {})
-                told = True
+                message = True
 
     def _look_around(self) -> bool:
         """Want what no delivery may tell of, runs under way and recent pull requests; whether there was a search."""
         now, now_s = self._clock.now(), self._clock.monotonic()
         if now_s >= self._next_tick:
-            # At the start at once: nobody knows what happened while no process listened.
+            # At the start at once: no one knows what happened while no process listened.
             self._worklist.want(self._work.open_targets(), now, at_once=not self._began)
             self._worklist.want(self._worklist.stale(now - _RECENT, now - _RECENT_EVERY, _RECENT_AT_ONCE), now)
             self._began, self._next_tick = True, now_s + self._tick_s
@@ -202,9 +202,9 @@ class Worker:
             tell("nothing found of what no delivery told of", error, {})
 
     def _remove(self) -> None:
-        """Remove some of what nobody will ask for again, and soon more if more is left."""
+        """Remove some of what no one will ask for again, and soon more if more is left."""
         try:
             if self._clean():
                 self._next_cleaning = self._clock.monotonic() + _CLEANING_ON_S
         except Exception as error:
-            tell("nothing removed of what nobody will ask for again", error, {})
+            tell("nothing removed of what no one will ask for again", error, {})

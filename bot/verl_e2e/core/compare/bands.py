@@ -38,7 +38,7 @@ def band_of(bands: Bands | None, job: Job) -> Band | None:
 
 def band_from(probe: Probe) -> Band | None:
     """The band of one probe: below its lowest run by three times the spread of its runs."""
-    values = [one.correlation for one in probe.healthy]
+    values = [item.correlation for item in probe.healthy]
     if len(values) < ENOUGH:
         return None
     margin = max(SPREADS * stdev(values), LEAST_MARGIN)
@@ -50,7 +50,7 @@ def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[Step] = ()) -> 
 
     Pairs count where they trained at the learning rate of `steps`: noise grows with it.
     """
-    rates = {one.values[LEARNING_RATE] for one in steps if LEARNING_RATE in one.values}
+    rates = {step.values[LEARNING_RATE] for step in steps if LEARNING_RATE in step.values}
     pairs = _probe(bands, job).pairs
     rows = [row for pair in pairs for row in _noise(pair, rates)]
     same = dict(_measured(row for row, same in rows if same))
@@ -72,10 +72,10 @@ class _Metrics:
 
 def _noise(pair: Pair, rates: set[float]) -> Iterator[tuple[Row, bool]]:
     """Every judged row of a pair, and whether its samples were the same."""
-    for one in pair.steps:
-        if rates and one.first.get(LEARNING_RATE) not in rates:
+    for item in pair.steps:
+        if rates and item.first.get(LEARNING_RATE) not in rates:
             continue
-        found = compare_steps([_Metrics(one.step, one.first)], [_Metrics(one.step, one.second)])
+        found = compare_steps([_Metrics(item.step, item.first)], [_Metrics(item.step, item.second)])
         for metric in found.metrics:
             yield from ((row, bool(found.same_samples)) for row in metric.rows)
 
@@ -100,7 +100,7 @@ def _scaled(tolerance: Tolerance, factor: float) -> Tolerance:
 def with_healthy(bands: Bands, job: Job, found: Healthy) -> Bands:
     """The bands with one more healthy run; the same run counts once."""
     probe = _probe(bands, job)
-    if any(one.run == found.run for one in probe.healthy):
+    if any(item.run == found.run for item in probe.healthy):
         return bands
     return _with(bands, job, probe.model_copy(update={"healthy": (*probe.healthy, found)}))
 
@@ -108,7 +108,7 @@ def with_healthy(bands: Bands, job: Job, found: Healthy) -> Bands:
 def with_pair(bands: Bands, job: Job, found: Pair) -> Bands:
     """The bands with one more pair of identical runs; the same two count once."""
     probe = _probe(bands, job)
-    if any(set(one.runs) == set(found.runs) for one in probe.pairs):
+    if any(set(pair.runs) == set(found.runs) for pair in probe.pairs):
         return bands
     return _with(bands, job, probe.model_copy(update={"pairs": (*probe.pairs, found)}))
 
@@ -123,8 +123,8 @@ def merged(first: Bands, second: Bands) -> Bands:
     probes = dict(first.probes)
     for digest, probe in second.probes.items():
         known = probes.get(digest, Probe())
-        healthy = {one.run: one for one in (*known.healthy, *probe.healthy)}
-        pairs = {frozenset(one.runs): one for one in (*known.pairs, *probe.pairs)}
+        healthy = {item.run: item for item in (*known.healthy, *probe.healthy)}
+        pairs = {frozenset(pair.runs): pair for pair in (*known.pairs, *probe.pairs)}
         probes[digest] = Probe(
             about=known.about or probe.about, healthy=tuple(healthy.values()), pairs=tuple(pairs.values())
         )
@@ -141,11 +141,11 @@ def only_of(bands: Bands, job: Job) -> Bands:
 KEPT = tuple(
     dict.fromkeys(
         (
-            *(one.metric for one in COMPARED),
+            *(compared.metric for compared in COMPARED),
             *(
-                f"{one.metric.removesuffix('mean')}{end}"
-                for one in COMPARED
-                if one.metric.endswith("/mean")
+                f"{compared.metric.removesuffix('mean')}{end}"
+                for compared in COMPARED
+                if compared.metric.endswith("/mean")
                 for end in ("max", "min")
             ),
             *DATA,

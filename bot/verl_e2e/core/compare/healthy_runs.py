@@ -45,21 +45,21 @@ def healthy_run(name: str, record: Record, facts: LogFacts | None, result: Resul
 
 def healthy_of(run: HealthyRun) -> Healthy:
     """What a band keeps of a healthy run: the correlation at step 1."""
-    first = next((one for one in run.steps if one.step == _FIRST_STEP), None)
+    first = next((item for item in run.steps if item.step == _FIRST_STEP), None)
     found = first.values.get(AGREEMENT, math.nan) if first else math.nan
     if not math.isfinite(found):
         raise NotHealthyError(f"{run.name}: no {AGREEMENT} at step {_FIRST_STEP}; a band needs that number")
     return Healthy(run=run.run, job=run.job.id, bridge_commit=run.job.bridge.commit, correlation=found)
 
 
-def pair_of(one: HealthyRun, other: HealthyRun) -> Pair:
+def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> Pair:
     """What a bands file keeps of two runs of the same training; NotHealthyError when they are not."""
-    both = f"{one.name} and {other.name}"
-    if training_digest(one.job) != training_digest(other.job):
+    both = f"{healthy_run.name} and {other.name}"
+    if training_digest(healthy_run.job) != training_digest(other.job):
         raise NotHealthyError(f"{both}: not the same training; a pair is one job run twice at one Bridge commit")
-    if one.run == other.run:
+    if healthy_run.run == other.run:
         raise NotHealthyError(f"{both}: one and the same run; run the job a second time")
-    first, second = _undisturbed(one), _undisturbed(other)
+    first, second = _undisturbed(healthy_run), _undisturbed(other)
     found = compare_steps(tuple(first.values()), tuple(second.values()))
     if found.data_differs or not found.steps:
         why = found.data_differs or "no training step in common"
@@ -67,13 +67,13 @@ def pair_of(one: HealthyRun, other: HealthyRun) -> Pair:
     steps = (
         PairStep(step=step, first=_kept(first[step].values), second=_kept(second[step].values)) for step in found.steps
     )
-    return Pair(runs=(one.run, other.run), job=one.job.id, steps=tuple(steps))
+    return Pair(runs=(healthy_run.run, other.run), job=healthy_run.job.id, steps=tuple(steps))
 
 
 def _undisturbed(run: HealthyRun) -> dict[int, StepMetrics]:
     """The training steps by number, without those after a resume: what a resume does is no noise."""
     last = run.job.steps - 1 if run.job.level is Level.SAVE_RESUME else run.job.steps
-    return {one.step: one for one in run.steps if 0 < one.step <= last}
+    return {item.step: item for item in run.steps if 0 < item.step <= last}
 
 
 def _kept(values: Mapping[str, float]) -> dict[str, float]:

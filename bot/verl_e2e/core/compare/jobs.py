@@ -18,8 +18,8 @@ def for_parity(job: Job) -> Job:
 
     A learning rate that the job sets itself stays.
     """
-    set_already = {_key(one) for one in job.overrides if _LEARNING_RATE.fullmatch(_key(one))}
-    rates = tuple(one for one in TELLING_LEARNING_RATE if _key(one) not in set_already)
+    set_already = {_key(override) for override in job.overrides if _LEARNING_RATE.fullmatch(_key(override))}
+    rates = tuple(item for item in TELLING_LEARNING_RATE if _key(item) not in set_already)
     overrides = tuple(dict.fromkeys((*job.overrides, *DETERMINISTIC, *DISTINCT_SAMPLES, *rates)))
     steps = max(job.steps, PARITY_STEPS)
     wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
@@ -35,7 +35,7 @@ def trivial_sizes(job: Job) -> Job:
     wrapper = {name: _trivial(name, value) for name, value in {**job.site.wrapper, **job.wrapper}.items()}
     if job.script == WRAPPER_SCRIPT:
         wrapper["NUM_GPUS"] = "1"
-    overrides = tuple(one for one in job.overrides if not _SIZE_KEY.fullmatch(_key(one)))
+    overrides = tuple(override for override in job.overrides if not _SIZE_KEY.fullmatch(_key(override)))
     changes: dict[str, object] = {
         "id": f"{int(Level.SMOKE)}-{job.variant}-{TRIVIAL}",
         "level": Level.SMOKE,
@@ -59,7 +59,9 @@ def _key(override: str) -> str:
 
 def _with(job: Job, changes: dict[str, object], wrapper: dict[str, str], overrides: tuple[str, ...]) -> Job:
     """The job with other variables and overrides, and with what the run must then print."""
-    gone = {_key(one).lstrip("+") for one in job.overrides} - {_key(one).lstrip("+") for one in overrides}
+    gone = {_key(override).lstrip("+") for override in job.overrides} - {
+        _key(override).lstrip("+") for override in overrides
+    }
     kept = {key: value for key, value in job.expected.items() if key not in gone}
     expected = {**kept, **_expected(job, wrapper, overrides)}
     update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": dict(sorted(expected.items()))}
@@ -87,6 +89,6 @@ def differences(job: Job, reference: Job) -> tuple[str, ...]:
     return tuple(f"{name} differs: {ours} and {theirs}." for name, ours, theirs in rows if ours != theirs)
 
 
-def _apart(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
+def _apart(text: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
     """What each of two lists has alone, as text."""
-    return " ".join(sorted(set(one) - set(other))) or "none", " ".join(sorted(set(other) - set(one))) or "none"
+    return " ".join(sorted(set(text) - set(other))) or "none", " ".join(sorted(set(other) - set(text))) or "none"

@@ -115,14 +115,14 @@ class Comparison:
     @property
     def comparable(self) -> bool:
         """Whether there is anything to judge."""
-        judged = any(one.agreement is not Agreement.SHOWN for one in self.metrics)
+        judged = any(metric.agreement is not Agreement.SHOWN for metric in self.metrics)
         return bool(self.steps) and judged and not self.data_differs
 
     @property
     def beyond(self) -> tuple[MetricComparison, ...]:
         """The metrics beyond tolerance, the farthest first."""
-        found = [one for one in self.metrics if one.agreement is Agreement.BEYOND]
-        return tuple(sorted(found, key=lambda one: -abs(one.excess)))
+        found = [metric for metric in self.metrics if metric.agreement is Agreement.BEYOND]
+        return tuple(sorted(found, key=lambda metric: -abs(metric.excess)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Report:
     title: str
     comparison: Comparison
     # What else a reader must know.
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def compare_steps(
@@ -170,8 +170,8 @@ def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> b
 
 def _pairs(run: Sequence[Step], reference: Sequence[Step]) -> tuple[tuple[Step, Step], ...]:
     """The steps of both by number, the last line of a number counts; step 0 is a validation."""
-    ours = {one.step: one for one in run if one.step > 0}
-    theirs = {one.step: one for one in reference if one.step > 0}
+    ours = {item.step: item for item in run if item.step > 0}
+    theirs = {item.step: item for item in reference if item.step > 0}
     return tuple((ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys()))
 
 
@@ -196,30 +196,30 @@ def _compare_metric(
     return MetricComparison(compared, rows, excess, ratio, agreement)
 
 
-def _row(compared: Compared, one: Step, other: Step, tolerance: Tolerance | None) -> Row:
-    run, reference = one.values[compared.metric], other.values[compared.metric]
+def _row(compared: Compared, item: Step, other: Step, tolerance: Tolerance | None) -> Row:
+    run, reference = item.values[compared.metric], other.values[compared.metric]
     shown = tolerance is None or not math.isfinite(reference)
-    allowed = None if tolerance is None or shown else _allowed(compared.metric, one, other, tolerance)
-    row = Row(one.step, compared.metric, run, reference, tolerance, allowed, Agreement.SHOWN)
+    allowed = None if tolerance is None or shown else _allowed(compared.metric, item, other, tolerance)
+    row = Row(item.step, compared.metric, run, reference, tolerance, allowed, Agreement.SHOWN)
     if shown:
         return row
-    return Row(one.step, compared.metric, run, reference, tolerance, allowed, _agreement(row.excess))
+    return Row(item.step, compared.metric, run, reference, tolerance, allowed, _agreement(row.excess))
 
 
 def _agreement(excess: float) -> Agreement:
     return Agreement.WITHIN if abs(excess) <= 1 else Agreement.BEYOND
 
 
-def _allowed(metric: str, one: Step, other: Step, tolerance: Tolerance) -> float:
-    larger = max(abs(other.values[metric]), abs(one.values[metric]))
+def _allowed(metric: str, step: Step, other: Step, tolerance: Tolerance) -> float:
+    larger = max(abs(other.values[metric]), abs(step.values[metric]))
     larger = larger if math.isfinite(larger) else abs(other.values[metric])
-    return tolerance.absolute + tolerance.relative * larger + tolerance.spread * _range(metric, one, other)
+    return tolerance.absolute + tolerance.relative * larger + tolerance.spread * _range(metric, step, other)
 
 
-def _range(metric: str, one: Step, other: Step) -> float:
+def _range(metric: str, item: Step, other: Step) -> float:
     """The widest range that either step gives for a metric `x/mean`: `x/max` less `x/min`."""
     stem = metric.rpartition("/")[0]
-    ranges = [step.values.get(f"{stem}/max", 0.0) - step.values.get(f"{stem}/min", 0.0) for step in (one, other)]
+    ranges = [step.values.get(f"{stem}/max", 0.0) - step.values.get(f"{stem}/min", 0.0) for step in (item, other)]
     return max((width for width in ranges if math.isfinite(width)), default=0.0)
 
 

@@ -33,7 +33,7 @@ def probe_digest(job: Job) -> str:
     """
     full = _training(job)
     wrapper = {name: value for name, value in full["wrapper"] if not _SCALE_VARIABLE.fullmatch(name)}
-    overrides = [one for one in full["overrides"] if not _SCALE_OVERRIDE.match(one)]
+    overrides = [training for training in full["overrides"] if not _SCALE_OVERRIDE.match(training)]
     return _digest({**full, "wrapper": sorted(wrapper.items()), "overrides": overrides})
 
 
@@ -61,7 +61,7 @@ def _training(job: Job) -> _Training:
         "model": [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights],
         "reward_model": job.reward_model,
         "wrapper": sorted(pair for pair in wrapper.items() if not _PLACE_VARIABLE.fullmatch(pair[0])),
-        "overrides": [one for one in sorted(set(job.overrides)) if not _PLACE_OVERRIDE.match(one)],
+        "overrides": [override for override in sorted(set(job.overrides)) if not _PLACE_OVERRIDE.match(override)],
     }
 
 
@@ -75,7 +75,7 @@ def _name(path: str | None) -> str:
 
 
 def about(job: Job) -> str:
-    """A probe in words, for whoever reads a bands file."""
+    """A probe in words, for the person who reads a bands file."""
     wrapper = {**job.site.wrapper, **job.wrapper}
     lengths = "/".join(wrapper.get(name, "default") for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH"))
     random = ", random weights" if job.checkpoint.random_weights or job.checkpoint.dummy_config else ""

@@ -15,13 +15,13 @@ from verl_e2e.core.model.outcome import Decision, Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
-MEND_BASE = "Fix the base branch first, then run this change again; the run did not reach its code."
-MEND_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
-MEND_FLAKY = "Run the job several times on merge base and head: one failure in two runs does not tell them apart."
+FIX_BASE = "Fix the base branch first, then run this change again; the run did not reach its code."
+FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
+FIX_FLAKY = "Run the job several times on merge base and head: one failure in two runs does not tell them apart."
 NOT_ASKED_FOR = "no follow-up was asked for"
 
 
-class Stand(IntEnum):
+class CandidateRank(IntEnum):
     """What the merge base says of a failure on the head; of several runs the highest counts."""
 
     NOT_RUN = auto()
@@ -32,27 +32,27 @@ class Stand(IntEnum):
     FAILS_TOO = auto()
 
 
-def stand(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> Stand:
+def stand(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> CandidateRank:
     """What one run on the merge base says of a failure with these marks at that stage.
 
     A base that failed later, or that trained a step before it was stopped later, went beyond the failure.
     """
     if base.result is Result.PASS:
-        return Stand.PASSES
+        return CandidateRank.PASSES
     if same_failure(marks, stage, base):
-        return Stand.FAILS_TOO
+        return CandidateRank.FAILS_TOO
     later = stage is not None and base.stage is not None and base.stage.order > stage.order
     if later and (base.result is Result.FAIL or base.steps):
-        return Stand.BEYOND
-    return Stand.FAILS_OTHERWISE if base.result is Result.FAIL else Stand.NOT_CONCLUSIVE
+        return CandidateRank.BEYOND
+    return CandidateRank.FAILS_OTHERWISE if base.result is Result.FAIL else CandidateRank.NOT_CONCLUSIVE
 
 
 def most_telling(
     marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
-) -> tuple[Stand, RelatedRun | None]:
+) -> tuple[CandidateRank, RelatedRun | None]:
     """The run on the merge base that decides, and what it says."""
-    said = [(stand(marks, stage, base), base) for base in bases]
-    return max(said, key=lambda one: one[0], default=(Stand.NOT_RUN, None))
+    text = [(stand(marks, stage, base), base) for base in bases]
+    return max(text, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
 
 
 def weigh(case: Case, alone: Decision) -> Decision:
@@ -61,19 +61,19 @@ def weigh(case: Case, alone: Decision) -> Decision:
         return alone
     found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
     if base is None:
-        said = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
-        return replace(alone, blame=_and_without_save(case, said))
+        text = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
+        return replace(alone, blame=_and_without_save(case, text))
     commit = base.bridge_commit[:12]
     match found:
-        case Stand.FAILS_TOO:
+        case CandidateRank.FAILS_TOO:
             cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
-            return replace(alone, result=Result.BLOCKED, cause=cause, mend=MEND_BASE)
-        case Stand.FAILS_OTHERWISE:
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE)
+        case CandidateRank.FAILS_OTHERWISE:
             cause = f"{_plain(alone.cause)}; inconclusive: the merge base {commit} fails too, but in another way: "
-            return replace(alone, result=Result.BLOCKED, cause=f"{cause}{ended(base)}", mend=MEND_OTHERWISE)
-        case Stand.NOT_CONCLUSIVE | Stand.NOT_RUN:
+            return replace(alone, result=Result.BLOCKED, cause=f"{cause}{ended(base)}", fix=FIX_OTHERWISE)
+        case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
             return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
-        case Stand.PASSES | Stand.BEYOND:
+        case CandidateRank.PASSES | CandidateRank.BEYOND:
             return _weigh_retry(case, alone, base)
 
 
@@ -82,7 +82,7 @@ def asks_for_base(case: Case, decision: Decision) -> bool:
     if decision.result is not Result.FAIL:
         return False
     found, _ = most_telling(fingerprint_of(case, decision), decision.stage, case.related(Role.MERGE_BASE))
-    return found in (Stand.NOT_RUN, Stand.NOT_CONCLUSIVE)
+    return found in (CandidateRank.NOT_RUN, CandidateRank.NOT_CONCLUSIVE)
 
 
 def related_rows(case: Case) -> tuple[str, ...]:
@@ -104,9 +104,9 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
     if passed is not None:
         cause = f"not reproduced: the head failed once ({_plain(alone.cause)}) and passed on a retry"
         cause = f"{cause}; the merge base {base.bridge_commit[:12]} {base_said}"
-        return replace(alone, result=Result.BLOCKED, cause=cause, mend=MEND_FLAKY)
-    said = f"regression: the merge base {base.bridge_commit[:12]} {base_said}, {_retried(case, alone, retries)}"
-    return replace(alone, blame=_and_without_save(case, said))
+        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY)
+    text = f"regression: the merge base {base.bridge_commit[:12]} {base_said}, {_retried(case, alone, retries)}"
+    return replace(alone, blame=_and_without_save(case, text))
 
 
 def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
@@ -119,17 +119,17 @@ def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> st
     return f"and the head failed once, {_not_run(case, Role.RETRY, 'not retried')}"
 
 
-def _and_without_save(case: Case, said: str) -> str:
+def _and_without_save(case: Case, text: str) -> str:
     """What the same job without saving says of construction."""
     for run in case.related(Role.WITHOUT_SAVE):
         if run.result is Result.PASS:
-            return f"{said}; without saving it passes, so construction is fine and the fault is in checkpointing"
-        return f"{said}; without saving it ends as {ended(run)}"
-    return said
+            return f"{text}; without saving it passes, so construction is fine and the fault is in checkpointing"
+        return f"{text}; without saving it ends as {ended(run)}"
+    return text
 
 
-def _not_run(case: Case, role: Role, said: str) -> str:
-    return f"{said}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
+def _not_run(case: Case, role: Role, text: str) -> str:
+    return f"{text}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
 
 
 def _row(run: RelatedRun) -> str:

@@ -64,21 +64,21 @@ def lacking(error: str) -> str:
     """What the environment lacks, by the error with its kind, `RuntimeError: ...`; empty when it is not to blame."""
     if error.startswith(_CLAIMS) and not error.startswith(_OF_TORCH):
         return ""
-    for lack in _LACKS:
-        if lack.pattern.search(error):
-            return lack.clause
+    for missing in _LACKS:
+        if missing.pattern.search(error):
+            return missing.clause
     package = _package(error)
     return f"package {package}" if package else ""
 
 
 def _package(error: str) -> str:
-    told = _UNAVAILABLE.search(error)
-    if told is not None:
-        return told["first"] or told["second"]
+    message = _UNAVAILABLE.search(error)
+    if message is not None:
+        return message["first"] or message["second"]
     first = error.partition("\n")[0]
     return missing_package(first) if first.startswith(("ModuleNotFoundError", "ImportError")) else ""
 
 
-def skip_reason(lack: str) -> str:
+def skip_reason(missing: str) -> str:
     """The reason that stands for a test which its environment kept from saying anything."""
-    return f"its environment lacks {lack}"
+    return f"its environment lacks {missing}"

@@ -57,20 +57,20 @@ def _broken_seal(case: Case) -> Decision | None:
     seal = case.record.seal
     if seal is None or seal.state != "broken":
         return None
-    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, wording.not_the_recorders(seal.problem), wording.MEND_SEAL)
+    return Decision(Result.BLOCKED, Stage.ENVIRONMENT, wording.not_the_recorders(seal.problem), wording.FIX_SEAL)
 
 
 def _broken_import(by: By) -> Decision | None:
     item = by[Criterion.LOCAL_IMPORT]
     if item.state is State.BROKEN:
-        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, wording.MEND_IMPORT, item)
+        return Decision(Result.BLOCKED, Stage.IMPORT, item.summary, wording.FIX_IMPORT, item)
     return None
 
 
 def _failed_bridge_tests(by: By) -> Decision | None:
     item = by[Criterion.BRIDGE_TESTS]
     if item.state is State.BROKEN:
-        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, wording.MEND_BRIDGE_TESTS, item)
+        return Decision(Result.FAIL, Stage.BRIDGE_PROVIDER, item.summary, wording.FIX_BRIDGE_TESTS, item)
     return None
 
 
@@ -81,11 +81,11 @@ def blocking(record: Record) -> tuple[Finding, ...]:
 
 
 def _blocking_finding(case: Case) -> Decision | None:
-    """The first finding that stops a run; the mends of all of them are follow-ups."""
+    """The first finding that stops a run; the fixes of all of them are follow-ups."""
     found = blocking(case.record)
     if not found:
         return None
-    return Decision(Result.BLOCKED, found[0].stage, wording.blocked_by([one.summary for one in found]))
+    return Decision(Result.BLOCKED, found[0].stage, wording.blocked_by([finding.summary for finding in found]))
 
 
 def _not_as_asked(by: By) -> Decision | None:
@@ -93,13 +93,13 @@ def _not_as_asked(by: By) -> Decision | None:
     item = by[Criterion.RESOLVED_CONFIG]
     if item.state is State.BROKEN:
         cause = wording.not_as_asked(item.summary)
-        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.MEND_CONFIG, item)
+        return Decision(Result.BLOCKED, Stage.ENVIRONMENT, cause, wording.FIX_CONFIG, item)
     return None
 
 
 def _broken_health(by: By, case: Case) -> Decision | None:
     """A broken health fact, unless the log shows a fault before it."""
-    broken = [by[one] for one in _HEALTH_STAGE if one in by and by[one].state is State.BROKEN]
+    broken = [by[entry] for entry in _HEALTH_STAGE if entry in by and by[entry].state is State.BROKEN]
     first = min(broken, key=lambda item: item.line, default=None)
     answer = case.triage
     if first is None or (answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line):
@@ -107,17 +107,17 @@ def _broken_health(by: By, case: Case) -> Decision | None:
     lost = first.criterion is Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     stage = answer.stage if lost else _HEALTH_STAGE[first.criterion]
-    return Decision(Result.FAIL, stage, first.summary, wording.MEND_HEALTH[first.criterion], first)
+    return Decision(Result.FAIL, stage, first.summary, wording.FIX_HEALTH[first.criterion], first)
 
 
 def _broken_comparison(by: By) -> Decision | None:
     """A run that finished and yet did not train as the run beside it."""
-    broken = (by[one] for one in COMPARISON_STAGE if one in by and by[one].state is State.BROKEN)
+    broken = (by[entry] for entry in COMPARISON_STAGE if entry in by and by[entry].state is State.BROKEN)
     item = next(broken, None)
     if item is None:
         return None
-    mend = wording.MEND_HEALTH[item.criterion]
-    return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, mend, item)
+    fix = wording.FIX_HEALTH[item.criterion]
+    return Decision(Result.FAIL, COMPARISON_STAGE[item.criterion], item.summary, fix, item)
 
 
 def _open_signal(by: By) -> Decision | None:
@@ -125,16 +125,16 @@ def _open_signal(by: By) -> Decision | None:
     item = by.get(Criterion.LEARNING_SIGNAL)
     if item is None or item.state is not State.MISSING:
         return None
-    return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.MEND_SIGNAL, item)
+    return Decision(Result.BLOCKED, Stage.LEARNING_SIGNAL, item.summary, wording.FIX_SIGNAL, item)
 
 
 def _broken_level(by: By, case: Case) -> Decision | None:
-    """A run that finished and yet did not do what its level is for, where that is shown to be somebody's fault."""
+    """A run that finished and yet did not do what its level is for, where that is shown to be someone's fault."""
     for criterion, stage_of in LEVEL_STAGE.items():
         item = by.get(criterion)
         stage = stage_of(case) if item and item.state is State.BROKEN else None
         if item and stage:
-            return Decision(Result.FAIL, stage, item.summary, wording.MEND_HEALTH[criterion], item)
+            return Decision(Result.FAIL, stage, item.summary, wording.FIX_HEALTH[criterion], item)
     return None
 
 
@@ -147,7 +147,7 @@ def _error_in_log(case: Case) -> Decision | None:
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
-    return Decision(result, answer.stage, answer.cause, answer.mend, at)
+    return Decision(result, answer.stage, answer.cause, answer.fix, at)
 
 
 # What processes print because the runner, or whoever interrupted it, ended them.
@@ -173,7 +173,7 @@ def _proven(case: Case, decision: Decision | None) -> Decision | None:
     if not gap:
         return decision
     cause = wording.unproven_failure(decision.cause, gap)
-    return Decision(Result.BLOCKED, decision.stage, cause, wording.MEND_EVIDENCE, decision.at)
+    return Decision(Result.BLOCKED, decision.stage, cause, wording.FIX_EVIDENCE, decision.at)
 
 
 def _lost_run(case: Case) -> Decision | None:
@@ -181,7 +181,7 @@ def _lost_run(case: Case) -> Decision | None:
     for ended in case.ends():
         if not ended.exited_zero:
             cause = wording.ended_early(ended)
-            return Decision(Result.BLOCKED, _stood(case), cause, wording.MEND_LOST)
+            return Decision(Result.BLOCKED, _stood(case), cause, wording.FIX_LOST)
     return None
 
 
@@ -197,7 +197,7 @@ def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
         return None
     first = gaps[0] if gaps else None
     cause = wording.missing_evidence(names)
-    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.MEND_EVIDENCE, first)
+    return Decision(Result.BLOCKED, _gap_stage(case, first), cause, wording.FIX_EVIDENCE, first)
 
 
 def _gap_stage(case: Case, first: Evidence | None) -> Stage:

@@ -90,8 +90,8 @@ def _variants(case: Case, run: Decision, by: Mapping[Criterion, Evidence]) -> De
         return Deliverable(wording.VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
     outcome, _ = _outcome_of_run(case, run)
     shown = by.get(_PURPOSE.get(case.job.level, Criterion.RESOLVED_CONFIG))
-    said = shown.summary if shown and shown.state is State.MET and case.job.level in _PURPOSE else ""
-    return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job, said))
+    text = shown.summary if shown and shown.state is State.MET and case.job.level in _PURPOSE else ""
+    return Deliverable(wording.VARIANTS, outcome, wording.variant_detail(case.job, text))
 
 
 def _outcome_of_run(case: Case, run: Decision) -> tuple[Outcome, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.compare.jobs import trivial_sizes
-from verl_e2e.core.judge.blame import Stand, most_telling
+from verl_e2e.core.judge.blame import CandidateRank, most_telling
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Criterion, State
@@ -88,9 +88,9 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     """
     made = [run.role for run in history]
     evidence = tuple(_of_evidence(job, verdict, made, allowed))
-    asked = {one.role for one in evidence}
-    blame = (one for one in _of_blame(job, verdict, history, allowed) if one.role not in asked)
-    return tuple(one for one in (*evidence, *blame) if one.role in allowed.roles)
+    asked = {followup.role for followup in evidence}
+    blame = (followup for followup in _of_blame(job, verdict, history, allowed) if followup.role not in asked)
+    return tuple(followup for followup in (*evidence, *blame) if followup.role in allowed.roles)
 
 
 def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
@@ -189,7 +189,7 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
     if not bases and allowed.has_base(job):
         yield from _followup(Role.MERGE_BASE, job, allowed, then)
-    if found in (Stand.PASSES, Stand.BEYOND) and Role.RETRY not in made:
+    if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
         evidence = TWINS | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
         inherits = tuple(run for run in history if run.role in evidence)
         yield Followup(Role.RETRY, job, NOTHING, inherits)

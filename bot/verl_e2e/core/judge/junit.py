@@ -48,7 +48,7 @@ class CaseResult:
     text: str = ""
     seconds: float = 0.0
     # What its environment lacks, where that kept it from saying anything; empty for every other end.
-    lack: str = ""
+    missing: str = ""
 
 
 def read_junit(raw: bytes) -> Junit:
@@ -169,7 +169,7 @@ def _cases(root: Element) -> Iterator[tuple[Element, str]]:
 
 def _stated_commit(suite: Element) -> str:
     properties = [*suite.findall("property"), *suite.findall("properties/property")]
-    commits = {one.get("value", "").strip().lower() for one in properties if one.get("name") == COMMIT_PROPERTY}
+    commits = {item.get("value", "").strip().lower() for item in properties if item.get("name") == COMMIT_PROPERTY}
     if len(commits) > 1:
         raise JunitError(f"one suite states two commits, {' and '.join(sorted(commit[:12] for commit in commits))}")
     return next(iter(commits), "")
@@ -188,8 +188,8 @@ def _result(case: Element) -> tuple[TestCase, int]:
             excused += 1
         elif element.get("type") == UNFINISHED:
             outcome = UNFINISHED
-        elif outcome == "failed" and (lack := lacking(message[:MAX_MESSAGE] or text)):
-            outcome, message = "skipped", skip_reason(lack)
+        elif outcome == "failed" and (missing := lacking(message[:MAX_MESSAGE] or text)):
+            outcome, message = "skipped", skip_reason(missing)
             excused += 1
         message = message or text
     name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.config import ACTOR
-from verl_e2e.core.judge.criteria.health import agreement_remark
+from verl_e2e.core.judge.criteria.health import agreement_note
 from verl_e2e.core.judge.criteria.signal import signal_limitations
 from verl_e2e.core.judge.left_open import Aspect, Limitation
 from verl_e2e.core.model.events import LeftRunning, read_data
@@ -24,7 +24,7 @@ _SHOWN_FILES = 20
 
 def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     """All limitations of a verdict, the missing Bridge checks first, each once."""
-    plain = (*_host(case), *_remarks(case), *_end(case), *_noise(case))
+    plain = (*_host(case), *_notes(case), *_end(case), *_noise(case))
     rows = [
         *_waived(case, evidence),
         *(Limitation(text) for text in (*_tests(case), *_trees(case))),
@@ -68,8 +68,8 @@ def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
 
 
 def _tests(case: Case) -> Iterable[str]:
-    for one in case.job.site.deselected_tests:
-        yield _sentence(f"Focused Bridge test {one.test} is left out on site {case.job.site.name}: {one.reason}")
+    for item in case.job.site.deselected_tests:
+        yield _sentence(f"Focused Bridge test {item.test} is left out on site {case.job.site.name}: {item.reason}")
 
 
 def _trees(case: Case) -> Iterable[str]:
@@ -120,12 +120,12 @@ def _host(case: Case) -> Iterable[str]:
         yield f"Installed by hand: {', '.join(environment.hand_installed)}."
 
 
-def _remarks(case: Case) -> Iterable[str]:
+def _notes(case: Case) -> Iterable[str]:
     environment = case.record.environment
     for finding in environment.findings if environment else ():
         if not finding.ok and not finding.blocking:
             yield _sentence(finding.summary)
-    yield agreement_remark(case)
+    yield agreement_note(case)
     if case.job.level is not Level.LEARNING_SIGNAL and (constant := constant_reward(case.facts)):
         yield _sentence(f"The reward never moves: {constant[2]}")
     if case.job.level is Level.LEARNING_SIGNAL:

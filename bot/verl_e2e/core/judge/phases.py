@@ -65,7 +65,7 @@ def started_phases(case: Case) -> tuple[Phase, ...]:
     planned = planned_phases(case.job)
     begins = _recorded(case, planned) or [1, *(config.line for config in case.facts.configs[1:])][: len(planned)]
     ends = [*(line - 1 for line in begins[1:]), case.facts.line_count]
-    return tuple(Phase(*one) for one in zip(planned, begins, ends, strict=False))
+    return tuple(Phase(*item) for item in zip(planned, begins, ends, strict=False))
 
 
 def _recorded(case: Case, planned: tuple[PlannedPhase, ...]) -> list[int]:
@@ -73,5 +73,5 @@ def _recorded(case: Case, planned: tuple[PlannedPhase, ...]) -> list[int]:
     starts = case.phases(BEGIN)
     lines = [start.line for start in starts if start.line is not None]
     names = [start.step for start in starts]
-    known = names == [one.name for one in planned[: len(names)]]
+    known = names == [planned_phase.name for planned_phase in planned[: len(names)]]
     return lines if known and len(lines) == len(starts) and lines == sorted(lines) else []

@@ -46,11 +46,11 @@ def may_stand_again(record: Record, verdict: Verdict, digest: Digest, host: Envi
     return same_job and may_be_kept(record, verdict) and _same_host(record.environment, host)
 
 
-def _same_host(one: Environment | None, other: Environment | None) -> bool:
+def _same_host(environment: Environment | None, other: Environment | None) -> bool:
     """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on beside the job."""
-    if one is None or other is None:
+    if environment is None or other is None:
         return False
-    return _marks(one) == _marks(other)
+    return _marks(environment) == _marks(other)
 
 
 def _marks(host: Environment) -> tuple[object, ...]:

@@ -102,7 +102,7 @@ def _sentence(case: Case, decision: Decision) -> str:
 def _calls(case: Case, decision: Decision) -> tuple[str, ...]:
     """The frames of the logged error that decided; none where something else did."""
     at = decision.at
-    return next((one.calls for one in case.facts.errors if at is not None and one.at.line == at.line), ())
+    return next((error.calls for error in case.facts.errors if at is not None and error.at.line == at.line), ())
 
 
 def _bridge(record: Record) -> RepositoryState:
@@ -126,7 +126,7 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
     at = [decision.at] if decision.at and decision.at.excerpt else []
     curves = [item for item in evidence if item.criterion is Criterion.LEARNING_SIGNAL and item.excerpt]
     at += [item for item in curves if item is not decision.at]
-    return (*config, *at, *(_finding(one) for one in blocking(case.record)))
+    return (*config, *at, *(_finding(finding) for finding in blocking(case.record)))
 
 
 def _finding(finding: Finding) -> Evidence:
@@ -134,7 +134,7 @@ def _finding(finding: Finding) -> Evidence:
 
 
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
-    rows = [decision.mend, *(wording.mend(one.summary, one.mend) for one in blocking(case.record))]
+    rows = [decision.fix, *(wording.fix(finding.summary, finding.fix) for finding in blocking(case.record))]
     if asks_for_base(case, decision):
         rows.append(wording.RUN_MERGE_BASE)
     waived = any(item.criterion is Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)
@@ -162,7 +162,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         command=evidence_rows.command(record, started=bool(facts and facts.line_count)),
         key_lines=(_triage_evidence(answer, record.log),) if answer and answer.excerpt else (),
         limitations=tuple(f"Missing from the folder: {item}." for item in missing),
-        followups=(wording.MEND_EVIDENCE,),
+        followups=(wording.FIX_EVIDENCE,),
     )
 
 

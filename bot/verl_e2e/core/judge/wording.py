@@ -29,21 +29,21 @@ FOCUSED_TESTS = "the focused Bridge tests"
 MERGE_BASE_NOT_RUN = "merge base not run"
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
-MEND_IMPORT = (
+FIX_IMPORT = (
     "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and remove "
     "any other megatron.bridge or megatron.core before it; then run again."
 )
-MEND_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
+FIX_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
-MEND_LOST = "Read the end of the log at the stage named, fix the host or raise the limit, and run again."
-MEND_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
-MEND_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
-MEND_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
-MEND_SIGNAL = (
+FIX_LOST = "Read the end of the log at the stage named, fix the host or raise the limit, and run again."
+FIX_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
+FIX_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
+FIX_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
+FIX_SIGNAL = (
     "Run the same job on the merge base: where it learns, a flat run is a failure; where it does not either, "
     "choose a workload that learns (learning rate, reward, steps, response length)."
 )
-MEND_HEALTH: Mapping[Criterion, str] = {
+FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
     Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
     Criterion.ROLLOUT_AGREEMENT: (
@@ -127,12 +127,12 @@ def unproven_failure(cause: str, gap: str) -> str:
 
 def log_only(cause: str, answer: Triage | None) -> str:
     """The sentence of a folder that names no job."""
-    said = {
+    text = {
         TriageVerdict.PASS: "; the log itself shows the requested steps completed, which alone proves no level",
         TriageVerdict.FAIL: f"; the log itself shows a failure at {answer.stage}: {answer.cause}" if answer else "",
         TriageVerdict.BLOCKED: f"; the log itself stops at {answer.stage}: {answer.cause}" if answer else "",
     }
-    return f"{_plain(cause)}{said[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
+    return f"{_plain(cause)}{text[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
 
 
 def _plain(text: str) -> str:
@@ -147,10 +147,10 @@ def _beyond(job: Job) -> str:
             return f", saved after step {job.steps - 1} and resumed from there"
         case Level.PARALLELISM:
             named = ("TP", "PP", "VPP", "CP", "EP")
-            sizes = [f"{one.lower()}={wrapper[f'COMMON_{one}']}" for one in named if f"COMMON_{one}" in wrapper]
+            sizes = [f"{text.lower()}={wrapper[f'COMMON_{text}']}" for text in named if f"COMMON_{text}" in wrapper]
             return f", {' '.join(size for size in sizes if not size.endswith(('=1', '=null'))) or 'data parallel'}"
         case Level.FEATURE:
-            names = [*(one.name for one in job.features), *([f"family {job.family}"] if job.family else [])]
+            names = [*(feature.name for feature in job.features), *([f"family {job.family}"] if job.family else [])]
             return f", {', '.join(names)} active" if names else ""
         case _:
             return ""
@@ -169,8 +169,8 @@ def bridge_detail(job: Job, item: Evidence) -> str:
     if item.state in (State.MISSING, State.WAIVED) or not job.bridge_tests:
         return item.summary
     left_out = len(job.site.deselected_tests)
-    said = f", {left_out} left out on this site" if left_out else ""
-    return f"{item.summary}{said}: {_pytest(job)}"
+    text = f", {left_out} left out on this site" if left_out else ""
+    return f"{item.summary}{text}: {_pytest(job)}"
 
 
 def run_bridge_tests(job: Job) -> str:
@@ -181,7 +181,7 @@ def run_bridge_tests(job: Job) -> str:
 
 def _pytest(job: Job) -> str:
     """The command, with no more of the tests that were chosen for the change than a person reads."""
-    chosen = [one.test for one in job.chosen_tests]
+    chosen = [item.test for item in job.chosen_tests]
     listed = [test for test in job.bridge_tests if test not in set(chosen)]
     left = len(chosen) - _SHOWN_CHOSEN
     more = f" and {left} more chosen for this change" if left > 0 else ""
@@ -208,7 +208,7 @@ def not_the_recorders(problem: str) -> str:
     return f"the record is not the recorder's: {problem}"
 
 
-MEND_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
+FIX_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
 
 
 _ENDS: Mapping[EndReason, str] = {
@@ -217,7 +217,7 @@ _ENDS: Mapping[EndReason, str] = {
     EndReason.INTERRUPTED: "the run was interrupted",
     EndReason.FATAL_ERROR_HANG: "the processes hung after a fatal error",
     EndReason.WRONG_IMPORT: "a process imported another checkout",
-    EndReason.HOPELESS: "the run could no longer succeed",
+    EndReason.UNRECOVERABLE: "the run could no longer succeed",
     EndReason.NOT_STARTED: NEVER_STARTED,
     EndReason.RUNNER_FAULT: "the runner itself failed",
 }
@@ -242,9 +242,9 @@ def blocked_by(summaries: Sequence[str]) -> str:
     return f"{_plain(summaries[0])}{rest}"
 
 
-def mend(summary: str, mending: str) -> str:
+def fix(summary: str, mending: str) -> str:
     """One finding with what to do about it."""
-    return f"{_plain(summary)}: {mending}" if mending else f"Fix: {_plain(summary)}"
+    return f"{_plain(summary)}: {fixing}" if mending else f"Fix: {_plain(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:

@@ -82,7 +82,7 @@ def _weight(
 ) -> tuple[bool, int, int]:
     values = [record[path] for record in records if path in record]
     # What differs in digits only is a time, a count or an id.
-    said = {_DIGITS.sub("0", value): len(value) for value in values if " " in value.strip() or not value.strip()}
+    text = {_DIGITS.sub("0", value): len(value) for value in values if " " in value.strip() or not value.strip()}
     name = path.rsplit(".", 1)[-1]
     rank = len(_NAMES) - _NAMES.index(name) if name in _NAMES else 0
-    return any(map(begins_known, values)), sum(said.values()), rank
+    return any(map(begins_known, values)), sum(text.values()), rank

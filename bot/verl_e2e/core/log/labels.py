@@ -77,7 +77,7 @@ class Labels:
         if len(value) > _LONGEST or is_time(value):
             return False
         if learn:
-            told = seen.tells
+            message = seen.tells
             seen.take(value)
-            self._ledger.learned += seen.tells != told
+            self._ledger.learned += seen.tells != message
         return seen.tells

@@ -211,7 +211,7 @@ class FactBook:
             return None
         return self._errors_so_far().driver or self._dead
 
-    def hopeless(self) -> Excerpt | None:
+    def unrecoverable(self) -> Excerpt | None:
         """The adapter table that shows no parameters although LoRA was asked for."""
         empty = next((report for report in self._adapters if report.adapter == 0), None)
         if empty is None or not self._lora_wanted():
@@ -459,7 +459,7 @@ class FactBook:
         if not waiting or not line.actor:
             return False
         # What was folded goes on with what was folded, and else with the first traceback that it was folded out of.
-        for _, opened in sorted(waiting, key=lambda one: folded and not one[0].endswith(FOLDED)):
+        for _, opened in sorted(waiting, key=lambda item: folded and not item[0].endswith(FOLDED)):
             same = (opened.first.label, opened.first.actor) == (line.label, line.actor)
             if same and opened.reader.wants(line.text, folded=folded):
                 return opened.reader.take(line)

@@ -45,7 +45,7 @@ _HARMLESS = re.compile(
 
 
 def may_refuse(text: str) -> bool:
-    """Whether `refuses` may hold of a line without colours, whoever wrote it."""
+    """Whether `refuses` may hold of a line without colours, the person who wrote it."""
     return bool((_REFUSED.search(text) and _WEIGHT.search(text)) or _NONE_LOADED.search(text))
 
 

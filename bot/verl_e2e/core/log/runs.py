@@ -79,9 +79,9 @@ class LogBook:
         """See `FactBook.fatal`: of the latest run."""
         return self._latest.fatal()
 
-    def hopeless(self) -> Excerpt | None:
-        """See `FactBook.hopeless`: of the latest run."""
-        return self._latest.hopeless()
+    def unrecoverable(self) -> Excerpt | None:
+        """See `FactBook.unrecoverable`: of the latest run."""
+        return self._latest.unrecoverable()
 
     def facts(self, line_count: int, first: Excerpt | None, last: Excerpt | None) -> LogFacts:
         """Everything known so far, frozen."""

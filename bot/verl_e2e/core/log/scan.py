@@ -129,9 +129,9 @@ class Scanner:
         return self._book.fatal()
 
     @property
-    def hopeless(self) -> Excerpt | None:
-        """A fact that no later event can mend: LoRA was asked for and its adapter has no parameters."""
-        return self._book.hopeless()
+    def unrecoverable(self) -> Excerpt | None:
+        """A fact that no later event can fix: LoRA was asked for and its adapter has no parameters."""
+        return self._book.unrecoverable()
 
     def _scan(self, block: bytes) -> None:
         if self._head is not None:

@@ -27,7 +27,7 @@ class Capability(StrEnum):
     OVERRIDE = "override"
 
 
-# What reaches a GPU or sets evidence aside is never for everybody; and nobody vouches for a head by having written it.
+# What reaches a GPU or sets evidence aside is never for everyone; and no one vouches for a head by having written it.
 _NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVERRIDE})
 _NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
 
@@ -56,7 +56,7 @@ class Grant(DescribedDocument):
     author: bool = False
     """Whether the person who opened the pull request has it."""
     anyone: bool = False
-    """Whether everybody has it."""
+    """Whether everyone has it."""
 
 
 # Asking costs nothing but an answer; whatever can reach a GPU needs write access, setting a level aside more.
@@ -95,7 +95,7 @@ class Access(DescribedDocument):
         for capability in Capability:
             grant = self.of(capability)
             if capability in _NOT_FOR_ANYONE and (grant.anyone or _WIDE_ROLES & {*grant.roles}):
-                raise UnfitError(f"{capability} is granted to everybody", "name roles from triage up, teams or logins")
+                raise UnfitError(f"{capability} is granted to everyone", "name roles from triage up, teams or logins")
             if capability in _NOT_FOR_AUTHORS and grant.author:
                 fix = "leave `author` out, a role still counts for them"
                 raise UnfitError(f"{capability} is granted to authors", fix)
@@ -108,7 +108,7 @@ class Access(DescribedDocument):
 
 
 class Start(StrEnum):
-    """When the required levels begin: by themselves, or when somebody asks with `run`."""
+    """When the required levels begin: by themselves, or when someone asks with `run`."""
 
     AUTOMATIC = "automatic"
     ASKED = "asked"

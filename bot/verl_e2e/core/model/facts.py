@@ -97,7 +97,7 @@ class Frame:
 
 
 class Record(StrEnum):
-    """Who printed a traceback: nobody but Python itself (`RAISED`), or a program that had caught the exception."""
+    """Who printed a traceback: no one but Python itself (`RAISED`), or a program that had caught the exception."""
 
     RAISED = "raised"
     PREFIXED = "prefixed"

@@ -132,7 +132,7 @@ class ChosenTest(Document):
 
     test: str
     why: WhyChosen
-    because: str
+    reason: str
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
 

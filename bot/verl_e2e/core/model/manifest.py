@@ -50,7 +50,7 @@ class Manifest(Document):
     # The recorder's wall clock in UTC when the folder was opened and when it was sealed, ISO 8601.
     began: str
     ended: str
-    # Seconds between the two on a clock that nobody can set.
+    # Seconds between the two on a clock that no one can set.
     seconds: float
     # How code under test was kept apart, as in `environment.json`; `none` when it could reach the recorder.
     isolation: Mode
@@ -75,7 +75,7 @@ class ManifestSignature(Document):
 class Seal(Document):
     """What a reader of the folder found out about its seal.
 
-    `none`: the folder has none, as those of earlier versions. `whole`: every file is as sealed, and nobody that the
+    `none`: the folder has none, as those of earlier versions. `whole`: every file is as sealed, and no one that the
     reader knows has signed. `signed`: by a key that the reader knows. `broken`: the record is not the recorder's.
     """
 
@@ -98,8 +98,8 @@ def differences(manifest: Manifest, found: Mapping[str, tuple[int, str]]) -> str
     """How the files that are there (path to size and digest) differ from the sealed ones; empty when they do not."""
     sealed = {entry.path: (entry.size, entry.sha256) for entry in manifest.files}
     changed = sorted(path for path in sealed.keys() & found.keys() if sealed[path] != found[path])
-    said = [f"{path} was changed" for path in changed]
-    said += [f"{path} is gone" for path in sorted(sealed.keys() - found.keys())]
-    said += [f"{path} was added" for path in sorted(found.keys() - sealed.keys())]
-    more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    return ", ".join(said[:_SHOWN]) + more
+    text = [f"{path} was changed" for path in changed]
+    text += [f"{path} is gone" for path in sorted(sealed.keys() - found.keys())]
+    text += [f"{path} was added" for path in sorted(found.keys() - sealed.keys())]
+    more = f" and {len(text) - _SHOWN} more" if len(text) > _SHOWN else ""
+    return ", ".join(text[:_SHOWN]) + more

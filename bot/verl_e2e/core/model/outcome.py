@@ -36,7 +36,7 @@ class Deliverable:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A result with its reason: the stage (None for a Pass), the cause, the mend, and the evidence that decided.
+    """A result with its reason: the stage (None for a Pass), the cause, the fix, and the evidence that decided.
 
     `blame` says whose a Fail is, by the runs that stand beside it.
     """
@@ -44,6 +44,6 @@ class Decision:
     result: Result
     stage: Stage | None
     cause: str
-    mend: str = ""
+    fix: str = ""
     at: Evidence | None = None
     blame: str = ""

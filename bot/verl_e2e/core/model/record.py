@@ -28,7 +28,7 @@ VERDICT_FILE = "verdict.json"
 CARD_MARKDOWN_FILE = "card.md"
 CARD_TEXT_FILE = "card.txt"
 JUNIT_FILE = "junit.xml"
-# What the code under test prints or writes: these files hold its word, whoever wrote them down.
+# What the code under test prints or writes: these files hold its word, the person who wrote them down.
 SUSPECTS_WORD = (
     LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json",
     f"{ENVIRONMENT_FILE}#imports", f"{ENVIRONMENT_FILE}#packages",
@@ -64,7 +64,7 @@ class Check(StrEnum):
 class Finding(Document):
     """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a remark for the card.
 
-    `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `mend`
+    `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `fix`
     what to do about it (empty when ok).
     """
 
@@ -73,7 +73,7 @@ class Finding(Document):
     blocking: bool = True
     stage: Stage = Stage.ENVIRONMENT
     summary: str
-    mend: str = ""
+    fix: str = ""
 
 
 class ImportLine(Document):
@@ -164,7 +164,7 @@ class Environment(Document):
     gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
     driver: str = ""
     cpu_count: int = 0
-    # What a folder of an earlier version was told the image is; nobody measured it.
+    # What a folder of an earlier version was told the image is; no one measured it.
     image: str = ""
     # None in folders of an earlier version.
     container: Container | None = None
@@ -189,7 +189,7 @@ class EndReason(StrEnum):
     EXITED = "exited"
     NOT_STARTED = "not_started"
     FATAL_ERROR_HANG = "fatal_error_hang"
-    HOPELESS = "hopeless"
+    UNRECOVERABLE = "unrecoverable"
     WRONG_IMPORT = "wrong_import"
     STALLED = "stalled"
     TIME_LIMIT = "time_limit"
@@ -238,20 +238,20 @@ class Record(Document):
     bands: Bands | None = None
     missing: tuple[str, ...] = ()
     log: str = LOG_FILE
-    # What the reader found out about the recorder's seal; None where nobody looked.
+    # What the reader found out about the recorder's seal; None where no one looked.
     seal: Seal | None = None
 
 
 class CheckNotes(Document):
     """`check.json`: what a check knows beside its run folders.
 
-    `not_run` maps a planned job to the reason why it did not run, `remarks` are sentences for the card's limitations,
+    `not_run` maps a planned job to the reason why it did not run, `notes` are sentences for the card's limitations,
     `contract` the uses in verl that the change breaks.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     contract: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

@@ -61,7 +61,7 @@ class RelatedRun(Document):
 
     `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
     baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
-    Pass). `cached` is true when it was not run anew. `fingerprint` identifies its failure, by which
+    Pass). `cached` is true when it was not run again. `fingerprint` identifies its failure, by which
     `verl_e2e.core.judge.same_failure` tells whether another run failed the same way.
     """
 

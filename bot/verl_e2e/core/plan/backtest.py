@@ -64,13 +64,13 @@ class Figures:
 
 def figures(outcomes: Sequence[Outcome]) -> Figures:
     """Measure the outcomes; a share of nothing counts as 1."""
-    required = sum(len(one.case.required) for one in outcomes)
-    planned = sum(len(one.levels) for one in outcomes)
-    missed = sum(len(one.missed) for one in outcomes)
-    wasted = sum(len(one.wasted) for one in outcomes)
-    safe = sum(not one.missed for one in outcomes)
-    exact = sum(not one.missed and not one.wasted for one in outcomes)
-    minutes = sum(one.plan.gpu_minutes for one in outcomes if one.plan)
+    required = sum(len(outcome.case.required) for outcome in outcomes)
+    planned = sum(len(outcome.levels) for outcome in outcomes)
+    missed = sum(len(outcome.missed) for outcome in outcomes)
+    wasted = sum(len(outcome.wasted) for outcome in outcomes)
+    safe = sum(not outcome.missed for outcome in outcomes)
+    exact = sum(not outcome.missed and not outcome.wasted for outcome in outcomes)
+    minutes = sum(outcome.plan.gpu_minutes for outcome in outcomes if outcome.plan)
     count = len(outcomes)
     return Figures(
         count,
@@ -84,7 +84,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
 
 def tag_figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, float]]:
     """Recall and precision of feature tags (without those of a family) and of families; for information only."""
-    planned = [(one.case, one.plan) for one in outcomes if one.plan]
+    planned = [(outcome.case, outcome.plan) for outcome in outcomes if outcome.plan]
     features = [(_plain(case.features), _plain(made.features)) for case, made in planned if case.features is not None]
     families = [(case.families, frozenset(made.families)) for case, made in planned if case.families is not None]
     return {"features": _shares(features), "families": _shares(families)}
@@ -120,7 +120,7 @@ def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
         "gpu_minutes_everything": everything_minutes(),
         "cost_table": cost_table(),
         "tags": tag_figures(outcomes),
-        "prs": [_outcome_json(one) for one in outcomes],
+        "prs": [_outcome_json(outcome) for outcome in outcomes],
     }
 
 
@@ -132,9 +132,9 @@ def render_backtest(outcomes: Sequence[Outcome]) -> str:
         f"safe {measured.safe:.3f}, exact {measured.exact:.3f}",
         f"{measured.gpu_minutes_per_pr:g} GPU minutes each (everything always: {everything_minutes()})",
     ]
-    for one in outcomes:
-        if one.missed or one.wasted or one.problem:
-            rows.extend(_difference(one))
+    for outcome in outcomes:
+        if outcome.missed or outcome.wasted or outcome.problem:
+            rows.extend(_difference(outcome))
     return "\n".join(rows) + "\n"
 
 
@@ -151,9 +151,9 @@ class Usage:
 def usage(plans: Iterable[Plan | None]) -> Usage:
     """Count the levels of plans; None stands for a commit that could not be planned."""
     every = tuple(plans)
-    made = [one for one in every if one is not None]
-    runs = {level: sum(level in one.levels for one in made) for level in Level}
-    return Usage(len(every), len(every) - len(made), runs, sum(one.gpu_minutes for one in made))
+    made = [plan for plan in every if plan is not None]
+    runs = {level: sum(level in plan.levels for plan in made) for level in Level}
+    return Usage(len(every), len(every) - len(made), runs, sum(plan.gpu_minutes for plan in made))
 
 
 def usage_json(counted: Usage) -> dict[str, object]:
@@ -183,49 +183,49 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 1.0
 
 
-def _outcome_json(one: Outcome) -> dict[str, object]:
+def _outcome_json(outcome: Outcome) -> dict[str, object]:
     return {
-        "pr": one.case.pr,
-        "title": one.case.title,
-        "levels": _numbers(one.levels),
-        "required": _numbers(one.case.required),
-        "optional": _numbers(one.case.optional),
-        "missed": _numbers(one.missed),
+        "pr": outcome.case.pr,
+        "title": outcome.case.title,
+        "levels": _numbers(outcome.levels),
+        "required": _numbers(outcome.case.required),
+        "optional": _numbers(outcome.case.optional),
+        "missed": _numbers(outcome.missed),
         "wasted": [
-            {"level": int(level), "reasons": [_reason_json(reason) for reason in _reasons(one, level)]}
-            for level in sorted(one.wasted)
+            {"level": int(level), "reasons": [_reason_json(reason) for reason in _reasons(outcome, level)]}
+            for level in sorted(outcome.wasted)
         ],
-        "features": list(one.plan.features) if one.plan else [],
-        "families": list(one.plan.families) if one.plan else [],
-        "gpu_minutes": one.plan.gpu_minutes if one.plan else 0,
-        "problem": one.problem,
+        "features": list(outcome.plan.features) if outcome.plan else [],
+        "families": list(outcome.plan.families) if outcome.plan else [],
+        "gpu_minutes": outcome.plan.gpu_minutes if outcome.plan else 0,
+        "problem": outcome.problem,
     }
 
 
-def _difference(one: Outcome) -> Iterable[str]:
-    yield f"#{one.case.pr} {one.case.title}: planned {_numbers(one.levels)}"
-    if one.problem:
-        yield f"  could not be planned: {one.problem}"
-    for level in sorted(one.missed):
-        yield f"  missed level {int(level)}: {_why_not(one, level)}"
-    for level in sorted(one.wasted):
-        for reason in _reasons(one, level)[:3]:
+def _difference(outcome: Outcome) -> Iterable[str]:
+    yield f"#{outcome.case.pr} {outcome.case.title}: planned {_numbers(outcome.levels)}"
+    if outcome.problem:
+        yield f"  could not be planned: {outcome.problem}"
+    for level in sorted(outcome.missed):
+        yield f"  missed level {int(level)}: {_why_not(outcome, level)}"
+    for level in sorted(outcome.wasted):
+        for reason in _reasons(outcome, level)[:3]:
             place = ":".join(filter(None, (reason.path, reason.symbol)))
             led = reason.via[-1] if reason.via else "asked"
-            yield f"  wasted level {int(level)}: {place}: {reason.because} ({led})"
+            yield f"  wasted level {int(level)}: {place}: {reason.reason} ({led})"
 
 
-def _why_not(one: Outcome, level: Level) -> str:
-    spared = one.plan.not_required if one.plan else ()
-    return next((why.because for why in spared if why.level is level), "no plan")
+def _why_not(outcome: Outcome, level: Level) -> str:
+    spared = outcome.plan.not_required if outcome.plan else ()
+    return next((why.reason for why in spared if why.level is level), "no plan")
 
 
-def _reasons(one: Outcome, level: Level) -> list[Reason]:
-    return [reason for reason in one.plan.reasons if reason.level is level] if one.plan else []
+def _reasons(outcome: Outcome, level: Level) -> list[Reason]:
+    return [reason for reason in outcome.plan.reasons if reason.level is level] if outcome.plan else []
 
 
 def _reason_json(reason: Reason) -> dict[str, object]:
-    return {"path": reason.path, "symbol": reason.symbol, "because": reason.because, "via": list(reason.via)}
+    return {"path": reason.path, "symbol": reason.symbol, "because": reason.reason, "via": list(reason.via)}
 
 
 def _numbers(levels: Iterable[Level]) -> list[int]:

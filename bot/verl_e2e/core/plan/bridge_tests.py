@@ -56,8 +56,8 @@ def is_test_file(path: str) -> bool:
 
 def changed_tests(change: Change, choice: ChoiceOfTests) -> tuple[str, ...]:
     """The test files that the change added or changed, by their names at the head."""
-    there = (one for one in change.paths if one.status is not PathStatus.REMOVED and one.submodule is None)
-    return tuple(sorted(one.path for one in there if is_test_file(one.path) and choice.paths.match(one.path)))
+    there = (item for item in change.paths if item.status is not PathStatus.REMOVED and item.submodule is None)
+    return tuple(sorted(item.path for item in there if is_test_file(item.path) and choice.paths.match(item.path)))
 
 
 def changed_modules(change: Change, policy: Policy, effects: Effects | None) -> tuple[ChangedModule, ...]:
@@ -73,9 +73,13 @@ def changed_modules(change: Change, policy: Policy, effects: Effects | None) -> 
         if name is None or classify(path, policy, effects).exemption in policy.exempt:
             continue
         inside = effects.inside(path) if effects is not None else None
-        if inside is not None and inside.because is Idle.NO_EFFECT:
+        if inside is not None and inside.reason is Idle.NO_EFFECT:
             continue
-        symbols = frozenset(one.symbol for one in inside.effects if one.symbol) if inside is not None else frozenset()
+        symbols = (
+            frozenset(effect.symbol for effect in inside.effects if effect.symbol)
+            if inside is not None
+            else frozenset()
+        )
         found.append(ChangedModule(name, path, symbols, reached=inside is None or bool(inside.effects)))
     return tuple(found)
 
@@ -88,10 +92,10 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     limit = policy.test_choice.seconds
     listed = {test.partition("::")[0] for test in policy.bridge_tests}
     found: dict[str, ChosenTest] = {}
-    for one in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
-        found.setdefault(one.test, one)
-    order = [one for one in found.values() if one.test not in listed]
-    collectable = [one for one in order if at_head.marks.get(one.test, Marks(1)).tests]
+    for chosen_test in (*_changed(changed, at_head), *_users(policy.test_choice, modules, at_head)):
+        found.setdefault(chosen_test.test, chosen_test)
+    order = [item for item in found.values() if item.test not in listed]
+    collectable = [item for item in order if at_head.marks.get(item.test, Marks(1)).tests]
     room = max(0, policy.test_choice.files - len(policy.bridge_tests))
     left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[room:], policy.test_choice.files))
     return Choice(tuple(collectable[:room]), left_out, limit)
@@ -100,8 +104,8 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
 def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
     """The tests that so many GPUs are enough for, and a sentence for each other one."""
     tests = tuple(tests)
-    kept = tuple(one for one in tests if one.gpu_count <= gpu_count)
-    beyond = tuple(f"{one.test} is not run: {_gpus(one.gpu_count, gpu_count)}." for one in tests if one not in kept)
+    kept = tuple(item for item in tests if item.gpu_count <= gpu_count)
+    beyond = tuple(f"{item.test} is not run: {_gpus(item.gpu_count, gpu_count)}." for item in tests if item not in kept)
     return kept, beyond
 
 
@@ -125,9 +129,9 @@ def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: Tes
             continue
         conversion = use.module.name in about and choice.is_conversion_test(path)
         why = WhyChosen.CONVERSION if conversion else WhyChosen.IMPORTS
-        because = f"a conversion test: {use}" if conversion else str(use)
+        reason = f"a conversion test: {use}" if conversion else str(use)
         rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
-        ranked.append((rank, _chosen(path, why, because, at_head)))
+        ranked.append((rank, _chosen(path, why, reason, at_head)))
     used = {at_head.uses[one.test].module.name for _, one in ranked if one.why is WhyChosen.CONVERSION}
     for module in (module for name, module in about.items() if name not in used and module.reached):
         ranked.extend(_siblings(module, choice, at_head))
@@ -142,9 +146,9 @@ def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead
     folder = _folder(module.path)
     same = (path for path in sorted(at_head.present) if _folder(path) == folder)
     tests = [path for path in same if choice.is_conversion_test(path)]
-    because = f"a conversion test of {folder}, where {module.name} differs"
+    reason = f"a conversion test of {folder}, where {module.name} differs"
     for path in tests[:_MOST_SIBLINGS]:
-        yield (False, False, Distance.THROUGH, True, path), _chosen(path, WhyChosen.CONVERSION, because, at_head)
+        yield (False, False, Distance.THROUGH, True, path), _chosen(path, WhyChosen.CONVERSION, reason, at_head)
 
 
 def _mirrors(test: str, module: ChangedModule) -> bool:
@@ -160,13 +164,13 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0].rpartition("/")[2]
 
 
-def _chosen(path: str, why: WhyChosen, because: str, at_head: TestsAtHead) -> ChosenTest:
+def _chosen(path: str, why: WhyChosen, reason: str, at_head: TestsAtHead) -> ChosenTest:
     gpu_count = at_head.marks[path].gpu_count if path in at_head.marks else 0
-    return ChosenTest(test=path, why=why, because=because, gpu_count=gpu_count)
+    return ChosenTest(test=path, why=why, reason=reason, gpu_count=gpu_count)
 
 
 def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> Iterable[str]:
-    empty = [one.test for one in order if one not in collectable]
+    empty = [chosen_test.test for chosen_test in order if chosen_test not in collectable]
     if empty:
         yield f"No test function in {_shown(empty)}."
 

@@ -18,14 +18,14 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
-from verl_e2e.core.plan.outline import JobOutline, Lack
+from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
 
-_OF_CHECKPOINT = frozenset({Lack.CHECKPOINT, Lack.FEATURE, Lack.GPUS})
+_OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.FEATURE, Missing.GPUS})
 
 
 class BuildError(Exception):
-    """The job cannot be made complete; one sentence with the mend. The user's mistake."""
+    """The job cannot be made complete; one sentence with the fix. The user's mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def build_job(
     it. `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
     """
     # A checkpoint that the caller names takes the place of one that is missing.
-    left = [one for one in outline.obstacles if checkpoint is None or one.lack not in _OF_CHECKPOINT]
+    left = [obstacle for obstacle in outline.obstacles if checkpoint is None or obstacle.missing not in _OF_CHECKPOINT]
     if left:
         raise BuildError(f"job {outline.id} is not run, for it cannot pass: {'; '.join(map(str, left))}")
     fitted = outline.fitted(site.gpu_memory_gib)
@@ -91,7 +91,7 @@ def build_job(
     chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
     site = _site(outline, site, beyond)
     wrapper = _wrapper(outline, site)
-    of_features = (item for one in outline.features for item in one.overrides)
+    of_features = (item for feature in outline.features for item in feature.overrides)
     # Each once; the variant's come after the site's, so they win.
     given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *variant.overrides, *of_features)
     overrides = tuple(dict.fromkeys(given))
@@ -117,7 +117,9 @@ def build_job(
         bridge_tests_limit_s=policy.test_choice.seconds,
         require_bridge_checks=require_bridge_checks,
         expected=_expected(outline, wrapper, overrides),
-        features=tuple(JobFeature(name=one.name, active_when=dict(one.active_when)) for one in outline.features),
+        features=tuple(
+            JobFeature(name=feature.name, active_when=dict(feature.active_when)) for feature in outline.features
+        ),
         family=outline.family,
         time_limit_s=policy.time_limit_s.of(variant.level),
         isolation=policy.isolation,
@@ -132,7 +134,7 @@ def _chosen_tests(choice: Choice, site: SiteProfile, gpu_count: int) -> tuple[tu
 
 
 def _in_order(policy: Policy, chosen: tuple[ChosenTest, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*policy.bridge_tests, *(one.test for one in chosen))))
+    return tuple(dict.fromkeys((*policy.bridge_tests, *(chosen_test.test for chosen_test in chosen))))
 
 
 def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> SiteProfile:
@@ -143,7 +145,7 @@ def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> Si
 
 
 def _wrapper(outline: JobOutline, site: SiteProfile) -> dict[str, str]:
-    of_features = {name: value for one in outline.features for name, value in one.wrapper.items()}
+    of_features = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if outline.script != WRAPPER_SCRIPT:
         return of_features
     counts = {"NUM_GPUS": str(outline.variant.gpu_count), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.changes import IMPORT_TIME
-from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_BECAUSE, Effect, Effects, Inside
+from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, Effect, Effects, Inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class SetAside:
     """A path that asks for nothing because of what differs inside, not because of a policy's exemption."""
 
     name: str
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def classify(path: str, policy: Policy, effects: Effects | None = None) -> Class
 
     `effects` say what was found inside; a path that they do not speak of is judged by its name alone.
     """
-    exemption = next((one for one in policy.exempt if one.paths.match(path)), None)
+    exemption = next((item for item in policy.exempt if item.paths.match(path)), None)
     inside = effects.inside(path) if effects is not None else None
     unknown = effects.unknown.get(path, "") if effects is not None else ""
     if unknown:
@@ -71,15 +71,15 @@ def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
     asking = _held((*inside.effects, *inside.at_import), policy)
     if asking:
         return Classified(path, None, (), _families(path, policy), asking)
-    name, because = (inside.because, inside.detail) if inside.because else (IMPORT_ONLY, IMPORT_ONLY_BECAUSE)
-    return Classified(path, SetAside(name, because), (), (), ())
+    name, reason = (inside.reason, inside.detail) if inside.reason else (IMPORT_ONLY, IMPORT_ONLY_REASON)
+    return Classified(path, SetAside(name, reason), (), (), ())
 
 
 def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
     """The effects that ask for something: those that meet a rule, and those that no rule names."""
     rules = policy.reach.rules if policy.reach else ()
     judged = tuple(JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in effects)
-    return tuple(one for one in judged if one.rules or one.effect.kind != "imports")
+    return tuple(item for item in judged if item.rules or item.effect.kind != "imports")
 
 
 def meets(effect: Effect, rule: SymbolRule) -> bool:

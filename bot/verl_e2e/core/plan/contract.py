@@ -31,12 +31,12 @@ class Finding:
 
     kind: Kind
     name: str
-    because: str
+    reason: str
     file: str
     line: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.name}: {self.because}"
+        return f"{self.file}:{self.line} {self.name}: {self.reason}"
 
 
 def check_contract(
@@ -49,7 +49,7 @@ def check_contract(
     """
     sources = _Sources(both, read_base, read_head)
     found = [*_imports(uses, both), *_attributes(uses, both), *_signatures(uses, both, changed, sources)]
-    return tuple(sorted(set(found), key=lambda one: (list(Kind).index(one.kind), one.file, one.line, one.name)))
+    return tuple(sorted(set(found), key=lambda item: (list(Kind).index(item.kind), item.file, item.line, item.name)))
 
 
 def _imports(uses: Uses, both: Sides) -> Iterator[Finding]:
@@ -139,8 +139,8 @@ def _definition(tree: ast.Module, symbol: str) -> ast.FunctionDef | ast.AsyncFun
     owner, _, name = symbol.rpartition(".")
     for node in ast.walk(tree):
         if owner and isinstance(node, ast.ClassDef) and node.name == owner:
-            inside = (one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
-            return next((one for one in inside if one.name == name), None)
+            inside = (item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef))
+            return next((item for item in inside if item.name == name), None)
         if not owner and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
             return node
     return None
@@ -149,12 +149,12 @@ def _definition(tree: ast.Module, symbol: str) -> ast.FunctionDef | ast.AsyncFun
 def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> str:
     """Why a call does not fit a definition; empty when it does, or when its open arguments may make it fit."""
     arguments = function.args
-    plain = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
-    static = any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in function.decorator_list)
+    plain = [parameter.arg for parameter in (*arguments.posonlyargs, *arguments.args)]
+    static = any(isinstance(item, ast.Name) and item.id == "staticmethod" for item in function.decorator_list)
     if (site.method or function.name == "__init__") and not static:
         plain = plain[1:]
-    by_name = {*plain[len(arguments.posonlyargs) :], *(one.arg for one in arguments.kwonlyargs)}
-    by_name |= set(plain) - {one.arg for one in arguments.posonlyargs}
+    by_name = {*plain[len(arguments.posonlyargs) :], *(parameter.arg for parameter in arguments.kwonlyargs)}
+    by_name |= set(plain) - {parameter.arg for parameter in arguments.posonlyargs}
     unknown = [name for name in site.keywords if name not in by_name] if arguments.kwarg is None else []
     if unknown:
         return f"no parameter {unknown[0]!r}"

@@ -32,7 +32,7 @@ class Explanation:
     # The chain from a line in verl to the symbol, outermost first; empty for a path.
     via: tuple[str, ...] = ()
     # Why it asks for nothing, or why a path asks for its levels.
-    because: str = ""
+    reason: str = ""
 
 
 def explanations(
@@ -51,51 +51,51 @@ def explanations(
         return (whole,)
     wanted = [name for name in names if not symbol or name == symbol or name.startswith(f"{symbol}.")]
     if symbol and not wanted:
-        return (Explanation(judged.path, symbol, because="this file has no such symbol", found=False),)
+        return (Explanation(judged.path, symbol, reason="this file has no such symbol", found=False),)
     body = _of_symbol(judged.path, MODULE_LEVEL, reasons)
     found = ((name, _of_symbol(judged.path, name, reasons)) for name in wanted)
     rows = tuple(
-        replace(body, symbol=name, because=_RUNS_AT_IMPORT) if names[name] and not row.levels and body.levels else row
+        replace(body, symbol=name, reason=_RUNS_AT_IMPORT) if names[name] and not row.levels and body.levels else row
         for name, row in found
     )
     return rows if symbol else (whole, *((body,) if body.levels else ()), *rows)
 
 
-def render_explanation(one: Explanation) -> str:
+def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
-    place = on_one_line(f"{one.path}:{one.symbol}" if one.symbol else one.path)
-    if not one.found:
-        return f"{place}: {one.because}"
-    if not one.levels:
-        return f"{place}: asks for nothing, {one.because}"
-    levels = ", ".join(str(int(level)) for level in one.levels)
-    rows = [f"{place}: level {levels} ({', '.join(one.rules) or 'no rule names it'})"]
-    if one.because:
-        rows.append(f"  {one.because}")
-    rows.extend(f"  {'  ' * depth}{step}" for depth, step in enumerate(one.via))
+    place = on_one_line(f"{explanation.path}:{explanation.symbol}" if explanation.symbol else explanation.path)
+    if not explanation.found:
+        return f"{place}: {explanation.reason}"
+    if not explanation.levels:
+        return f"{place}: asks for nothing, {explanation.reason}"
+    levels = ", ".join(str(int(level)) for level in explanation.levels)
+    rows = [f"{place}: level {levels} ({', '.join(explanation.rules) or 'no rule names it'})"]
+    if explanation.reason:
+        rows.append(f"  {explanation.reason}")
+    rows.extend(f"  {'  ' * depth}{step}" for depth, step in enumerate(explanation.via))
     return "\n".join(rows)
 
 
-def explanation_json(one: Explanation) -> dict[str, object]:
+def explanation_json(explanation: Explanation) -> dict[str, object]:
     """One explanation as a document."""
-    return {**asdict(one), "path": readable(one.path), "symbol": one.symbol or None}
+    return {**asdict(explanation), "path": readable(explanation.path), "symbol": explanation.symbol or None}
 
 
 def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: str) -> Explanation:
     """The path as a whole: the levels of the plan, or why there are none."""
     if not planned.levels:
-        because = "; ".join(f"{group.name}: {group.because}" for group in planned.exempted)
-        return Explanation(judged.path, "", because=because)
-    told = [reason.because for reason in reasons if reason.symbol is None or not reason.rule]
+        reason = "; ".join(f"{group.name}: {group.reason}" for group in planned.exempted)
+        return Explanation(judged.path, "", reason=reason)
+    message = [reason.reason for reason in reasons if reason.symbol is None or not reason.rule]
     by_name = [_BY_NAME] if judged.effects is None else []
-    because = "; ".join(filter(None, (*dict.fromkeys(told), *by_name, condition)))
-    return Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), because=because)
+    reason = "; ".join(filter(None, (*dict.fromkeys(message), *by_name, condition)))
+    return Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), reason=reason)
 
 
 def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:
     own = [reason for reason in reasons if reason.symbol == name]
     if not own:
-        return Explanation(path, name, because=_UNREACHED)
+        return Explanation(path, name, reason=_UNREACHED)
     levels = tuple(sorted({Level.SMOKE, *(reason.level for reason in own)}))
     return Explanation(path, name, levels=levels, rules=_rules(own), via=next(_chains(own), ()))
 

@@ -27,7 +27,7 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
 
 def rules_of(path: Classified) -> tuple[Rule | SymbolRule, ...]:
     """Every rule that a path meets, by its name or by what differs inside."""
-    return (*path.rules, *(rule for one in path.effects or () for rule in one.rules))
+    return (*path.rules, *(rule for effect in path.effects or () for rule in effect.rules))
 
 
 def _asks(rule: Rule | SymbolRule) -> bool:
@@ -55,13 +55,15 @@ def _of_settings(tags: frozenset[str], policy: Policy) -> JobOutline:
     shown, unscripted = _split(tags, policy)
     if not shown:
         return JobOutline(_VARIANT, (_SMOKE,), None, not_shown=unscripted)
-    checkpoint = next((one.checkpoint for one in shown if one.checkpoint), policy.checkpoint)
+    checkpoint = next((text.checkpoint for text in shown if text.checkpoint), policy.checkpoint)
     return JobOutline(_VARIANT, (_SMOKE,), checkpoint, features=shown, not_shown=unscripted)
 
 
 def _split(tags: frozenset[str], policy: Policy) -> tuple[tuple[Feature, ...], tuple[Feature, ...]]:
-    named = [one for one in policy.features if one.name in tags]
-    return tuple(one for one in named if one.script), tuple(one for one in named if not one.script)
+    named = [feature for feature in policy.features if feature.name in tags]
+    return tuple(feature for feature in named if feature.script), tuple(
+        feature for feature in named if not feature.script
+    )
 
 
 _VARIANT = variants_of(Level.FEATURE)[0]

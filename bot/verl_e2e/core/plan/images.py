@@ -17,10 +17,10 @@ def site_in_image(site: SiteProfile, image: Image, asked: str = "") -> SiteProfi
     if not image.digest:
         if site.image == tagged:
             return site
-        said = f"The site names the image {site.image}, which was ordered; the policy names {own}, without a digest."
-        return site.model_copy(update={"limitations": (*site.limitations, said)})
-    said = f"The policy pins the image {own}, which was ordered; the site names {site.image}."
-    differs = (said,) if site.image != tagged else ()
+        text = f"The site names the image {site.image}, which was ordered; the policy names {own}, without a digest."
+        return site.model_copy(update={"limitations": (*site.limitations, text)})
+    text = f"The policy pins the image {own}, which was ordered; the site names {site.image}."
+    differs = (text,) if site.image != tagged else ()
     return site.model_copy(update={"image": own, "limitations": (*site.limitations, *differs)})
 
 

@@ -81,7 +81,7 @@ def lint_image(policy: Policy) -> tuple[ToFix, ...]:
     """A finding where the image is named by its tag alone."""
     if policy.image.digest:
         return ()
-    what = f"image: {policy.image} is pinned by its tag alone, so whoever may push that tag chooses what the hosts run"
+    what = f"image: {policy.image} is pinned by its tag alone, so the person who may push that tag chooses what the hosts run"
     return (ToFix(f"{policy.source}: {what}", "set image.digest to what `docker buildx imagetools inspect` shows"),)
 
 
@@ -90,20 +90,26 @@ def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tup
 
     `verl_paths` are all files of verl at a commit, which `verl` names.
     """
-    named = [(f"feature {one.name}: {kind}", path) for one in policy.features for kind, path in _files_of(one)]
-    named += [(f"family {one.name}: dummy_config", path) for one in policy.families for path in _dummy(one.checkpoint)]
+    named = [
+        (f"feature {feature.name}: {kind}", path) for feature in policy.features for kind, path in _files_of(feature)
+    ]
+    named += [
+        (f"family {family.name}: dummy_config", path)
+        for family in policy.families
+        for path in _dummy(family.checkpoint)
+    ]
     named += [("checkpoint: dummy_config", path) for path in _dummy(policy.checkpoint)]
     return tuple(f"{policy.source}: {what}: {verl} has no {path}" for what, path in named if path not in verl_paths)
 
 
 def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
     """One sentence for each script or dummy config that planned jobs need and verl lacks: they would be Blocked."""
-    lacking: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for job in jobs:
         for path in (job.script, *_dummy(job.checkpoint)):
             if not job.blocked and path not in verl_paths:
-                lacking.setdefault(path, []).append(job.id)
-    return tuple(f"{verl} has no {path}, so these jobs cannot run: {', '.join(ids)}." for path, ids in lacking.items())
+                missing.setdefault(path, []).append(job.id)
+    return tuple(f"{verl} has no {path}, so these jobs cannot run: {', '.join(ids)}." for path, ids in missing.items())
 
 
 def _files_of(feature: Feature) -> Iterator[tuple[str, str]]:
@@ -120,8 +126,8 @@ def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
 
 
 def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:
-    yield from ((one.name, one.paths) for one in policy.exempt)
-    yield from ((one.name, one.paths) for one in policy.rules)
+    yield from ((exemption.name, exemption.paths) for exemption in policy.exempt)
+    yield from ((rule.name, rule.paths) for rule in policy.rules)
 
 
 def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from verl_e2e.core.judge.criteria.features import TRACES, can_be_shown
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.plan.outline import JobOutline, Lack, Obstacle
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Policy
 
 
@@ -28,7 +28,7 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     problem = job.fitted().problem
     if problem:
         fix = "name a smaller checkpoint, or declare `gpus:` with it in the policy"
-        yield Obstacle(Lack.GPUS, problem, fix)
+        yield Obstacle(Missing.GPUS, problem, fix)
 
 
 def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
@@ -42,17 +42,17 @@ def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     lost = [feature for feature in job.not_shown if not job.family or feature.name in own]
     shown = [feature for feature in job.features if not job.family or feature.name in own]
     for feature in lost if not shown else ():
-        reason = f"no script of verl shows {feature.name}: {feature.because}"
+        reason = f"no script of verl shows {feature.name}: {feature.reason}"
         yield Obstacle(
-            Lack.SCRIPT, reason, f"set `script:` of the feature {feature.name} in the policy once there is one"
+            Missing.SCRIPT, reason, f"set `script:` of the feature {feature.name} in the policy once there is one"
         )
 
 
 def _no_checkpoint(job: JobOutline) -> Obstacle:
-    wanted = job.family or job.variant.feature or " and ".join(one.name for one in job.features) or "this change"
+    wanted = job.family or job.variant.feature or " and ".join(item.name for item in job.features) or "this change"
     place = f"the family {job.family}" if job.family else f"a family that has {wanted}"
     reason = f"no checkpoint known that exercises {wanted}"
-    return Obstacle(Lack.CHECKPOINT, reason, f"name one as `checkpoint:` of {place} in the policy")
+    return Obstacle(Missing.CHECKPOINT, reason, f"name one as `checkpoint:` of {place} in the policy")
 
 
 def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:
@@ -60,7 +60,7 @@ def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:
     if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
         names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
         reason = f"its features ask for different scripts ({names})"
-        yield Obstacle(Lack.SCRIPTS_DIFFER, reason, "give them one script in the policy")
+        yield Obstacle(Missing.SCRIPTS_DIFFER, reason, "give them one script in the policy")
 
 
 def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
@@ -69,7 +69,9 @@ def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     if job.checkpoint is None or not job.absent or any(feature.name in own for feature in job.features):
         return
     reason = f"{job.checkpoint.model_id} has no {' and no '.join(job.absent)}"
-    yield Obstacle(Lack.FEATURE, reason, f"name a checkpoint that has it as `checkpoint:` of the family {job.family}")
+    yield Obstacle(
+        Missing.FEATURE, reason, f"name a checkpoint that has it as `checkpoint:` of the family {job.family}"
+    )
 
 
 def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
@@ -77,10 +79,10 @@ def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
     for feature in job.features:
         if not can_be_shown(feature.name, feature.active_when):
             reason = f"neither configuration nor log of a run tells whether {feature.name} was active"
-            yield Obstacle(Lack.EVIDENCE, reason, _fix_of_evidence(feature.name))
+            yield Obstacle(Missing.EVIDENCE, reason, _fix_of_evidence(feature.name))
     if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
         reason = "it names no feature and no family, so nothing in a run could show it"
-        yield Obstacle(Lack.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
+        yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
 
 
 def _fix_of_evidence(name: str) -> str:

@@ -12,7 +12,7 @@ from verl_e2e.core.plan.policy import UNDECLARED, Feature, ModelFacts
 from verl_e2e.core.plan.sizing import Fitted, fit
 
 
-class Lack(StrEnum):
+class Missing(StrEnum):
     """What keeps a job from passing, known when it is planned."""
 
     CHECKPOINT = "checkpoint"
@@ -27,7 +27,7 @@ class Lack(StrEnum):
 class Obstacle:
     """Why a job cannot pass as it is planned, and what a maintainer can do about it, a clause each."""
 
-    lack: Lack
+    missing: Missing
     reason: str
     fix: str
 
@@ -61,7 +61,7 @@ class JobOutline:
     @property
     def id(self) -> str:
         """`<level>-<variant>`, then the family, or the features where no family is meant, so that ids differ."""
-        named = self.family or "-".join(one.name for one in (*self.features, *self.not_shown))
+        named = self.family or "-".join(feature.name for feature in (*self.features, *self.not_shown))
         suffix = "".join(c if c.isascii() and c.isalnum() else "-" for c in named.lower())
         return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
 
@@ -93,22 +93,22 @@ class JobOutline:
     @property
     def script(self) -> str:
         """The script of verl that is run, relative to its top folder: the first that is not the wrapper."""
-        others = (one.script for one in self.features if one.script and one.script != WRAPPER_SCRIPT)
+        others = (feature.script for feature in self.features if feature.script and feature.script != WRAPPER_SCRIPT)
         return next(others, WRAPPER_SCRIPT)
 
     @property
     def active_when(self) -> dict[str, bool | int | float | str | None]:
         """What the run's own configuration must show for the features, by dotted key."""
-        return {key: value for one in self.features for key, value in one.active_when.items()}
+        return {key: value for feature in self.features for key, value in feature.active_when.items()}
 
     @property
     def limitations(self) -> tuple[str, ...]:
         """What a run of the job leaves open about its features and its GPUs, a sentence each."""
-        unproven = (one.name for one in self.features if not can_be_shown(one.name, one.active_when))
+        unproven = (feature.name for feature in self.features if not can_be_shown(feature.name, feature.active_when))
         model = self.checkpoint.model_id if self.checkpoint else ""
         return (
-            *(f"{one.name}: {one.limitation}" for one in self.features if one.limitation),
+            *(f"{feature.name}: {feature.limitation}" for feature in self.features if feature.limitation),
             *(f"neither configuration nor log of a run tells whether {name} was active" for name in unproven),
-            *(f"no script of verl shows {one.name}: {one.because}" for one in self.not_shown),
+            *(f"no script of verl shows {item.name}: {item.reason}" for item in self.not_shown),
             *(f"{name} is not exercised: {model} does not have it" for name in self.absent),
         )

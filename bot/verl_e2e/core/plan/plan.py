@@ -17,7 +17,7 @@ from verl_e2e.core.reach.effects import Effects, LookedAt
 
 ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
-_SHOWN_BECAUSES = 3
+_SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _AT_IMPORT = "it runs when verl imports Bridge"
 # How reasons name the statements of a module that belong to no symbol.
@@ -35,7 +35,7 @@ class Reason:
 
     level: Level
     path: str | None
-    because: str
+    reason: str
     symbol: str | None = None
     via: tuple[str, ...] = ()
     rule: str = ""
@@ -46,7 +46,7 @@ class NotRequired:
     """Why a level is not required."""
 
     level: Level
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Exempted:
 
     name: str
     count: int
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Plan:
     families: tuple[str, ...]
     features: tuple[str, ...]
     exempted: tuple[Exempted, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     # Those of the remarks that say why the plan may not be what the change needs: files that are not known or not read.
     incomplete: tuple[str, ...] = ()
     tests: Choice = NO_CHOICE
@@ -108,7 +108,7 @@ def with_data_parallel(planned: Plan) -> Plan:
 def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
     """Decide the levels of a change by a policy; the order of the paths does not matter.
 
-    `asked` are levels that somebody wants beside those that the change needs. `effects` say what the change does
+    `asked` are levels that someone wants beside those that the change needs. `effects` say what the change does
     inside its files; a path that they do not speak of, and every path without them, is judged by its name.
     """
     paths = tuple(classify(name, policy, effects) for name in change.names())
@@ -126,7 +126,7 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         families=_family_names(counted, policy),
         features=_features(counted),
         exempted=exempted,
-        remarks=effects.remarks if effects else (NAMES_ALONE,),
+        notes=effects.notes if effects else (NAMES_ALONE,),
         incomplete=effects.incomplete if effects else (),
         looked_at=effects.looked_at if effects else None,
     )
@@ -150,26 +150,28 @@ def _reasons(
     if found and not any(reason.level is Level.SMOKE for reason in found):
         first = min(reason.level for reason in found)
         found.add(Reason(Level.SMOKE, None, f"level {int(first)} starts only after level 0 passed"))
-    return tuple(sorted(found, key=lambda one: (one.level, one.path or "", one.symbol or "", one.because, one.via)))
+    return tuple(
+        sorted(found, key=lambda item: (item.level, item.path or "", item.symbol or "", item.reason, item.via))
+    )
 
 
 def _with_problem(reason: Reason, effects: Effects) -> Reason:
     problem = effects.unread.get(reason.path or "")
     if not problem:
         return reason
-    return replace(reason, because=f"{reason.because}; judged by its name alone, for {problem}")
+    return replace(reason, reason=f"{reason.reason}; judged by its name alone, for {problem}")
 
 
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
-    for one in path.effects or ():
-        symbol = one.effect.symbol or MODULE_LEVEL
-        if not one.rules:
-            because = _AT_IMPORT if one.effect.kind == IMPORT_TIME else policy.unknown.because
-            yield Reason(policy.unknown.level, readable(path.path), because, symbol, one.effect.via)
-        for rule in one.rules:
+    for item in path.effects or ():
+        symbol = item.effect.symbol or MODULE_LEVEL
+        if not item.rules:
+            reason = _AT_IMPORT if item.effect.kind == IMPORT_TIME else policy.unknown.reason
+            yield Reason(policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
+        for rule in item.rules:
             for level in {*rule.levels, *(variant.level for variant in _named_variants(rule))}:
-                via = (*one.effect.via, f"rule {rule.name}")
-                yield Reason(level, readable(path.path), rule.because, symbol, via, rule.name)
+                via = (*item.effect.via, f"rule {rule.name}")
+                yield Reason(level, readable(path.path), rule.reason, symbol, via, rule.name)
 
 
 def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
@@ -178,13 +180,13 @@ def _reasons_of(path: Classified, policy: Policy) -> Iterable[Reason]:
         yield from _reasons_of_effects(path, policy)
         return
     if path.unknown:
-        yield Reason(policy.unknown.level, name, path.unknown, via=("what verl may import and nobody can judge",))
+        yield Reason(policy.unknown.level, name, path.unknown, via=("what verl may import and no one can judge",))
     elif not path.rules:
-        yield Reason(policy.unknown.level, name, policy.unknown.because, via=("default for unknown paths",))
+        yield Reason(policy.unknown.level, name, policy.unknown.reason, via=("default for unknown paths",))
     for rule in path.rules:
         asked = {*rule.levels, *(variant.level for variant in _named_variants(rule))}
         for level in asked:
-            yield Reason(level, name, rule.because, via=(f"rule {rule.name}",), rule=rule.name)
+            yield Reason(level, name, rule.reason, via=(f"rule {rule.name}",), rule=rule.name)
 
 
 def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:
@@ -196,16 +198,16 @@ def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
     for path in paths:
         if path.exemption is not None:
             counts = becauses.setdefault(path.exemption.name, {})
-            counts[path.exemption.because] = counts.get(path.exemption.because, 0) + 1
+            counts[path.exemption.reason] = counts.get(path.exemption.reason, 0) + 1
     found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in becauses.items()]
-    return tuple(sorted(found, key=lambda one: (-one.count, one.name)))
+    return tuple(sorted(found, key=lambda item: (-item.count, item.name)))
 
 
 def _folded(becauses: dict[str, int]) -> str:
     """The reasons of one group, the first few told."""
     ordered = sorted(becauses)
-    more = len(ordered) - _SHOWN_BECAUSES
-    return "; ".join([*ordered[:_SHOWN_BECAUSES], *([f"and {more} more"] if more > 0 else [])])
+    more = len(ordered) - _SHOWN_REASONS
+    return "; ".join([*ordered[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])])
 
 
 def _family_names(paths: tuple[Classified, ...], policy: Policy) -> tuple[str, ...]:
@@ -284,12 +286,12 @@ _UNTOUCHED = {
 def _not_required(levels: tuple[Level, ...], exempted: tuple[Exempted, ...]) -> tuple[NotRequired, ...]:
     if levels:
         return tuple(NotRequired(level, _UNTOUCHED[level]) for level in Level if level not in levels)
-    nothing = _nothing_because(exempted)
+    nothing = _nothing_reason(exempted)
     return tuple(NotRequired(level, nothing) for level in Level)
 
 
-def _nothing_because(exempted: tuple[Exempted, ...]) -> str:
+def _nothing_reason(exempted: tuple[Exempted, ...]) -> str:
     if not exempted:
         return "the change has no files"
-    parts = "; ".join(f"{one.count} in {one.name}: {one.because}" for one in exempted)
+    parts = "; ".join(f"{item.count} in {item.name}: {item.reason}" for item in exempted)
     return f"no changed path is run by verl ({parts})"

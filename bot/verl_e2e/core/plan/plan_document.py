@@ -106,10 +106,10 @@ def plan_document(plan: Plan) -> PlanDocument:
         levels=plan.levels,
         jobs=tuple(map(_job, plan.jobs)),
         reasons=tuple(
-            PlanReason(level=one.level, path=one.path, symbol=one.symbol, reason=one.because, via=one.via)
-            for one in plan.reasons
+            PlanReason(level=item.level, path=item.path, symbol=item.symbol, reason=item.reason, via=item.via)
+            for item in plan.reasons
         ),
-        not_required=tuple(LevelNotRequired(level=one.level, reason=one.because) for one in plan.not_required),
+        not_required=tuple(LevelNotRequired(level=item.level, reason=item.reason) for item in plan.not_required),
         families=plan.families,
         features=plan.features,
         bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
@@ -124,7 +124,7 @@ def _job(job: JobOutline) -> PlannedJob:
         level=job.variant.level,
         variant=job.variant.name,
         gpu_count=job.gpu_count,
-        gpu_count_reason=job.fitted().because,
+        gpu_count_reason=job.fitted().reason,
         gpu_minutes=job.gpu_minutes,
         gpu_minutes_from=job.cost_basis,
         requires=job.requires,

@@ -9,13 +9,13 @@ from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, DescribedDocume
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
-from verl_e2e.core.text.suggest import closest
+from verl_e2e.core.text.suggest import suggest
 
 
 def _variant(name: str) -> str:
     known = {variant.job_id for variant in VARIANTS}
     if name not in known:
-        raise UnfitError(f"{name!r} is no variant", closest(name, known))
+        raise UnfitError(f"{name!r} is no variant", suggest(name, known))
     return name
 
 
@@ -84,7 +84,7 @@ class Exemption(DescribedDocument):
     """Shown with the count of paths."""
     paths: Patterns
     """The paths that it sets aside."""
-    because: Text
+    reason: Text
     """Why no run executes them."""
     unless_reached: bool = False
     """Whether this is only what the path suggests: where reach is known, reach decides."""
@@ -99,7 +99,7 @@ class Rule(DescribedDocument):
     """The paths that it is about."""
     levels: Levels
     """The levels that they ask for."""
-    because: Text
+    reason: Text
     """Why, shown for every path."""
     features: tuple[Text, ...] = ()
     """Tags of level 4 that the paths touch."""
@@ -114,7 +114,7 @@ class SymbolRule(DescribedDocument):
     """Shown at the end of the chain from verl."""
     levels: Levels
     """The levels that the code asks for."""
-    because: Text
+    reason: Text
     """Why, shown for every symbol."""
     paths: Patterns | None = None
     """The files that it is about."""
@@ -156,7 +156,7 @@ class Unknown(DescribedDocument):
 
     level: LevelNumber = Level.SMOKE
     """The level."""
-    because: Text = "unknown path: neither a rule nor an exemption of the policy names it"
+    reason: Text = "unknown path: neither a rule nor an exemption of the policy names it"
     """The reason that the plan shows."""
 
 
@@ -183,7 +183,7 @@ class Feature(DescribedDocument):
 
     name: Text = Field(alias="feature")
     """The tag that rules and families name."""
-    because: Text
+    reason: Text
     """Why it is this script, or why there is none."""
     script: InnerPath | None = WRAPPER_SCRIPT
     """The script of verl to run; null when no maintained one shows the feature."""

@@ -68,15 +68,19 @@ def _module_mark(tree: ast.Module, marks: frozenset[str]) -> bool:
 
 
 def _asks_for_gpu(decorators: Iterable[ast.expr], marks: frozenset[str]) -> bool:
-    return any(_is_gpu_mark(one, marks) for one in decorators)
+    return any(_is_gpu_mark(decorator, marks) for decorator in decorators)
 
 
 def _is_gpu_mark(node: ast.expr, marks: frozenset[str]) -> bool:
     owner, _, name = dotted(node).rpartition(".")
     if owner.rpartition(".")[2] != "mark":
         return False
-    arguments = [*node.args, *(one.value for one in node.keywords)] if isinstance(node, ast.Call) else []
+    arguments = [*node.args, *(keyword.value for keyword in node.keywords)] if isinstance(node, ast.Call) else []
     if name in _SKIPS:
         return bool(arguments) and _NO_DEVICE.search(ast.unparse(arguments[0])) is not None
-    texts = [one.value for one in arguments if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    texts = [
+        argument.value
+        for argument in arguments
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+    ]
     return name in marks and (not texts or any("gpu" in text.lower() for text in texts))

@@ -20,7 +20,7 @@ class Fitted:
 
     variant: Variant
     # Where the number of GPUs comes from; empty where it is the variant's own and the model is known to fit.
-    because: str = ""
+    reason: str = ""
     # Why no host can run it, empty when one can.
     problem: str = ""
 
@@ -37,20 +37,20 @@ def fit(
 
     `wrapper` are the variables that the job's features set; a script that is not the wrapper takes no sizes from here.
     """
-    parts, because = _parts(facts, wrapper, gpu_memory_gib)
+    parts, reason = _parts(facts, wrapper, gpu_memory_gib)
     if not parts:
-        return Fitted(variant, because)
+        return Fitted(variant, reason)
     sizes = {**BASE_WRAPPER, **variant.wrapper}
     sharded = sizes["USE_MEGATRON_FSDP"] == "True"
     spread = variant.gpu_count if sharded else int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
     factor = max(1, parts // spread)
     gpu_count = variant.gpu_count * factor
     if gpu_count > MOST_GPUS:
-        return Fitted(variant, because, f"{because}: {gpu_count} GPUs of one host, and a job has {MOST_GPUS} at most")
+        return Fitted(variant, reason, f"{reason}: {gpu_count} GPUs of one host, and a job has {MOST_GPUS} at most")
     if factor == 1:
         return Fitted(variant)
     own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}
-    return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), because)
+    return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), reason)
 
 
 def _parts(facts: ModelFacts, wrapper: Mapping[str, str], gpu_memory_gib: float) -> tuple[int, str]:

@@ -68,7 +68,7 @@ class Handover:
 
 def why_not(found: Attested, asked: Handover) -> str:
     """Why an attestation does not vouch for an artifact, empty when it does."""
-    told = (
+    message = (
         ("type", found.predicate, (PREDICATE,)),
         ("issuer", found.issuer, (ISSUER,)),
         ("repository", found.repository, (asked.repository,)),
@@ -78,7 +78,7 @@ def why_not(found: Attested, asked: Handover) -> str:
         ("run", found.run, (asked.run,)),
         ("runner", found.runner, (HOSTED,)),
     )
-    for what, said, allowed in told:
-        if said not in allowed:
-            return f"its {what} is {said or 'not told'}, not {' or '.join(allowed)}"
+    for what, text, allowed in message:
+        if text not in allowed:
+            return f"its {what} is {text or 'not told'}, not {' or '.join(allowed)}"
     return "" if asked.digest in found.digests else "it is about another artifact"

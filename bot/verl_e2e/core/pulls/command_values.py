@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from verl_e2e.core.model.levels import VARIANTS, Level
-from verl_e2e.core.text.suggest import closest
+from verl_e2e.core.text.suggest import suggest
 
 MAX_STEPS = 1_000
 MIN_REASON, MAX_REASON = 10, 500
@@ -20,10 +20,10 @@ _PATH = re.compile(r"[\w.+@/:-]{1,400}")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a word cannot be read, and the mend."""
+    """Why a word cannot be read, and the fix."""
 
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 Reader = Callable[[str], str | Problem]
@@ -32,7 +32,7 @@ Reader = Callable[[str], str | Problem]
 def level_words(word: str) -> tuple[int, ...] | None:
     """The levels that `level2`, `level0-2` or `all` names; empty where there are none such, None for another word."""
     if word == "all":
-        return tuple(int(one) for one in Level)
+        return tuple(int(item) for item in Level)
     found = _LEVELS.fullmatch(word)
     if found is None:
         return None
@@ -44,7 +44,7 @@ def one_of(*words: str) -> Reader:
     """A reader of closed choices."""
 
     def read(text: str) -> str | Problem:
-        return text.lower() if text.lower() in words else Problem("not known here", closest(text.lower(), words))
+        return text.lower() if text.lower() in words else Problem("not known here", suggest(text.lower(), words))
 
     return read
 
@@ -58,8 +58,8 @@ def model(text: str) -> str | Problem:
 
 def variant(text: str) -> str | Problem:
     """A variant by its job id."""
-    known = {one.job_id for one in VARIANTS}
-    return text if text in known else Problem("no such variant", closest(text, known))
+    known = {item.job_id for item in VARIANTS}
+    return text if text in known else Problem("no such variant", suggest(text, known))
 
 
 def steps(text: str) -> str | Problem:
@@ -109,7 +109,7 @@ def path(text: str) -> str | Problem:
 
 
 def reason(text: str) -> str | Problem:
-    """A reason that somebody can read later."""
+    """A reason that someone can read later."""
     if len(text) < MIN_REASON or len(text.split()) < 2:
         return Problem("no reason that says something", "write why in a few words")
     if len(text) > MAX_REASON:

@@ -25,7 +25,7 @@ from verl_e2e.core.pulls.command_values import (
     variant,
     verl_ref,
 )
-from verl_e2e.core.text.suggest import closest
+from verl_e2e.core.text.suggest import suggest
 
 PREFIX = "/verl-e2e"
 MAX_COMMANDS = 10
@@ -79,7 +79,7 @@ class Verb:
     def usage(self) -> str:
         """The verb with its arguments, as help shows it."""
         words = [self.shown or self.name]
-        words += [f"[{one.shown}]" if one.optional else one.shown for one in self.arguments]
+        words += [f"[{argument.shown}]" if argument.optional else argument.shown for argument in self.arguments]
         return " ".join([*words, *(["[options]"] if self.takes_options else [])])
 
 
@@ -142,8 +142,8 @@ TABLE = (
     ),
     Verb("help", Capability.ASK, "Show these commands.", f"{PREFIX} help"),
 )
-VERBS: Mapping[str, Verb] = {one.name: one for one in TABLE}
-_OPTION_NAMES = {one.name: one for one in OPTIONS}
+VERBS: Mapping[str, Verb] = {item.name: item for item in TABLE}
+_OPTION_NAMES = {option.name: option for option in OPTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +158,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A line that is no command: the columns from `start` to `end` of `text` are wrong, `what` and `mend` say how."""
+    """A line that is no command: the columns from `start` to `end` of `text` are wrong, `what` and `fix` say how."""
 
     line: int
     text: str
     start: int
     end: int
     what: str
-    mend: str = ""
+    fix: str = ""
 
     @property
     def verb(self) -> str:
@@ -183,14 +183,14 @@ class _Word:
 class _WrongError(Exception):
     """A word that cannot be read; never leaves this module."""
 
-    def __init__(self, word: _Word, what: str, mend: str = "") -> None:
+    def __init__(self, word: _Word, what: str, fix: str = "") -> None:
         super().__init__(what)
-        self.word, self.what, self.mend = word, what, mend
+        self.word, self.what, self.fix = word, what, fix
 
 
 def parse(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
     """Each line as a command or as the mistake in it, in order; those beyond the tenth are one mistake together."""
-    found = tuple(_parsed(one) for one in lines[:MAX_COMMANDS])
+    found = tuple(_parsed(line) for line in lines[:MAX_COMMANDS])
     if len(lines) <= MAX_COMMANDS:
         return found
     over = lines[MAX_COMMANDS]
@@ -207,7 +207,7 @@ def _parsed(line: CommandLine) -> Command | Mistake:
             raise _WrongError(words[-1], f"the line is longer than {MAX_LINE} characters", "write a shorter one")
         return _command(line.number, text, words[1:], words[0])
     except _WrongError as wrong:
-        return Mistake(line.number, text, wrong.word.start, wrong.word.end, wrong.what, wrong.mend)
+        return Mistake(line.number, text, wrong.word.start, wrong.word.end, wrong.what, wrong.fix)
 
 
 def _command(number: int, text: str, words: list[_Word], prefix: _Word) -> Command:
@@ -218,14 +218,14 @@ def _command(number: int, text: str, words: list[_Word], prefix: _Word) -> Comma
         return _levels(number, words)
     verb = VERBS.get(named)
     if verb is None or verb.name == LEVEL:
-        raise _WrongError(words[0], "no such command", closest(named, _spoken()))
+        raise _WrongError(words[0], "no such command", suggest(named, _spoken()))
     arguments, left = _arguments(verb, text, words)
     return Command(number, verb.name, arguments, _options(verb, left))
 
 
 def _spoken() -> tuple[str, ...]:
     levels = tuple(f"level{number}" for number in range(6))
-    return (*(one.name for one in TABLE if one.name != LEVEL), *levels, "all")
+    return (*(item.name for item in TABLE if item.name != LEVEL), *levels, "all")
 
 
 def _levels(number: int, words: list[_Word]) -> Command:
@@ -235,7 +235,7 @@ def _levels(number: int, words: list[_Word]) -> Command:
         word = left.pop(0)
         found = level_words(word.text.lower())
         if found is None:
-            raise _WrongError(word, "no level", closest(word.text.lower(), _spoken()))
+            raise _WrongError(word, "no level", suggest(word.text.lower(), _spoken()))
         if not found:
             raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
         named.extend(found)
@@ -243,7 +243,7 @@ def _levels(number: int, words: list[_Word]) -> Command:
     _check_variant(options.get("variant", ""), named, left)
     if int(Level.SAVE_RESUME) in named and options.get("steps") == "1":
         raise _WrongError(_given("steps", left), "level 1 saves before its last step and resumes", "give 2 or more")
-    return Command(number, LEVEL, tuple(str(one) for one in sorted(set(named))), options)
+    return Command(number, LEVEL, tuple(str(item) for item in sorted(set(named))), options)
 
 
 def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
@@ -251,13 +251,13 @@ def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
     variant = variant_named(name) if name else None
     if variant is None or int(variant.level) in levels:
         return
-    mend = f"ask for level{int(variant.level)} with it"
-    raise _WrongError(_given("variant", words), "no variant of the levels that are asked for", mend)
+    fix = f"ask for level{int(variant.level)} with it"
+    raise _WrongError(_given("variant", words), "no variant of the levels that are asked for", fix)
 
 
 def _given(name: str, words: list[_Word]) -> _Word:
     """The word that gives an option."""
-    return next(one for one in words if one.text.lower().startswith(f"{name}="))
+    return next(word for word in words if word.text.lower().startswith(f"{name}="))
 
 
 def _arguments(verb: Verb, text: str, words: list[_Word]) -> tuple[tuple[str, ...], list[_Word]]:
@@ -284,7 +284,7 @@ def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
             raise _WrongError(word, f"`{verb.shown or verb.name}` takes no such word", f"write `{PREFIX} {verb.usage}`")
         name = named[1].lower().replace("-", "_")
         if name not in _OPTION_NAMES:
-            raise _WrongError(word, "no such option", closest(name, _OPTION_NAMES))
+            raise _WrongError(word, "no such option", suggest(name, _OPTION_NAMES))
         if name in found:
             raise _WrongError(word, f"{name}= is given twice", "leave one out")
         found[name] = _value(_OPTION_NAMES[name].read, word, named[2])
@@ -294,5 +294,5 @@ def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
 def _value(read: Reader, word: _Word, text: str) -> str:
     found = read(text)
     if isinstance(found, Problem):
-        raise _WrongError(word, found.what, found.mend)
+        raise _WrongError(word, found.what, found.fix)
     return found

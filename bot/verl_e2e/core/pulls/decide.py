@@ -16,7 +16,7 @@ from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
@@ -30,7 +30,7 @@ _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Actions:
     """What to do, and what to show once it is done."""
 
     # Runs to put down and submit.
@@ -47,207 +47,207 @@ class Steps:
     shows_checks: bool = True
 
 
-def conduct(situation: Situation) -> Steps:
+def decide_actions(target_state: TargetState) -> Actions:
     """Decide the next steps; taken twice they change nothing more."""
-    ending = tuple(_to_end(situation))
-    starting = () if _others_live(situation) else tuple(_to_start(situation))
-    changed = {one.key: one for one in (*ending, *starting)}
-    runs = (*(changed.pop(one.key, one) for one in situation.runs), *changed.values())
-    found = _standings(situation, (*situation.shared, *runs))
-    obstacle = _obstacle(situation)
-    absence, command = ("", "") if obstacle else _absence(situation, found)
-    told = gate(
+    ending = tuple(_to_end(target_state))
+    starting = () if _others_live(target_state) else tuple(_to_start(target_state))
+    changed = {run.key: run for run in (*ending, *starting)}
+    runs = (*(changed.pop(run.key, run) for run in target_state.runs), *changed.values())
+    found = _standings(target_state, (*target_state.shared, *runs))
+    obstacle = _obstacle(target_state)
+    absence, command = ("", "") if obstacle else _absence(target_state, found)
+    message = gate(
         found,
-        nothing_because=_nothing_because(situation),
+        nothing_reason=_nothing_reason(target_state),
         obstacle=obstacle or absence,
         command=command,
-        broken=situation.broken,
-        waits_for=_waits_for(situation),
+        broken=target_state.broken,
+        waits_for=_waits_for(target_state),
     )
-    return Steps(starting, ending, runs, found, told)
+    return Actions(starting, ending, runs, found, message)
 
 
-def _standings(situation: Situation, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
-    held, held_plan = hold(situation), hold_of_plan(situation)
+def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
+    held, held_plan = hold(target_state), hold_of_plan(target_state)
     if held == held_plan:
-        return standings(situation.wanted, runs, situation.overrides, situation.head_sha, held)
+        return standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
     # Extras may start where the plan waits to be asked for.
-    of_plan = standings(situation.wanted, runs, situation.overrides, situation.head_sha, held_plan)
-    of_extras = standings(situation.wanted, runs, situation.overrides, situation.head_sha, held)
+    of_plan = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held_plan)
+    of_extras = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
     return tuple(one if one.wanted.required else extra for one, extra in zip(of_plan, of_extras, strict=True))
 
 
-def _others_live(situation: Situation) -> bool:
+def _others_live(target_state: TargetState) -> bool:
     """Whether a run of an earlier head still lives: its end is waited for before anything starts."""
-    return any(not one.state.final for one in situation.earlier)
+    return any(not item.state.final for item in target_state.earlier)
 
 
-def _to_end(situation: Situation) -> Iterator[Run]:
-    for run in situation.runs:
-        end = None if run.state.final else _why_end(run, situation)
+def _to_end(target_state: TargetState) -> Iterator[Run]:
+    for run in target_state.runs:
+        end = None if run.state.final else _why_end(run, target_state)
         if end is None:
             continue
         if run.state is not RunState.CANCELLING:
             changes = {"reason": end.reason, "may_start_again": end.passing}
-            yield _with(run, situation, state=RunState.CANCELLING, **changes)
-        elif situation.now - run.updated >= CANCEL_AGAIN:
-            yield _with(run, situation, reason=run.reason or end.reason)
+            yield _with(run, target_state, state=RunState.CANCELLING, **changes)
+        elif target_state.now - run.updated >= CANCEL_AGAIN:
+            yield _with(run, target_state, reason=run.reason or end.reason)
 
 
-def _with(run: Run, situation: Situation, **changes: object) -> Run:
-    return run.model_copy(update={"updated": situation.now, **changes})
+def _with(run: Run, target_state: TargetState, **changes: object) -> Run:
+    return run.model_copy(update={"updated": target_state.now, **changes})
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a run ends, and whether that may pass: then nobody needs to ask for the run again."""
+    """Why a run ends, and whether that may pass: then no one needs to ask for the run again."""
 
     reason: str
     passing: bool = False
 
 
-def _why_end(run: Run, situation: Situation) -> _End | None:
+def _why_end(run: Run, target_state: TargetState) -> _End | None:
     """Why a live run shall end, None when it shall not."""
     if run.state is RunState.CANCELLING:
         return _End(run.reason or "it was cancelled", run.may_start_again)
-    if run.head_sha != situation.head_sha:
+    if run.head_sha != target_state.head_sha:
         return _End(SUPERSEDED, passing=True)
-    if situation.over:
+    if target_state.over:
         # A closed pull request may be opened again; a merge group that was given up does not come back.
-        return _End(situation.over, passing=isinstance(situation.target, Pull))
-    if situation.draft:
+        return _End(target_state.over, passing=isinstance(target_state.target, Pull))
+    if target_state.draft:
         return _End(DRAFT, passing=True)
-    cancelled = cancelled_by(situation.entries, situation.head_sha)
+    cancelled = cancelled_by(target_state.entries, target_state.head_sha)
     if cancelled is not None:
         return _End(f"cancelled by {cancelled.actor}")
-    if isinstance(situation.trust, NeedsApproval):
+    if isinstance(target_state.trust, NeedsApproval):
         return _End(NOT_TRUSTED, passing=True)
-    waited = situation.now - run.created
-    limit = timedelta(seconds=situation.policy.gate.queue_deadline_s)
+    waited = target_state.now - run.created
+    limit = timedelta(seconds=target_state.policy.gate.queue_deadline_s)
     if run.state in _QUEUED and waited > limit:
-        return _End(f"no machine took it within {situation.policy.gate.queue_deadline_s // 60} minutes")
-    if _too_late(situation):
-        return _End(_too_late(situation))
-    unwanted = _why_not_wanted(run, situation)
+        return _End(f"no machine took it within {target_state.policy.gate.queue_deadline_s // 60} minutes")
+    if _too_late(target_state):
+        return _End(_too_late(target_state))
+    unwanted = _why_not_wanted(run, target_state)
     return _End(unwanted, passing=True) if unwanted else None
 
 
-def _why_not_wanted(run: Run, situation: Situation) -> str:
-    """Why nobody asks for this very job any more, empty while somebody does or nobody can say."""
-    if situation.plan is None:
+def _why_not_wanted(run: Run, target_state: TargetState) -> str:
+    """Why no one asks for this very job any more, empty while someone does or no one can say."""
+    if target_state.plan is None:
         return ""
-    wanted = next((one for one in situation.wanted if one.id == run.job_id), None)
+    wanted = next((item for item in target_state.wanted if item.id == run.job_id), None)
     if wanted is None:
         return NOT_WANTED
     return CHANGED if wanted.digest and wanted.digest != run.job_digest else ""
 
 
-def _to_start(situation: Situation) -> Iterator[Run]:
-    """New runs: of jobs that nothing keeps from starting, and of ended ones that somebody wants again."""
-    found = _standings(situation, (*situation.shared, *situation.runs))
-    states = {one.wanted.id: one.state for one in found}
-    for one in found:
+def _to_start(target_state: TargetState) -> Iterator[Run]:
+    """New runs: of jobs that nothing keeps from starting, and of ended ones that someone wants again."""
+    found = _standings(target_state, (*target_state.shared, *target_state.runs))
+    states = {standing.wanted.id: standing.state for standing in found}
+    for standing in found:
         if (
-            _held(one, situation)
-            or _lives(one.wanted, (*situation.here, *situation.elsewhere))
-            or one.wanted.job is None
+            _held(standing, target_state)
+            or _lives(standing.wanted, (*target_state.here, *target_state.elsewhere))
+            or standing.wanted.job is None
         ):
             continue
-        if any(states.get(required) not in SATISFIED for required in one.wanted.requires):
+        if any(states.get(required) not in SATISFIED for required in standing.wanted.requires):
             continue
-        if one.state is JobStatus.WAITING or (one.run is not None and _ended_by_us(one.run)):
-            yield _run(one.wanted, situation, one.wanted.asked_by)
-        elif one.run is not None and one.state in {JobStatus.FAILED, JobStatus.BLOCKED}:
-            source = asked_again(one.run, situation.here, situation.entries)
+        if standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
+            yield _run(standing.wanted, target_state, standing.wanted.asked_by)
+        elif standing.run is not None and standing.state in {JobStatus.FAILED, JobStatus.BLOCKED}:
+            source = asked_again(standing.run, target_state.here, target_state.entries)
             if source:
-                yield _run(one.wanted, situation, source)
+                yield _run(standing.wanted, target_state, source)
 
 
 def _ended_by_us(run: Run) -> bool:
     return run.state is RunState.CANCELLED and run.may_start_again
 
 
-def _held(standing: Standing, situation: Situation) -> bool:
-    held = hold_of_plan(situation) if standing.wanted.required else hold(situation)
-    return bool(held or _too_late(situation))
+def _held(standing: Standing, target_state: TargetState) -> bool:
+    held = hold_of_plan(target_state) if standing.wanted.required else hold(target_state)
+    return bool(held or _too_late(target_state))
 
 
 def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
     """At most one live run for a job of a head, whatever asked for it."""
-    return any(not one.state.final for one in runs if one.job_id == wanted.id)
+    return any(not run.state.final for run in runs if run.job_id == wanted.id)
 
 
-def _run(wanted: WantedJob, situation: Situation, source: str) -> Run:
-    known = (*situation.here, *situation.elsewhere)
-    made = [one for one in known if one.job_id == wanted.id and one.job_digest == wanted.digest]
-    attempt = 1 + max((one.attempt for one in made), default=0)
+def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
+    known = (*target_state.here, *target_state.elsewhere)
+    made = [run for run in known if run.job_id == wanted.id and run.job_digest == wanted.digest]
+    attempt = 1 + max((run.attempt for run in made), default=0)
     return Run(
-        key=run_key(situation.repository, situation.head_sha, wanted.digest, attempt),
-        repository=situation.repository,
-        number=situation.number,
-        head_sha=situation.head_sha,
+        key=run_key(target_state.repository, target_state.head_sha, wanted.digest, attempt),
+        repository=target_state.repository,
+        number=target_state.number,
+        head_sha=target_state.head_sha,
         job_id=wanted.id,
         job_digest=wanted.digest,
         attempt=attempt,
         required=wanted.required,
-        queue_deadline_s=situation.policy.gate.queue_deadline_s,
+        queue_deadline_s=target_state.policy.gate.queue_deadline_s,
         asked_by=source,
-        merge_base=situation.merge_base,
-        created=situation.now,
-        updated=situation.now,
+        merge_base=target_state.merge_base,
+        created=target_state.now,
+        updated=target_state.now,
         job=wanted.job,
-        from_fork=isinstance(situation.target, Pull) and situation.target.from_fork,
+        from_fork=isinstance(target_state.target, Pull) and target_state.target.from_fork,
     )
 
 
-def _too_late(situation: Situation) -> str:
+def _too_late(target_state: TargetState) -> str:
     """Why a merge group is answered though its jobs are not done, empty while there is time."""
-    target, limit_s = situation.target, situation.policy.gate.merge_queue_deadline_s
+    target, limit_s = target_state.target, target_state.policy.gate.merge_queue_deadline_s
     if not isinstance(target, MergeGroup) or target.since is None:
         return ""
-    late = situation.now - target.since > timedelta(seconds=limit_s)
+    late = target_state.now - target.since > timedelta(seconds=limit_s)
     return f"no verdict within {limit_s // 60} minutes of the merge queue's request" if late else ""
 
 
-def _obstacle(situation: Situation) -> str:
+def _obstacle(target_state: TargetState) -> str:
     """What keeps the gate from success whatever the jobs say, empty for nothing."""
-    if situation.plan is None:
-        return situation.problem or situation.over or "there is no plan"
-    if situation.beside is not None and not situation.beside.underway:
-        shared = f"pull request #{situation.beside.number} has the same head, and both share one gate"
-        return f"{shared}; its gate says: {situation.beside.title}"
-    late = _too_late(situation)
-    done = all(_is_done(one, situation) for one in situation.wanted if one.required)
+    if target_state.plan is None:
+        return target_state.problem or target_state.over or "there is no plan"
+    if target_state.beside is not None and not target_state.beside.underway:
+        shared = f"pull request #{target_state.beside.number} has the same head, and both share one gate"
+        return f"{shared}; its gate says: {target_state.beside.title}"
+    late = _too_late(target_state)
+    done = all(_is_done(item, target_state) for item in target_state.wanted if item.required)
     return "" if done else late
 
 
-def _absence(situation: Situation, found: tuple[Standing, ...]) -> tuple[str, str]:
+def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[str, str]:
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty where it is."""
-    plan = situation.plan
-    if plan is None or plan.levels or situation.policy.gate.none is Absence.OPEN:
+    plan = target_state.plan
+    if plan is None or plan.levels or target_state.policy.gate.none is Absence.OPEN:
         return "", ""
-    shown = any(one.wanted.level is Level.SMOKE and one.state is JobStatus.PASSED for one in found)
-    if shown or not isinstance(situation.trust, NeedsApproval):
+    shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)
+    if shown or not isinstance(target_state.trust, NeedsApproval):
         return "", ""
     asked = "the policy asks for an approval where nothing is required (gate.none)"
-    return f"{asked}: {situation.trust.reason}", f"`/verl-e2e approve {situation.head_sha}` gives it"
+    return f"{asked}: {target_state.trust.reason}", f"`/verl-e2e approve {target_state.head_sha}` gives it"
 
 
-def _waits_for(situation: Situation) -> str:
+def _waits_for(target_state: TargetState) -> str:
     """What the gate waits for though every job of this target is satisfied, empty for nothing."""
-    if situation.beside is None or not situation.beside.underway:
+    if target_state.beside is None or not target_state.beside.underway:
         return ""
-    return f"pull request #{situation.beside.number}, which has the same head; its gate says: {situation.beside.title}"
+    return f"pull request #{target_state.beside.number}, which has the same head; its gate says: {target_state.beside.title}"
 
 
-def _is_done(wanted: WantedJob, situation: Situation) -> bool:
-    runs = runs_of(wanted, situation.head_sha, (*situation.shared, *situation.runs))
-    overridden = any(one.level is wanted.level for one in situation.overrides)
+def _is_done(wanted: WantedJob, target_state: TargetState) -> bool:
+    runs = runs_of(wanted, target_state.head_sha, (*target_state.shared, *target_state.runs))
+    overridden = any(override.level is wanted.level for override in target_state.overrides)
     return overridden or (bool(runs) and runs[-1].state.final)
 
 
-def _nothing_because(situation: Situation) -> tuple[str, ...]:
-    if situation.plan is None:
+def _nothing_reason(target_state: TargetState) -> tuple[str, ...]:
+    if target_state.plan is None:
         return ()
-    looked = (situation.plan.looked_at.sentence,) if situation.plan.looked_at is not None else ()
-    return (*dict.fromkeys(one.because for one in situation.plan.not_required), *looked)
+    looked = (target_state.plan.looked_at.sentence,) if target_state.plan.looked_at is not None else ()
+    return (*dict.fromkeys(item.reason for item in target_state.plan.not_required), *looked)

@@ -1,4 +1,4 @@
-"""What GitHub delivers, before anybody has read it, and how much of it still waits."""
+"""What GitHub delivers, before anyone has read it, and how much of it still waits."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AcceptedJob:
     """A target that one process has taken to look at."""
 
     target: str
@@ -32,7 +32,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """How much waits: deliveries nobody has read yet, targets to look at now, and the age of the oldest, in seconds.
+    """How much waits: deliveries no one has read yet, targets to look at now, and the age of the oldest, in seconds.
 
     `deliveries_refused` are those that could not be acted on and will not be tried again.
     """

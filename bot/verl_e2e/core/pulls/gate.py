@@ -1,7 +1,7 @@
 """The gate: what the required jobs of a head come to, as the one check that a branch protection may ask for.
 
 It is always reported, and success needs, for every required job, a pass of that very job on that very head, or a
-level that somebody took upon themselves. Whatever is not known is no success.
+level that someone took upon themselves. Whatever is not known is no success.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class Standing:
 
     wanted: WantedJob
     state: JobStatus
-    because: str
+    reason: str
     run: Run | None = None
     override: Override | None = None
     # Why nothing starts for the head, where that is why this job does not.
@@ -79,8 +79,8 @@ def standings(
         if override.head_sha == head_sha:
             taken[override.level] = (*taken.get(override.level, ()), override)
     found: dict[str, Standing] = {}
-    for one in wanted:
-        found[one.id] = _standing(one, runs_of(one, head_sha, runs), taken, found, hold)
+    for wanted_job in wanted:
+        found[wanted_job.id] = _standing(wanted_job, runs_of(wanted_job, head_sha, runs), taken, found, hold)
     return tuple(found.values())
 
 
@@ -96,9 +96,9 @@ def _standing(
     if last is not None and status_of_run(last) is JobStatus.PASSED:
         return Standing(wanted, JobStatus.PASSED, _from(last), last)
     if given:
-        people = " and ".join(dict.fromkeys(one.actor for one in given))
-        because = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
-        return Standing(wanted, JobStatus.OVERRIDDEN, because, last, given[0])
+        people = " and ".join(dict.fromkeys(override.actor for override in given))
+        reason = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
+        return Standing(wanted, JobStatus.OVERRIDDEN, reason, last, given[0])
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
@@ -107,8 +107,8 @@ def _standing(
 
 
 def _from(run: Run) -> str:
-    said = run.sentence or "passed"
-    return f"{said}; carried forward from {run.carried_from[:12]}" if run.carried_from else said
+    text = run.sentence or "passed"
+    return f"{text}; carried forward from {run.carried_from[:12]}" if run.carried_from else text
 
 
 def _status(run: Run) -> JobStatus:
@@ -132,7 +132,7 @@ def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | N
             return Standing(wanted, JobStatus.SKIPPED, f"it needs {required}, which did not pass")
     if hold is not None:
         return _held(wanted, hold)
-    waits = [one for one in wanted.requires if before[one].state not in SATISFIED]
+    waits = [require for require in wanted.requires if before[require].state not in SATISFIED]
     return Standing(wanted, JobStatus.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
 
 
@@ -143,7 +143,7 @@ def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:
 def gate(
     found: Iterable[Standing],
     *,
-    nothing_because: tuple[str, ...] = (),
+    nothing_reason: tuple[str, ...] = (),
     obstacle: str = "",
     command: str = "",
     broken: tuple[str, ...] = (),
@@ -151,25 +151,25 @@ def gate(
 ) -> Gate:
     """The gate of a head from where its wanted jobs stand; extras among them do not count.
 
-    `nothing_because` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
+    `nothing_reason` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
     relied on, or no time left to wait; with one there is no success. `command` removes it, and says how; it stands in
     the text alone, for a title is plain and may be cut. `waits_for` is what keeps the gate open beside
     the jobs, empty for nothing. `broken` are uses in verl that the change breaks:
     a failure unless every required level is overridden.
     """
-    required = tuple(one for one in found if one.wanted.required)
-    of_jobs = tuple(_reason(one) for one in required)
-    unsatisfied = [one for one in required if one.state not in SATISFIED]
-    if any(one.state is JobStatus.FAILED for one in unsatisfied):
+    required = tuple(standing for standing in found if standing.wanted.required)
+    of_jobs = tuple(_reason(standing) for standing in required)
+    unsatisfied = [standing for standing in required if standing.state not in SATISFIED]
+    if any(standing.state is JobStatus.FAILED for standing in unsatisfied):
         return Gate(JobStatus.FAILED, _first(unsatisfied, JobStatus.FAILED), broken, of_jobs)
     if broken and (unsatisfied or not _all_overridden(required)):
         return Gate(JobStatus.FAILED, "The change breaks what verl uses of Bridge", broken, of_jobs)
     if obstacle:
         whole = f"{obstacle}; {command}" if command else obstacle
         title, action = _sentence(obstacle), whole if command else ""
-        told = len(obstacle) <= MAX_TITLE
-        return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=told)
-    if any(one.state in UNDERWAY for one in unsatisfied):
+        message = len(obstacle) <= MAX_TITLE
+        return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=message)
+    if any(standing.state in UNDERWAY for standing in unsatisfied):
         return Gate(JobStatus.RUNNING, _progress(required), broken, of_jobs)
     if unsatisfied:
         first = unsatisfied[0]
@@ -179,23 +179,23 @@ def gate(
         waiting = f"waits for {waits_for}"
         return Gate(JobStatus.RUNNING, _sentence(waiting), (waiting, *broken), of_jobs)
     if not required:
-        return Gate(JobStatus.NOT_REQUIRED, "No verl coverage is required by this change", nothing_because)
+        return Gate(JobStatus.NOT_REQUIRED, "No verl coverage is required by this change", nothing_reason)
     return Gate(JobStatus.PASSED, _passed_title(required), broken, of_jobs)
 
 
 def _reason(standing: Standing) -> str:
     # How far a run has come is told by its own check; here it would be a write for each of its steps.
-    because = "" if standing.state is JobStatus.RUNNING else f", {standing.because}"
-    return f"{standing.wanted.id}: {standing.state}{because}"
+    reason = "" if standing.state is JobStatus.RUNNING else f", {standing.reason}"
+    return f"{standing.wanted.id}: {standing.state}{reason}"
 
 
 def _all_overridden(required: tuple[Standing, ...]) -> bool:
-    return bool(required) and all(one.state is JobStatus.OVERRIDDEN for one in required)
+    return bool(required) and all(standing.state is JobStatus.OVERRIDDEN for standing in required)
 
 
 def _first(rows: list[Standing], state: JobStatus) -> str:
     one = next(row for row in rows if row.state is state)
-    return _sentence(f"{one.wanted.id} {state}: {one.because}")
+    return _sentence(f"{one.wanted.id} {state}: {one.reason}")
 
 
 def _sentence(text: str) -> str:
@@ -207,18 +207,18 @@ def _unsatisfied_title(first: Standing) -> str:
     """What keeps the gate closed; a command stands in the summary, for a title is plain text and may be cut."""
     if first.hold is not None:
         return _sentence(first.hold.sentence)
-    return _sentence(f"{first.wanted.id} {first.state}: {first.because}")
+    return _sentence(f"{first.wanted.id} {first.state}: {first.reason}")
 
 
 def _progress(required: tuple[Standing, ...]) -> str:
-    done = sum(one.state in SATISFIED for one in required)
-    running = ", ".join(one.wanted.id for one in required if one.state is JobStatus.RUNNING)
+    done = sum(standing.state in SATISFIED for standing in required)
+    running = ", ".join(standing.wanted.id for standing in required if standing.state is JobStatus.RUNNING)
     return f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
 
 
 def _passed_title(required: tuple[Standing, ...]) -> str:
-    taken = [one for one in required if one.override is not None]
+    taken = [standing for standing in required if standing.override is not None]
     if not taken:
         return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
-    people = ", ".join(dict.fromkeys(one.override.actor for one in taken if one.override is not None))
+    people = ", ".join(dict.fromkeys(standing.override.actor for standing in taken if standing.override is not None))
     return f"{len(required) - len(taken)} of {len(required)} required jobs passed, {len(taken)} overridden by {people}"

@@ -1,11 +1,11 @@
-"""Why nothing starts for a head, in a few words, and what somebody can do about it."""
+"""Why nothing starts for a head, in a few words, and what someone can do about it."""
 
 from dataclasses import dataclass
 
 from verl_e2e.core.model.access import Start
 from verl_e2e.core.pulls.pull import MergeGroup
 from verl_e2e.core.pulls.requests import cancelled_by, was_begun
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
 from verl_e2e.core.text.escape import Prose, prose
 
@@ -15,13 +15,13 @@ DRAFT = "drafts are planned, not run"
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why the jobs of a head do not start, and what somebody can do about it."""
+    """Why the jobs of a head do not start, and what someone can do about it."""
 
     # A few words, the same wherever the state of the head is told: heading, table, gate.
     in_short: str
     # More of the reason, empty where the few words say all.
     reason: str = ""
-    # What somebody can do, its commands as code; empty where nothing is to be done here.
+    # What someone can do, its commands as code; empty where nothing is to be done here.
     action: Prose | str = ""
     # Whether a person ended the work on this head, and nothing is wrong with it.
     cancelled: bool = False
@@ -32,29 +32,31 @@ class Hold:
         return f"{self.in_short}: {self.reason}" if self.reason else self.in_short
 
 
-def hold(situation: Situation) -> Hold | None:
+def hold(target_state: TargetState) -> Hold | None:
     """Why nothing may start for this head, None when jobs may."""
-    if situation.over or situation.problem:
-        return Hold(situation.over or situation.problem)
-    if situation.broken:
+    if target_state.over or target_state.problem:
+        return Hold(target_state.over or target_state.problem)
+    if target_state.broken:
         return Hold(BROKEN_CONTRACT)
-    if situation.draft:
+    if target_state.draft:
         return Hold(DRAFT, action="mark the pull request ready for review")
-    if isinstance(situation.trust, NeedsApproval):
-        asks = prose("look at the head, then comment `/verl-e2e approve {sha}` to let it run", sha=situation.head_sha)
-        return Hold("awaiting approval", situation.trust.reason, asks)
-    cancelled = cancelled_by(situation.entries, situation.head_sha)
+    if isinstance(target_state.trust, NeedsApproval):
+        asks = prose(
+            "look at the head, then comment `/verl-e2e approve {sha}` to let it run", sha=target_state.head_sha
+        )
+        return Hold("awaiting approval", target_state.trust.reason, asks)
+    cancelled = cancelled_by(target_state.entries, target_state.head_sha)
     if cancelled is not None:
         again = prose("comment `/verl-e2e run` to start again")
         return Hold(f"cancelled by {cancelled.actor}", action=again, cancelled=True)
     return None
 
 
-def hold_of_plan(situation: Situation) -> Hold | None:
-    """Why the required jobs may not start: as for all, and that nobody asked where the policy wants it."""
-    asked = isinstance(situation.target, MergeGroup) or was_begun(situation.entries, situation.head_sha)
-    waits = situation.policy.gate.start is Start.ASKED and not asked
+def hold_of_plan(target_state: TargetState) -> Hold | None:
+    """Why the required jobs may not start: as for all, and that no one asked where the policy wants it."""
+    asked = isinstance(target_state.target, MergeGroup) or was_begun(target_state.entries, target_state.head_sha)
+    waits = target_state.policy.gate.start is Start.ASKED and not asked
     start = prose("comment `/verl-e2e run` to start them")
-    return hold(situation) or (
+    return hold(target_state) or (
         Hold("not requested yet", "the policy starts nothing by itself", start) if waits else None
     )

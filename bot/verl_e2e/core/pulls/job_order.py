@@ -170,5 +170,5 @@ def check_inputs(inputs: Mapping[str, str]) -> None:
     if total > MAX_INPUT_CHARS:
         largest = max(inputs, key=lambda name: len(inputs[name]))
         what = f"the workflow's inputs take {total:,} characters, and GitHub takes {MAX_INPUT_CHARS:,}"
-        mend = "shorten the policy's patches or overrides, or run this job with the local back end"
-        raise OrderError(f"{what}; `{largest}` alone is {len(inputs[largest]):,}: {mend}")
+        fix = "shorten the policy's patches or overrides, or run this job with the local back end"
+        raise OrderError(f"{what}; `{largest}` alone is {len(inputs[largest]):,}: {fix}")

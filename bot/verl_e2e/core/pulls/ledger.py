@@ -11,14 +11,14 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from verl_e2e.core.judge.criteria.run_record import Took
+from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.jobs import Digest, Document, Job, Sha
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 
 
-class Asked(Document):
+class RecordedCommand(Document):
     """One command of an authorised person, as it was understood.
 
     `source` names where it stands and is unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`.
@@ -135,7 +135,7 @@ class Run(Document):
     # Whether we ended it ourselves for what may pass, so that it starts again by itself once that has.
     may_start_again: bool = False
     # What the back end itself knows of the run, once it has ended.
-    took: Took | None = None
+    took: BackendTimes | None = None
 
 
 class Posted(Document):

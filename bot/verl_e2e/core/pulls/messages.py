@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.webhook_events import (
     PushEvent,
 )
 
-# GitHub's words for how somebody belongs to a repository, as a signed delivery tells them.
+# GitHub's words for how someone belongs to a repository, as a signed delivery tells them.
 MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 PEOPLE, OTHERS, PUSHES = "people", "others", "pushes"
 
@@ -33,7 +33,7 @@ class Message:
     body: str = ""
     """The reply in Markdown; empty for a reaction."""
     person: bool = False
-    """Whether it answers somebody with a role: others have a small budget of their own."""
+    """Whether it answers someone with a role: others have a small budget of their own."""
 
     @property
     def lane(self) -> str:
@@ -78,7 +78,7 @@ def from_values(values: dict[str, object]) -> Message:
 def hearing_lane(event: Event | None) -> str:
     """Which deliveries hearing this one may wait for: empty when it needs no answer of GitHub and waits for none.
 
-    What somebody with a role asks for does not wait behind what others write, nor for another installation.
+    What someone with a role asks for does not wait behind what others write, nor for another installation.
     """
     match event:
         case CommentEvent():

@@ -36,22 +36,22 @@ class Counted:
 def counted(overrides: Iterable[Override], rules: OverrideRules, now: datetime) -> Counted:
     """Which of a head's overrides count now; the givers' roles are looked at elsewhere."""
     left, refused = [], []
-    for one in overrides:
-        why = _why_not(one, rules, now)
+    for override in overrides:
+        why = _why_not(override, rules, now)
         if why:
-            refused.append(Uncounted(one, why))
+            refused.append(Uncounted(override, why))
         else:
-            left.append(one)
+            left.append(override)
     levels: list[Level] = []
     counting: list[Override] = []
-    for level in dict.fromkeys(one.level for one in left):
-        by_person = {one.actor.lower(): one for one in reversed(left) if one.level is level}
-        given = sorted(by_person.values(), key=lambda one: one.at)
+    for level in dict.fromkeys(artifact.level for artifact in left):
+        by_person = {artifact.actor.lower(): artifact for artifact in reversed(left) if artifact.level is level}
+        given = sorted(by_person.values(), key=lambda item: item.at)
         if len(given) < needed(level, rules):
-            refused.extend(Uncounted(one, SECOND_PERSON, needs_second_person=True) for one in given)
+            refused.extend(Uncounted(item, SECOND_PERSON, needs_second_person=True) for item in given)
         elif len(levels) >= rules.most:
             why = f"the policy lets {rules.most} levels of one head be overridden at once"
-            refused.extend(Uncounted(one, why) for one in given)
+            refused.extend(Uncounted(item, why) for item in given)
         else:
             levels.append(level)
             counting.extend(given)

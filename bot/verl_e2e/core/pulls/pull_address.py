@@ -31,8 +31,8 @@ def read_address(text: str) -> PullAddress:
     """What a text names; BadAddressError."""
     found = _PAGE.fullmatch(text.strip()) or _SHORT.fullmatch(text.strip())
     if found is None or found["repository"].endswith(("/.", "/..")) or int(found["number"]) == 0:
-        told = f"{PUBLIC_WEB}/OWNER/REPO/pull/N or OWNER/REPO#N"
-        raise BadAddressError(f"{text!r} names no pull request; give its address, {told}")
+        message = f"{PUBLIC_WEB}/OWNER/REPO/pull/N or OWNER/REPO#N"
+        raise BadAddressError(f"{text!r} names no pull request; give its address, {message}")
     web = found.groupdict().get("web") or ""
     return PullAddress(PullRef(found["repository"], int(found["number"])), web)
 

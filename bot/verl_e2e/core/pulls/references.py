@@ -1,4 +1,4 @@
-"""What is to be reconciled, by name: enough to read the rest anew."""
+"""What is to be reconciled, by name: enough to read the rest again."""
 
 from pydantic import TypeAdapter
 

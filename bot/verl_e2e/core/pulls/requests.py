@@ -7,16 +7,16 @@ from datetime import datetime
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.commands import LEVEL
-from verl_e2e.core.pulls.ledger import Approval, Asked, Override, Run, RunState
+from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
 
-Entry = Asked | Approval | Override
+Entry = RecordedCommand | Approval | Override
 # At most so many different wishes for one head are served; each may be several jobs.
-MAX_WISHES = 20
+MAX_REQUESTS = 20
 _BEGINS_AGAIN = frozenset({"run", "rerun", LEVEL})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LevelRequest:
     """Levels that one entry asks for, with its options."""
 
     source: str
@@ -33,41 +33,41 @@ def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
 
 
 def _when(entry: Entry) -> tuple[datetime, int]:
-    if not isinstance(entry, Asked) or entry.written is None:
+    if not isinstance(entry, RecordedCommand) or entry.written is None:
         return entry.at, 0
     number = entry.source.split(":")[1]
     # GitHub's times have whole seconds, and its ids grow.
     return entry.written, int(number) if number.isdigit() else 0
 
 
-def asked_for(entries: Iterable[Entry], head_sha: str) -> tuple[Asked, ...]:
+def asked_for(entries: Iterable[Entry], head_sha: str) -> tuple[RecordedCommand, ...]:
     """The commands given on this very head, in order."""
-    return tuple(one for one in entries if isinstance(one, Asked) and one.head_sha == head_sha)
+    return tuple(entry for entry in entries if isinstance(entry, RecordedCommand) and entry.head_sha == head_sha)
 
 
-def wishes(entries: Iterable[Entry], head_sha: str) -> tuple[Wish, ...]:
+def level_requests(entries: Iterable[Entry], head_sha: str) -> tuple[LevelRequest, ...]:
     """The levels asked for on this head; the same wish twice counts once."""
-    found: dict[tuple[object, ...], Wish] = {}
-    for one in asked_for(entries, head_sha):
-        if one.verb == LEVEL:
-            key = (one.arguments, tuple(sorted(one.options.items())))
-            levels = tuple(Level(int(number)) for number in one.arguments)
-            found.setdefault(key, Wish(one.source, levels, one.options))
-    return tuple(found.values())[:MAX_WISHES]
+    found: dict[tuple[object, ...], LevelRequest] = {}
+    for asked in asked_for(entries, head_sha):
+        if asked.verb == LEVEL:
+            key = (asked.arguments, tuple(sorted(asked.options.items())))
+            levels = tuple(Level(int(number)) for number in asked.arguments)
+            found.setdefault(key, LevelRequest(asked.source, levels, asked.options))
+    return tuple(found.values())[:MAX_REQUESTS]
 
 
 def was_begun(entries: Iterable[Entry], head_sha: str) -> bool:
-    """Whether somebody asked for the plan's levels on this head."""
-    return any(one.verb in {"run", "rerun"} for one in asked_for(entries, head_sha))
+    """Whether someone asked for the plan's levels on this head."""
+    return any(asked.verb in {"run", "rerun"} for asked in asked_for(entries, head_sha))
 
 
-def cancelled_by(entries: Iterable[Entry], head_sha: str) -> Asked | None:
+def cancelled_by(entries: Iterable[Entry], head_sha: str) -> RecordedCommand | None:
     """The `cancel` that still holds: nothing was asked to run after it."""
-    held: Asked | None = None
-    for one in asked_for(entries, head_sha):
-        if one.verb == "cancel":
-            held = one
-        elif one.verb in _BEGINS_AGAIN:
+    held: RecordedCommand | None = None
+    for asked in asked_for(entries, head_sha):
+        if asked.verb == "cancel":
+            held = asked
+        elif asked.verb in _BEGINS_AGAIN:
             held = None
     return held
 
@@ -78,12 +78,12 @@ def asked_again(last: Run, runs: Iterable[Run], entries: Iterable[Entry]) -> str
     An entry counts once for each job, and only for a run that was over when it was written, or that was cancelled
     later.
     """
-    served = {one.asked_by for one in runs if one.job_id == last.job_id and one.head_sha == last.head_sha}
-    wanting = (one for one in asked_for(entries, last.head_sha) if one.source not in served)
-    return next((one.source for one in wanting if _means(one, last) and _came_after(one, last)), "")
+    served = {run.asked_by for run in runs if run.job_id == last.job_id and run.head_sha == last.head_sha}
+    wanting = (asked for asked in asked_for(entries, last.head_sha) if asked.source not in served)
+    return next((asked.source for asked in wanting if _means(asked, last) and _came_after(asked, last)), "")
 
 
-def _means(asked: Asked, last: Run) -> bool:
+def _means(asked: RecordedCommand, last: Run) -> bool:
     failed = last.state is RunState.FINISHED and last.result is Result.FAIL
     passed = last.state is RunState.FINISHED and last.result is Result.PASS
     if passed or not last.state.final:
@@ -103,5 +103,5 @@ def _means(asked: Asked, last: Run) -> bool:
             return False
 
 
-def _came_after(asked: Asked, last: Run) -> bool:
+def _came_after(asked: RecordedCommand, last: Run) -> bool:
     return asked.at >= (last.created if last.state is RunState.CANCELLED else last.updated)

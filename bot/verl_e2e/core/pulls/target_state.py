@@ -30,7 +30,7 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class TargetState:
     """A target with all that is known of it.
 
     `policy` is that of the base. `plan` is None when there is none that could be relied on, and `problem` says why.
@@ -76,7 +76,7 @@ class Situation:
 
     @property
     def over(self) -> str:
-        """Why nobody waits for this target any more, empty while somebody does."""
+        """Why no one waits for this target any more, empty while someone does."""
         if isinstance(self.target, Pull):
             return CLOSED if self.target.state is PullState.CLOSED else ""
         return "the merge queue gave this group up" if self.target.destroyed else ""
@@ -89,8 +89,8 @@ class Situation:
     @property
     def counted(self) -> Counted:
         """The overrides of this head, given under the policy of its base: those that count, and those that do not."""
-        found = (one for one in self.entries if isinstance(one, Override) and one.head_sha == self.head_sha)
-        given = (one for one in found if one.base in {"", self.target.base_branch})
+        found = (entry for entry in self.entries if isinstance(entry, Override) and entry.head_sha == self.head_sha)
+        given = (entry for entry in found if entry.base in {"", self.target.base_branch})
         return counted(given, self.policy.overrides, self.now)
 
     @property
@@ -101,7 +101,7 @@ class Situation:
     @property
     def here(self) -> tuple[Run, ...]:
         """The runs of this very head."""
-        return tuple(one for one in self.runs if one.head_sha == self.head_sha)
+        return tuple(run for run in self.runs if run.head_sha == self.head_sha)
 
     @property
     def shared(self) -> tuple[Run, ...]:
@@ -109,9 +109,9 @@ class Situation:
 
         Any other end may rest on the base of the pull request that it was made for.
         """
-        return tuple(one for one in self.elsewhere if not one.state.final or one.result is Result.PASS)
+        return tuple(run for run in self.elsewhere if not run.state.final or run.result is Result.PASS)
 
     @property
     def earlier(self) -> tuple[Run, ...]:
         """The runs of heads before this one."""
-        return tuple(one for one in self.runs if one.head_sha != self.head_sha)
+        return tuple(run for run in self.runs if run.head_sha != self.head_sha)

@@ -13,7 +13,7 @@ _FIRST_TIME = frozenset({"FIRST_TIME_CONTRIBUTOR", "FIRST_TIMER", "MANNEQUIN"})
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """What is known of somebody: role in the repository, those of the policy's teams that they are in."""
+    """What is known of someone: role in the repository, those of the policy's teams that they are in."""
 
     login: str
     role: str = "none"
@@ -25,7 +25,7 @@ class Actor:
 class Granted:
     """Leave, and what it rests on."""
 
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class Denied:
 
 
 def may(actor: Actor, capability: Capability, access: Access) -> Granted | Denied:
-    """Whether somebody has a capability by the policy of the base branch."""
+    """Whether someone has a capability by the policy of the base branch."""
     grant = access.of(capability)
     if grant.anyone:
         return Granted("anyone may")
     if grant.author and actor.is_author:
         return Granted("they opened the pull request")
-    if actor.login.lower() in {one.lower() for one in grant.logins}:
+    if actor.login.lower() in {item.lower() for item in grant.logins}:
         return Granted("the policy names them")
-    if any(_has_role(actor.role, one) for one in grant.roles):
+    if any(_has_role(actor.role, item) for item in grant.roles):
         return Granted(f"their role is {actor.role}")
-    team = next((one for one in grant.teams if one in actor.teams), "")
+    team = next((item for item in grant.teams if item in actor.teams), "")
     if team:
         return Granted(f"they are in {team}")
     return Denied(f"`{capability}` needs {_needed(grant)}, and {actor.login} has the role {actor.role}")
@@ -59,7 +59,7 @@ def _has_role(role: str, wanted: str) -> bool:
 
 
 def _needed(grant: Grant) -> str:
-    ways = [f"the role {one}" for one in grant.roles] + [f"the team {one}" for one in grant.teams]
+    ways = [f"the role {role}" for role in grant.roles] + [f"the team {team}" for team in grant.teams]
     ways += ["to be named in the policy"] * bool(grant.logins) + ["to be the author"] * grant.author
     return " or ".join(ways) or "a permission that the policy gives to no one"
 
@@ -68,12 +68,12 @@ def _needed(grant: Grant) -> str:
 class Trusted:
     """This head may run on the GPUs, and why."""
 
-    because: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsApproval:
-    """This head may not run before somebody approves it by its full SHA, and why."""
+    """This head may not run before someone approves it by its full SHA, and why."""
 
     reason: str
 
@@ -84,7 +84,7 @@ def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Ac
     A fork's head and a first-time author's need an approval of exactly this commit, so every push withdraws it. Other
     heads lie in the repository itself and are covered by the author's own capability to run.
     """
-    given = next((one for one in approvals if _covers(one, pull)), None)
+    given = next((approval for approval in approvals if _covers(approval, pull)), None)
     if given is not None:
         return Trusted(f"{given.actor} approved {pull.head_sha[:12]}")
     if pull.from_fork:
@@ -94,7 +94,7 @@ def may_run(pull: Pull, approvals: Iterable[Approval], author: Actor, access: Ac
         return NeedsApproval(f"it is {pull.author}'s first contribution here")
     leave = may(author, Capability.RUN, access)
     if isinstance(leave, Granted):
-        return Trusted(f"{pull.author} may run levels: {leave.because}")
+        return Trusted(f"{pull.author} may run levels: {leave.reason}")
     return NeedsApproval(leave.reason)
 
 

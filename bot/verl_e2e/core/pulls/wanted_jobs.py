@@ -1,4 +1,4 @@
-"""A job that somebody wants for a head: the plan, or a person beside it."""
+"""A job that someone wants for a head: the plan, or a person beside it."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class WantedJob:
     """A job for one head, complete or with what it lacks.
 
     `requires` are ids of wanted jobs that must pass first. `job` is None when policy or site cannot complete it, and
-    `lacking` says why. `required` jobs decide the gate; others were asked for by the entry `asked_by`.
+    `missinging` says why. `required` jobs decide the gate; others were asked for by the entry `asked_by`.
     """
 
     id: str
@@ -41,6 +41,6 @@ def runs_of(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> tuple[Ru
 
     Nothing else is evidence for a required job: no run of another head, none of a changed job, none made as an extra.
     """
-    found = (one for one in runs if one.head_sha == head_sha and one.job_id == wanted.id)
-    same = (one for one in found if wanted.digest and one.job_digest == wanted.digest)
-    return tuple(sorted((one for one in same if one.required or not wanted.required), key=lambda one: one.attempt))
+    found = (run for run in runs if run.head_sha == head_sha and run.job_id == wanted.id)
+    same = (run for run in found if wanted.digest and run.job_digest == wanted.digest)
+    return tuple(sorted((run for run in same if run.required or not wanted.required), key=lambda run: run.attempt))

@@ -57,7 +57,7 @@ class Commit(Part):
 
 
 class PullPart(Part):
-    """A pull request in an event: what is decided is read anew, this only tells which."""
+    """A pull request in an event: what is decided is read again, this only tells which."""
 
     number: Number
     draft: bool = False
@@ -118,7 +118,7 @@ class CommentPart(Part):
 
 
 class CommentEvent(Part):
-    """Somebody wrote a comment on a pull request, or touched one: what was not just created is never a command."""
+    """Someone wrote a comment on a pull request, or touched one: what was not just created is never a command."""
 
     action: Literal["created", "edited", "deleted"]
     repository: Repo
@@ -145,7 +145,7 @@ class CheckPart(Part):
 
 
 class CheckRunEvent(Part):
-    """Somebody asked for a check run again, or pressed one of its buttons."""
+    """Someone asked for a check run again, or pressed one of its buttons."""
 
     action: Literal["rerequested", "requested_action"]
     repository: Repo
@@ -164,7 +164,7 @@ class SuitePart(Part):
 
 
 class CheckSuiteEvent(Part):
-    """Somebody asked for all our check runs of a commit again."""
+    """Someone asked for all our check runs of a commit again."""
 
     action: Literal["rerequested"]
     repository: Repo

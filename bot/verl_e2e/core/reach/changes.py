@@ -92,12 +92,17 @@ def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: byte
         found.append(SymbolChange(BODY, "imports", 1, (frozenset(newly),)))
     if old is None or new is None:
         return FileDifference(_ordered(found), "", (SymbolChange(BODY, IMPORT_TIME, 1, ()),))
-    at_import = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in unproved]
+    at_import = [SymbolChange(item.symbol, IMPORT_TIME, item.line, ()) for item in unproved]
     return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims))
 
 
 def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
-    return tuple(sorted(dict.fromkeys(found), key=lambda one: (one.line, one.symbol, one.kind)))
+    return tuple(
+        sorted(
+            dict.fromkeys(found),
+            key=lambda symbol_change: (symbol_change.line, symbol_change.symbol, symbol_change.kind),
+        )
+    )
 
 
 def symbols_of(content: bytes) -> tuple[str, ...]:
@@ -136,7 +141,7 @@ def _texts(body: list[ast.stmt], lines: list[bytes]) -> dict[tuple[str, bytes], 
     doubled: set[str] = set()
     for node in body:
         if isinstance(node, _Definition):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
             key = (node.name, b"\n".join(lines[first - 1 : node.end_lineno]))
             doubled.update({node.name} if any(name == node.name for name, _ in found) else ())
             found[key] = node
@@ -166,12 +171,12 @@ class _Side:
 
     def statements(self, symbol: str) -> list[Statement]:
         """The symbol's code statement by statement; taking it apart changes the nodes, so it is done last."""
-        return [one for node in self._nodes[symbol] for one in _statements(node)]
+        return [statement for node in self._nodes[symbol] for statement in _statements(node)]
 
     def _add(self, symbol: str, line: int, *nodes: ast.AST) -> None:
         self.lines.setdefault(symbol, line)
         self._nodes.setdefault(symbol, []).extend(nodes)
-        frozen = (deferred(one) if isinstance(one, _Function) else freeze(one, self._tokens) for one in nodes)
+        frozen = (deferred(node) if isinstance(node, _Function) else freeze(node, self._tokens) for node in nodes)
         self._keys.setdefault(symbol, []).extend(frozen)
 
     def _body(self, body: list[ast.stmt], imports: set[str]) -> None:
@@ -197,7 +202,7 @@ class _Side:
             for body in (node.body, *(handler.body for handler in node.handlers), node.orelse, node.finalbody):
                 self._body(body, imports)
             return
-        if not all(isinstance(one, ast.Import | ast.ImportFrom) for one in node.body):
+        if not all(isinstance(item, ast.Import | ast.ImportFrom) for item in node.body):
             self._add(BODY, 1, node.test)
         self._body(node.body, imports)
         self._body(node.orelse, imports)
@@ -262,14 +267,18 @@ def _renames(before: _Side, after: _Side) -> dict[str, str]:
 
 def _differing(old: list[Statement], new: list[Statement]) -> list[Statement]:
     """The statements that only one side has; else those in another block; else those in another place."""
-    only = _only_in_one(old, new, lambda one: one.text) or _only_in_one(old, new, lambda one: (one.text, one.path))
+    only = _only_in_one(old, new, lambda statement: statement.text) or _only_in_one(
+        old, new, lambda statement: (statement.text, statement.path)
+    )
     return only or [one for one, other in zip(old, new, strict=False) if one.text != other.text]
 
 
 def _only_in_one(old: list[Statement], new: list[Statement], key: Callable[[Statement], Hashable]) -> list[Statement]:
     had, has = Counter(map(key, old)), Counter(map(key, new))
     gone, came = had - has, has - had
-    return [one for one in old if key(one) in gone] + [one for one in new if key(one) in came]
+    return [statement for statement in old if key(statement) in gone] + [
+        statement for statement in new if key(statement) in came
+    ]
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:

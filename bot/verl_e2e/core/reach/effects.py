@@ -22,8 +22,8 @@ class Idle(StrEnum):
 
 
 NO_EFFECT, UNREACHED, IMPORT_ONLY = Idle.NO_EFFECT, Idle.UNREACHED, Idle.IMPORT_ONLY
-NO_EFFECT_BECAUSE = "only comments, docstrings, layout, texts of messages or annotations that nothing evaluates differ"
-IMPORT_ONLY_BECAUSE = "verl imports it, which has the same effect as before, and reaches none of the changed symbols"
+NO_EFFECT_REASON = "only comments, docstrings, layout, texts of messages or annotations that nothing evaluates differ"
+IMPORT_ONLY_REASON = "verl imports it, which has the same effect as before, and reaches none of the changed symbols"
 _SHOWN_SYMBOLS = 3
 
 
@@ -52,7 +52,7 @@ class Inside:
     # The symbols that differ and that the other program can run.
     effects: tuple[Effect, ...]
     # Why there is no effect, None when there is one.
-    because: Idle | None = None
+    reason: Idle | None = None
     # The same for people.
     detail: str = ""
     # What differs of the code that runs when the path is imported; such an effect counts in every folder.
@@ -87,7 +87,7 @@ class Effects:
     # Those that could not be, with the reason: they are judged by their names.
     unread: Mapping[str, str] = field(default_factory=dict)
     # Sentences on how it was found.
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     # Those of which nothing is known and that the other program may import: no name excuses them.
     unknown: Mapping[str, str] = field(default_factory=dict)
     # How much was looked at.
@@ -164,9 +164,9 @@ def effects_of(
 def _import_alone(inside: Inside, both: Sides, roots: tuple[str, ...]) -> Inside:
     """The effects with those that the imports alone execute counted as such."""
     ran = [
-        replace(one, kind=IMPORT_TIME)
-        for one in inside.effects
-        if one.symbol and both.runs_at_import(Node(module_name(one.path, roots) or "", one.symbol))
+        replace(effect, kind=IMPORT_TIME)
+        for effect in inside.effects
+        if effect.symbol and both.runs_at_import(Node(module_name(effect.path, roots) or "", effect.symbol))
     ]
     return replace(inside, at_import=(*inside.at_import, *ran))
 
@@ -178,16 +178,16 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
         came = SymbolChange(BODY, IMPORT_TIME, 1, ())
         difference = replace(difference, changes=(moved, *difference.changes), import_time=(came,))
     elif not difference.changes and not difference.import_time and not difference.claims:
-        return Inside((), NO_EFFECT, NO_EFFECT_BECAUSE)
+        return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     path = new.path if new.content is not None else old.path
     found = [effect for change in difference.changes if (effect := _effect(path, modules, change, both)) is not None]
     at_import = tuple(_at_import(path, modules, difference, both))
     if found or at_import:
         return Inside(tuple(found), at_import=at_import)
-    if not difference.changes and all(one.kind is ClaimKind.UNREAD for one in difference.claims):
-        return Inside((), NO_EFFECT, NO_EFFECT_BECAUSE)
+    if not difference.changes and all(claim.kind is ClaimKind.UNREAD for claim in difference.claims):
+        return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     if both.imports(modules):
-        return Inside((), IMPORT_ONLY, f"{IMPORT_ONLY_BECAUSE} ({_shown(difference)})")
+        return Inside((), IMPORT_ONLY, f"{IMPORT_ONLY_REASON} ({_shown(difference)})")
     return Inside((), UNREACHED, f"verl reaches none of the changed symbols ({_shown(difference)})")
 
 
@@ -203,8 +203,8 @@ def _at_import(
     if not both.imports(modules):
         return
     module = modules[1] or modules[0] or ""
-    failed = [one for one in difference.claims if not both.proofs.holds(one, module)]
-    unproved = [SymbolChange(one.symbol, IMPORT_TIME, one.line, ()) for one in failed]
+    failed = [claim for claim in difference.claims if not both.proofs.holds(claim, module)]
+    unproved = [SymbolChange(claim.symbol, IMPORT_TIME, claim.line, ()) for claim in failed]
     for change in dict.fromkeys((*difference.import_time, *unproved)):
         body = _effect(path, modules, replace(change, symbol=BODY), both)
         assert body is not None, "an imported module has a chain"
@@ -225,7 +225,7 @@ def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolCha
     sure = all(step.sure for step in chain)
     via = (*(_step_text(step) for step in chain), str(node))
     above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
-    through = tuple(dict.fromkeys(one.symbol for one in above if one.symbol))
+    through = tuple(dict.fromkeys(text.symbol for text in above if text.symbol))
     return Effect(path, change.symbol, change.kind, change.line, change.statements, via, sure, through)
 
 

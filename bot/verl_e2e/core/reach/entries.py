@@ -59,8 +59,8 @@ def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
         for owner, attribute, line in file.attributes:
             if owner in holders:
                 used.setdefault(attribute, Entry("", attribute, file.path, line))
-    attributes = sorted(used.values(), key=lambda one: (one.file, one.line, one.attribute or ""))
-    ordered = sorted(calls, key=lambda one: (one.file, one.line, one.name))
+    attributes = sorted(used.values(), key=lambda item: (item.file, item.line, item.attribute or ""))
+    ordered = sorted(calls, key=lambda call: (call.file, call.line, call.name))
     return Uses((*imports, *attributes), tuple(ordered), source)
 
 
@@ -106,7 +106,7 @@ def _read(path: str, source: bytes) -> _File | None:
             attributes.append((_last(node.value), node.attr, node.lineno))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = _called(node.value.func)
-            assigned.extend((_last(one), called) for one in node.targets if _last(one))
+            assigned.extend((_last(target), called) for target in node.targets if _last(target))
         elif isinstance(node, ast.Call):
             attributes.extend(_asked(node))
             if isinstance(node.func, ast.Attribute):
@@ -120,14 +120,14 @@ def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
     top, _, _ = package.partition(".")
     if package.encode() not in source and f"from {top} import".encode() not in source:
         return
-    for one in summarize(source).imports:
-        module = one.module if one.attribute is None else f"{one.module}.{one.attribute}"
-        if one.dots or one.typing or not f"{module}.".startswith(f"{package}."):
+    for item in summarize(source).imports:
+        module = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
+        if item.dots or item.typing or not f"{module}.".startswith(f"{package}."):
             continue
-        if f"{one.module}.".startswith(f"{package}."):
-            yield Entry(one.module, one.attribute, path, one.line, one.guarded)
+        if f"{item.module}.".startswith(f"{package}."):
+            yield Entry(item.module, item.attribute, path, item.line, item.guarded)
         else:
-            yield Entry(module, None, path, one.line, one.guarded)
+            yield Entry(module, None, path, item.line, item.guarded)
 
 
 def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
@@ -139,8 +139,10 @@ def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
 
 
 def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
-    open_ended = any(isinstance(one, ast.Starred) for one in node.args) or any(one.arg is None for one in node.keywords)
-    keywords = tuple(sorted(one.arg for one in node.keywords if one.arg))
+    open_ended = any(isinstance(item, ast.Starred) for item in node.args) or any(
+        keyword.arg is None for keyword in node.keywords
+    )
+    keywords = tuple(sorted(keyword.arg for keyword in node.keywords if keyword.arg))
     return CallSite(name, method, len(node.args), keywords, open_ended, path, node.lineno)
 
 

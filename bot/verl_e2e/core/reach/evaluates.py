@@ -56,7 +56,7 @@ def is_immutable(node: ast.expr, constants: frozenset[str] = frozenset()) -> boo
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
             return True
         case ast.Tuple(elts=elements):
-            return all(is_immutable(one, constants) for one in elements)
+            return all(is_immutable(element, constants) for element in elements)
         case _:
             return False
 
@@ -72,16 +72,16 @@ def is_literal(
         case ast.Name(id=name):
             return name in constants
         case ast.List(elts=elements):
-            return all(is_literal(one, constants, containers) for one in elements)
+            return all(is_literal(element, constants, containers) for element in elements)
         case ast.Set(elts=elements):
-            return all(is_immutable(one, constants) for one in elements)
+            return all(is_immutable(element, constants) for element in elements)
         case ast.Dict(keys=keys, values=values):
             hashed = all(key is not None and is_immutable(key, constants) for key in keys)
-            return hashed and all(is_literal(one, constants, containers) for one in values)
+            return hashed and all(is_literal(value, constants, containers) for value in values)
         case ast.Call(
             func=ast.Name(id=name), args=[ast.Set(elts=e) | ast.List(elts=e) | ast.Tuple(elts=e)], keywords=[]
         ):
-            return name in containers and all(is_immutable(one, constants) for one in e)
+            return name in containers and all(is_immutable(item, constants) for item in e)
         case _:
             return is_immutable(node, constants)
 
@@ -90,7 +90,7 @@ def is_plain_field(node: ast.expr) -> bool:
     """Whether a class attribute's value is a constant, or a `field` with a default that is one or an empty builtin."""
     match node:
         case ast.Call(func=ast.Name(id="field"), args=[], keywords=keywords):
-            given = {one.arg: one.value for one in keywords}
+            given = {keyword.arg: keyword.value for keyword in keywords}
             if len(given.keys() & _DEFAULTS) != 1 or len(given) != len(keywords) or None in given:
                 return False
             factory = given.get("default_factory")
@@ -114,8 +114,8 @@ class Annotations:
             return
         for annotation in _evaluated(tree.body):
             parts = list(ast.walk(annotation))
-            if all(isinstance(one, _PURE) for one in parts):
-                self._known.update(freeze(one) for one in parts if isinstance(one, ast.expr))
+            if all(isinstance(part, _PURE) for part in parts):
+                self._known.update(freeze(part) for part in parts if isinstance(part, ast.expr))
 
     def evaluates(self, node: ast.expr) -> bool:
         """Whether an annotation evaluates without an effect, if the names in it are bound."""
@@ -133,7 +133,7 @@ class Annotations:
                 return self._is_type(left) and self._is_type(right) and not _both_none(left, right)
             case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _GENERIC:
                 parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-                return all(_is_ellipsis(one) or self.evaluates(one) for one in parts)
+                return all(_is_ellipsis(part) or self.evaluates(part) for part in parts)
             case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
                 optional = freeze(ast.Name("Optional", ast.Load())) in self._known
                 return optional and not isinstance(inner, ast.Tuple) and self.evaluates(inner)
@@ -176,7 +176,11 @@ def annotations_of(node: _Function) -> list[ast.expr]:
     """The annotations of parameters and result."""
     arguments = node.args
     every = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg)
-    return [one for one in (*(one.annotation for one in every if one is not None), node.returns) if one is not None]
+    return [
+        json
+        for json in (*(parameter.annotation for parameter in every if parameter is not None), node.returns)
+        if json is not None
+    ]
 
 
 def has_future_annotations(tree: ast.Module) -> bool:
@@ -188,10 +192,10 @@ def has_future_annotations(tree: ast.Module) -> bool:
 def names_in(nodes: list[ast.expr]) -> Iterator[str]:
     """The names that expressions read."""
     for node in nodes:
-        yield from (one.id for one in ast.walk(node) if isinstance(one, ast.Name))
+        yield from (item.id for item in ast.walk(node) if isinstance(item, ast.Name))
 
 
 def has_builtin_decorators(node: _Function) -> bool:
     """Whether a function's decorators are none, or builtins that run nothing of it."""
     plain = {"staticmethod", "classmethod", "property"}
-    return all(isinstance(one, ast.Name) and dotted(one) in plain for one in node.decorator_list)
+    return all(isinstance(item, ast.Name) and dotted(item) in plain for item in node.decorator_list)

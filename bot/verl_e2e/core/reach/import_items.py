@@ -65,13 +65,13 @@ def deferred(node: _Function) -> Frozen:
     """What of a function runs when it is called: equal for equal code; annotations are not part of it."""
     arguments = node.args
     names = (
-        tuple(one.arg for one in arguments.posonlyargs),
-        tuple(one.arg for one in arguments.args),
-        tuple(one.arg for one in arguments.kwonlyargs),
-        *(one.arg if one else None for one in (arguments.vararg, arguments.kwarg)),
+        tuple(parameter.arg for parameter in arguments.posonlyargs),
+        tuple(item.arg for item in arguments.args),
+        tuple(parameter.arg for parameter in arguments.kwonlyargs),
+        *(item.arg if item else None for item in (arguments.vararg, arguments.kwarg)),
     )
     parts = (node.decorator_list, arguments.defaults, arguments.kw_defaults, node.body)
-    return (type(node).__name__, names, *(freeze(one) for one in parts))
+    return (type(node).__name__, names, *(freeze(part) for part in parts))
 
 
 class ImportedCode:
@@ -155,7 +155,7 @@ def _mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def _import_time_nodes(tree: ast.Module) -> Iterator[ast.AST]:
     """Every node but those in the bodies and the annotations of functions, and but the lists of public names."""
-    todo: list[ast.AST] = [one for one in tree.body if not is_public_list(one)]
+    todo: list[ast.AST] = [item for item in tree.body if not is_public_list(item)]
     while todo:
         node = todo.pop()
         yield node
@@ -190,13 +190,15 @@ class ItemReader:
                     yield self._assignment(node, side, in_class=in_class)
 
     def _function(self, node: _Function, side: ImportedCode) -> Item:
-        if not all(dotted(one).rpartition(".")[2] in PLAIN_DECORATORS for one in node.decorator_list):
+        if not all(dotted(item).rpartition(".")[2] in PLAIN_DECORATORS for item in node.decorator_list):
             return Item(node.name, node.lineno, ("def", _skeleton(node, side.tokens), deferred(node)))
-        defaults = [one for one in (*node.args.defaults, *node.args.kw_defaults) if one and not is_literal(one)]
+        defaults = [
+            default for default in (*node.args.defaults, *node.args.kw_defaults) if default and not is_literal(default)
+        ]
         odd = [] if self.lazy else annotations_of(node)
-        odd = [one for one in odd if not self._evaluates(one, side, node.lineno)]
+        odd = [text for text in odd if not self._evaluates(text, side, node.lineno)]
         heavy = (*node.decorator_list, *defaults, *odd, *getattr(node, "type_params", ()))
-        frozen = ("def", type(node).__name__, node.name, *(freeze(one) for one in heavy))
+        frozen = ("def", type(node).__name__, node.name, *(freeze(default) for default in heavy))
         light = len(heavy) == len(node.decorator_list) and has_builtin_decorators(node)
         return Item(node.name, node.lineno, frozen, light=light)
 
@@ -247,7 +249,7 @@ def is_public_list(node: ast.AST) -> bool:
     """Whether a statement is `__all__` with nothing but texts in it."""
     match node:
         case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
-            return all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in names)
+            return all(isinstance(name, ast.Constant) and isinstance(name.value, str) for name in names)
         case _:
             return False
 
@@ -256,5 +258,5 @@ def _is_special(annotation: ast.expr) -> bool:
     """Whether a class attribute's annotation tells a dataclass more than a type."""
     special = {"ClassVar", "InitVar", "KW_ONLY"}
     return any(
-        dotted(one).rpartition(".")[2] in special for one in ast.walk(annotation) if isinstance(one, ast.expr)
-    ) or (any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in ast.walk(annotation)))
+        dotted(node).rpartition(".")[2] in special for node in ast.walk(annotation) if isinstance(node, ast.expr)
+    ) or (any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in ast.walk(annotation)))

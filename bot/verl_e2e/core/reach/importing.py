@@ -93,21 +93,21 @@ class _Comparison:
         dropped = self._light(ours, theirs, owner, claims)
         if owner is None:
             dropped |= self._imports(ours, theirs, claims)
-        left = [one for one in ours if (one.name, one.unit) not in dropped]
-        came = [one for one in theirs if (one.name, one.unit) not in dropped]
+        left = [own for own in ours if (own.name, own.unit) not in dropped]
+        came = [other for other in theirs if (other.name, other.unit) not in dropped]
         differing = self._residue(left, came, claims)
         return differing, claims
 
     def _residue(self, ours: list[Item], theirs: list[Item], claims: list[Claim]) -> list[Differing]:
         """Where what is left differs; a class that both have is looked into."""
         found: list[Differing] = []
-        if [_outline(one) for one in ours] != [_outline(one) for one in theirs]:
-            had, has = Counter(_outline(one) for one in ours), Counter(_outline(one) for one in theirs)
-            only = [one for one in theirs if _outline(one) in has - had] + [
-                one for one in ours if _outline(one) in had - has
+        if [_outline(own) for own in ours] != [_outline(entry) for entry in theirs]:
+            had, has = Counter(_outline(own) for own in ours), Counter(_outline(entry) for entry in theirs)
+            only = [entry for entry in theirs if _outline(entry) in has - had] + [
+                own for own in ours if _outline(own) in had - has
             ]
-            found = [Differing(one.name, one.line) for one in only] or [Differing(BODY, 1)]
-        classes = {one.name: one for one in ours if one.node is not None}
+            found = [Differing(entry.name, entry.line) for entry in only] or [Differing(BODY, 1)]
+        classes = {own.name: own for own in ours if own.node is not None}
         for item in theirs:
             other = classes.get(item.name)
             if item.node is None or other is None or other.node is None or item.frozen == other.frozen:
@@ -137,7 +137,7 @@ class _Comparison:
                 continue
             found.add((name, None))
             item = (now or was)[0]
-            if [one.frozen for one in was] == [one.frozen for one in now] and was:
+            if [entry.frozen for entry in was] == [entry.frozen for entry in now] and was:
                 continue
             if owner is not None:
                 label = owner[1].name
@@ -158,7 +158,7 @@ class _Comparison:
         ours: list[Item],
         theirs: list[Item],
     ) -> bool:
-        if not all(one.light for one in (*was, *now)) or len(was) > 1 or len(now) > 1:
+        if not all(item.light for item in (*was, *now)) or len(was) > 1 or len(now) > 1:
             return False
         if name == "__all__" and owner is None:
             return True
@@ -166,8 +166,8 @@ class _Comparison:
             return False
         if name in self.before.evaluated or name in self.after.evaluated:
             return False
-        if any(one.is_field for one in (*was, *now)):
-            same = [one.frozen for one in was] == [one.frozen for one in now]
+        if any(item.is_field for item in (*was, *now)):
+            same = [item.frozen for item in was] == [item.frozen for item in now]
             return not same and owner is not None and _fields_stay_ordered(now, ours, theirs)
         if owner is not None:
             return True
@@ -179,7 +179,7 @@ class _Comparison:
 
     def _imports(self, ours: list[Item], theirs: list[Item], claims: list[Claim]) -> set[_Key]:
         """The imported names that may come or go; those that both sides have keep their order."""
-        old, new = [one.unit for one in ours if one.unit], [one.unit for one in theirs if one.unit]
+        old, new = [own.unit for own in ours if own.unit], [other.unit for other in theirs if other.unit]
         kept = set(old) & set(new)
         found: set[_Key] = set()
         for units, items, adding in ((new, theirs, True), (old, ours, False)):
@@ -208,28 +208,28 @@ class _Comparison:
         if unit.attribute is None:
             return unit.module in HARMLESS_MODULES and "." not in unit.module
         earlier = units[: units.index(unit)]
-        return any(one in kept and (one.module, one.dots) == (unit.module, unit.dots) for one in earlier) or (
+        return any(item in kept and (item.module, item.dots) == (unit.module, unit.dots) for item in earlier) or (
             not unit.dots and unit.module in HARMLESS_MODULES
         )
 
 
 def _by_name(items: Iterable[Item]) -> dict[str, list[Item]]:
     found: dict[str, list[Item]] = {}
-    for one in items:
-        if one.unit is None:
-            found.setdefault(one.name, []).append(one)
+    for item in items:
+        if item.unit is None:
+            found.setdefault(item.name, []).append(item)
     found.pop(BODY, None)
     return found
 
 
 def _heights(items: list[Item], others: list[Item]) -> dict[str, int]:
     """How many statements that may not move and that both sides have are above each definition."""
-    there = {_outline(one) for one in others if not one.light}
+    there = {_outline(other) for other in others if not other.light}
     found: dict[str, int] = {}
     above = 0
-    for one in items:
-        found[one.name] = above
-        above += not one.light and _outline(one) in there
+    for item in items:
+        found[item.name] = above
+        above += not item.light and _outline(item) in there
     return found
 
 
@@ -240,7 +240,7 @@ def _outline(item: Item) -> Frozen:
 
 def _class_head(node: ast.ClassDef) -> Frozen:
     parts = (node.bases, node.keywords, node.decorator_list, getattr(node, "type_params", []))
-    return ("class", node.name, *(freeze(one) for one in parts))
+    return ("class", node.name, *(freeze(part) for part in parts))
 
 
 def _is_open(old: ast.ClassDef, new: ast.ClassDef) -> bool:
@@ -249,7 +249,7 @@ def _is_open(old: ast.ClassDef, new: ast.ClassDef) -> bool:
     return (
         _class_head(old) == _class_head(new)
         and not new.keywords
-        and all(dotted(one).rpartition(".")[2] in plain for one in new.decorator_list)
+        and all(dotted(item).rpartition(".")[2] in plain for item in new.decorator_list)
     )
 
 
@@ -258,7 +258,7 @@ def _fields_stay_ordered(now: list[Item], ours: list[Item], theirs: list[Item]) 
 
     The field has a default, as another own field had before and has still, and no field without one follows.
     """
-    had = {one.name for one in ours if one.is_field and one.has_default}
-    has = {one.name for one in theirs if one.is_field and one.has_default}
-    order = [one.has_default for one in theirs if one.is_field]
-    return bool(had & has) and order == sorted(order) and all(one.has_default for one in now)
+    had = {own.name for own in ours if own.is_field and own.has_default}
+    has = {other.name for other in theirs if other.is_field and other.has_default}
+    order = [other.has_default for other in theirs if other.is_field]
+    return bool(had & has) and order == sorted(order) and all(item.has_default for item in now)

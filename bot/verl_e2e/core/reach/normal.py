@@ -60,11 +60,11 @@ class Common:
         """What holds in every one of the trees."""
         facts = [_Facts(tree) for tree in trees]
         return cls(
-            all(one.deferred_annotations for one in facts),
-            all(not one.mentioned & READS_DOCSTRINGS for one in facts),
-            frozenset.intersection(*(one.type_checking for one in facts)),
-            frozenset.intersection(*(_BUILTINS - frozenset(one.bound) for one in facts)),
-            frozenset.intersection(*(one.loggers for one in facts)),
+            all(fact.deferred_annotations for fact in facts),
+            all(not fact.mentioned & READS_DOCSTRINGS for fact in facts),
+            frozenset.intersection(*(fact.type_checking for fact in facts)),
+            frozenset.intersection(*(_BUILTINS - frozenset(fact.bound) for fact in facts)),
+            frozenset.intersection(*(fact.loggers for fact in facts)),
         )
 
 
@@ -180,7 +180,7 @@ class _Normal(ast.NodeTransformer):
     def _body(self, body: list[ast.stmt], decorators: list[ast.expr]) -> list[ast.stmt]:
         if not body or not _docstring(body[0]):
             return strip_idle_statements(body)
-        names = {dotted(one) for one in decorators}
+        names = {dotted(decorator) for decorator in decorators}
         if not self._common.docstrings_unread or "" in names:
             return [body[0], *strip_idle_statements(body[1:])]
         self.trusted |= {name for name in names if name.rpartition(".")[2] not in PLAIN_DECORATORS}
@@ -221,7 +221,7 @@ class _Normal(ast.NodeTransformer):
         for part in (*node.decorator_list, node.args, *([node.returns] if node.returns else [])):
             self.visit(part)
         self._in_function = True
-        node.body = [self._statement(one) for one in node.body]
+        node.body = [self._statement(item) for item in node.body]
         self._in_function = outer
         return node
 
@@ -264,15 +264,15 @@ def strip_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def strip_idle_statements(body: list[ast.stmt]) -> list[ast.stmt]:
     """A body without `pass` and without constants that stand alone: neither does anything."""
     return [
-        one
-        for one in body
-        if not isinstance(one, ast.Pass) and not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        item
+        for item in body
+        if not isinstance(item, ast.Pass) and not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
     ]
 
 
 def strip_constant_log_calls(body: list[ast.stmt], loggers: frozenset[str]) -> list[ast.stmt]:
     """A function's body without calls such as `logger.info("text")` on a logger of the module: they only write."""
-    return [one for one in body if not _constant_log_call(one, loggers)]
+    return [item for item in body if not _constant_log_call(item, loggers)]
 
 
 def strip_local_annotation(node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
@@ -287,14 +287,20 @@ def strip_deferred_annotations(node: _Function) -> None:
     """A parameter's and the result's annotation are never evaluated under the future import."""
     node.returns = None
     arguments = node.args
-    for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
-        if one is not None:
-            one.annotation = None
+    for parameter in (
+        *arguments.posonlyargs,
+        *arguments.args,
+        *arguments.kwonlyargs,
+        arguments.vararg,
+        arguments.kwarg,
+    ):
+        if parameter is not None:
+            parameter.annotation = None
 
 
 def strip_type_checking(body: list[ast.stmt], common: Common) -> list[ast.stmt]:
     """A module's body without `if TYPE_CHECKING:` blocks that hold imports alone."""
-    return [one for one in body if not is_typing_block(one, common)]
+    return [item for item in body if not is_typing_block(item, common)]
 
 
 def is_typing_block(node: ast.stmt, common: Common) -> bool:
@@ -302,7 +308,7 @@ def is_typing_block(node: ast.stmt, common: Common) -> bool:
     if not isinstance(node, ast.If) or node.orelse or not isinstance(node.test, ast.Name | ast.Attribute):
         return False
     return dotted(node.test) in common.type_checking and all(
-        isinstance(one, ast.Import | ast.ImportFrom) for one in node.body
+        isinstance(item, ast.Import | ast.ImportFrom) for item in node.body
     )
 
 
@@ -313,11 +319,11 @@ def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> No
             node.msg = _without_text(message) if _inert(message) else message
         case ast.Raise(exc=ast.Call(func=ast.Name(id=name), keywords=[]) as call):
             if name in common.builtins & _MESSAGE_ERRORS and all(map(_inert, call.args)):
-                call.args = [_without_text(one) for one in call.args]
+                call.args = [_without_text(arg) for arg in call.args]
         case ast.Expr(value=ast.Call() as call) if _is_log(call, common):
-            if all(map(_inert, (*call.args, *(one.value for one in call.keywords)))):
+            if all(map(_inert, (*call.args, *(keyword.value for keyword in call.keywords)))):
                 level = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else 0
-                call.args = [*call.args[:level], *(_without_text(one) for one in call.args[level:])]
+                call.args = [*call.args[:level], *(_without_text(arg) for arg in call.args[level:])]
         case _:
             pass
 
@@ -342,7 +348,7 @@ def _inert(node: ast.expr | None) -> bool:
         case ast.Attribute(value=owner):
             return _inert(owner) and not isinstance(owner, ast.Constant)
         case ast.JoinedStr(values=values):
-            return all(_inert(one) for one in values)
+            return all(_inert(item) for item in values)
         case ast.FormattedValue(value=value, format_spec=spec):
             return _inert(value) and (spec is None or _constant_text(spec))
         case _:
@@ -350,7 +356,7 @@ def _inert(node: ast.expr | None) -> bool:
 
 
 def _constant_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) and all(isinstance(one, ast.Constant) for one in node.values)
+    return isinstance(node, ast.JoinedStr) and all(isinstance(value, ast.Constant) for value in node.values)
 
 
 def _without_text(node: ast.expr) -> ast.expr:
@@ -359,7 +365,7 @@ def _without_text(node: ast.expr) -> ast.expr:
         case ast.Constant(value=str()):
             return ast.Constant("")
         case ast.JoinedStr(values=values):
-            kept = [one for one in values if not isinstance(one, ast.Constant)]
+            kept = [item for item in values if not isinstance(item, ast.Constant)]
             return ast.JoinedStr(kept) if kept else ast.Constant("")
         case _:
             return node
@@ -385,7 +391,7 @@ def _docstring(node: ast.stmt) -> bool:
 
 def _plainly_decorated(node: _Function | ast.ClassDef) -> bool:
     """Whether no decorator can be one that reads what it decorates."""
-    return all(dotted(one).rpartition(".")[2] in PLAIN_DECORATORS for one in node.decorator_list)
+    return all(dotted(item).rpartition(".")[2] in PLAIN_DECORATORS for item in node.decorator_list)
 
 
 Frozen = tuple[object, ...] | str | int | None
@@ -405,6 +411,6 @@ def freeze(node: object, tokens: Mapping[int, Frozen] = MappingProxyType({})) ->
             return tokens[id(node)]
         return (type(node).__name__, *[freeze(getattr(node, name, None), tokens) for name in node._fields])
     if isinstance(node, list):
-        return ("list", *[freeze(one, tokens) for one in node])
+        return ("list", *[freeze(item, tokens) for item in node])
     assert node is None or isinstance(node, str | int)
     return node

@@ -42,17 +42,17 @@ class ModuleView:
         self.imports: dict[str, Import] = {}
         self.by_scope: dict[str, list[Import]] = {}
         self.stars: list[Import] = []
-        for one in summary.imports:
-            if not one.typing:
-                self.by_scope.setdefault(one.scope, []).append(one)
-            if one.attribute == "*":
-                self.stars.append(one)
-            elif one.name:
-                self.imports.setdefault(one.name, one)
+        for item in summary.imports:
+            if not item.typing:
+                self.by_scope.setdefault(item.scope, []).append(item)
+            if item.attribute == "*":
+                self.stars.append(item)
+            elif item.name:
+                self.imports.setdefault(item.name, item)
 
-    def target(self, one: Import) -> str:
+    def target(self, item: Import) -> str:
         """The absolute name of the module that an import names."""
-        return self.absolute(one.module, one.dots)
+        return self.absolute(item.module, item.dots)
 
     def absolute(self, module: str, dots: int) -> str:
         """A module's name with as many dots in front, seen from this module."""
@@ -138,16 +138,16 @@ class Program:
         inner = f"{module}.{name}"
         return Found(Node(inner, BODY), "module") if inner in self else None
 
-    def _imported(self, view: ModuleView, one: Import, depth: int) -> Found | None:
-        target = view.target(one)
+    def _imported(self, view: ModuleView, item: Import, depth: int) -> Found | None:
+        target = view.target(item)
         if target not in self:
             return None
-        if one.attribute is None:
+        if item.attribute is None:
             return Found(Node(target, BODY), "module")
-        if target == view.name and one.attribute == one.name:
-            inner = f"{target}.{one.name}"
+        if target == view.name and item.attribute == item.name:
+            inner = f"{target}.{item.name}"
             return Found(Node(inner, BODY), "module") if inner in self else None
-        return self.lookup(target, one.attribute, depth + 1)
+        return self.lookup(target, item.attribute, depth + 1)
 
     def full_name(self, dotted: str) -> Found | None:
         """What a full dotted name means, or the longest beginning of it that is a module."""

@@ -107,10 +107,10 @@ class Proofs:
         while todo:
             name = todo.pop()
             view = self._head.view(name)
-            for one in view.by_scope.get(BODY, ()) if view else ():
-                target = view.target(one) if view else ""
+            for text in view.by_scope.get(BODY, ()) if view else ():
+                target = view.target(text) if view else ""
                 parts = target.split(".")
-                ways = [".".join(parts[:end]) for end in range(1, len(parts) + 1)] + [f"{target}.{one.attribute}"]
+                ways = [".".join(parts[:end]) for end in range(1, len(parts) + 1)] + [f"{target}.{text.attribute}"]
                 for way in ways:
                     if way in self._head.paths and way not in found and not f"{name}.".startswith(f"{way}."):
                         found.add(way)
@@ -159,11 +159,11 @@ def _imports(program: Program) -> Iterator[tuple[ModuleView, Import]]:
     for module in program.paths:
         view = program.view(module)
         for scope in view.by_scope.values() if view else ():
-            for one in scope:
+            for item in scope:
                 assert view is not None
-                yield view, one
+                yield view, item
 
 
-def _is_certain(one: Import) -> bool:
+def _is_certain(item: Import) -> bool:
     """Whether an import is executed whenever its module is, and nothing catches its failing."""
-    return one.scope == BODY and not one.guarded and not one.conditional
+    return item.scope == BODY and not item.guarded and not item.conditional

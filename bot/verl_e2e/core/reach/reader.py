@@ -57,7 +57,7 @@ class _Reader:
         body = _Scope(BODY)
         self._module_level(tree.body, body, guarded=False, typing=False)
         self.symbols.append(Symbol(BODY, "module", 1, tuple(body.refs)))
-        lazy = tuple(lazy_names(tree)) if any(one.name == "__getattr__" for one in self.symbols) else ()
+        lazy = tuple(lazy_names(tree)) if any(symbol.name == "__getattr__" for symbol in self.symbols) else ()
         return Summary(_united(self.symbols), tuple(self.imports), lazy=lazy)
 
     def _module_level(
@@ -80,7 +80,7 @@ class _Reader:
                 case ast.Try():
                     inside = guarded or catches_import_errors(node)
                     self._module_level(node.body, body, guarded=inside, typing=typing, conditional=conditional)
-                    rest = [one for handler in node.handlers for one in handler.body] + node.orelse
+                    rest = [item for handler in node.handlers for item in handler.body] + node.orelse
                     self._module_level(rest, body, guarded=guarded, typing=typing, conditional=True)
                     self._module_level(node.finalbody, body, guarded=guarded, typing=typing, conditional=conditional)
                 case ast.With() | ast.For() | ast.While():
@@ -101,7 +101,7 @@ class _Reader:
                 case ast.Lambda():
                     pass
                 case ast.Call(func=ast.Name(id="field")):
-                    todo.extend(one.value for one in node.keywords)
+                    todo.extend(keyword.value for keyword in node.keywords)
                 case ast.Call():
                     self._expression(node, body)
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -133,7 +133,7 @@ class _Reader:
         for decorator in node.decorator_list:
             self._expression(decorator, body)
         bases = tuple(filter(None, (dotted(base) for base in node.bases)))
-        bases += tuple(f"{one.arg}={dotted(one.value)}" for one in node.keywords)
+        bases += tuple(f"{item.arg}={dotted(item.value)}" for item in node.keywords)
         for base in node.bases:
             self._expression(base, own)
         for keyword in node.keywords:
@@ -144,7 +144,7 @@ class _Reader:
                 self._function(statement, f"{node.name}.", own)
             else:
                 self._walk(statement, own, locals_count=False)
-        decorated = any(dotted(one).rpartition(".")[2] not in PLAIN_DECORATORS for one in node.decorator_list)
+        decorated = any(dotted(item).rpartition(".")[2] not in PLAIN_DECORATORS for item in node.decorator_list)
         self.symbols.append(Symbol(node.name, "class", node.lineno, tuple(own.refs), bases, decorated))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, prefix: str, outer: _Scope) -> None:
@@ -159,7 +159,7 @@ class _Reader:
             own.names.add(local)
         for statement in node.body:
             self._walk(statement, own)
-        if not prefix and any(may_register(one) for one in node.decorator_list):
+        if not prefix and any(may_register(item) for item in node.decorator_list):
             outer.refs.setdefault(node.name)
         self.symbols.append(Symbol(own.name, "method" if prefix else "function", node.lineno, tuple(own.refs)))
 
@@ -174,7 +174,7 @@ class _Reader:
 
     def _arguments(self, arguments: ast.arguments, scope: _Scope) -> None:
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        every.extend(one for one in (arguments.vararg, arguments.kwarg) if one)
+        every.extend(item for item in (arguments.vararg, arguments.kwarg) if item)
         for argument in every:
             scope.names.add(argument.arg)
             kind = annotated(argument.annotation)
@@ -314,9 +314,9 @@ def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
     `Name = register(...)(Name)`; none of them hides what the definition before it does.
     """
     found: dict[str, Symbol] = {}
-    for one in symbols:
-        before = found.get(one.name)
-        found[one.name] = one if before is None else _both(before, one)
+    for symbol in symbols:
+        before = found.get(symbol.name)
+        found[symbol.name] = symbol if before is None else _both(before, symbol)
     return tuple(found.values())
 
 

@@ -59,11 +59,11 @@ def _by_name(name: str, roots: tuple[str, ...], package: str) -> str:
         return ""
     if not name.startswith(f"{root}{package.replace('.', '/')}/"):
         return _OUTSIDE
-    return _CACHED if "/__pycache__/" in name or any(one in f"{name}/" for one in _endings()) else ""
+    return _CACHED if "/__pycache__/" in name or any(ending in f"{name}/" for ending in _endings()) else ""
 
 
 def _endings() -> Iterator[str]:
-    return (f"{one}/" for one in _COMPILED)
+    return (f"{item}/" for item in _COMPILED)
 
 
 def _through_links(
@@ -84,7 +84,7 @@ def _through_links(
         for name in names if target else ():
             if _overlap(name, target):
                 yield name, f"{link} links to {target}, which is imported under that name"
-        todo.extend(one for one in links if target and _overlap(one, target))
+        todo.extend(item for item in links if target and _overlap(item, target))
     if todo:
         yield from ((name, "too many links lead to each other among the sources") for name in names)
 
@@ -94,9 +94,9 @@ def is_among(path: str, roots: tuple[str, ...]) -> bool:
     return any(f"{path}/".startswith(root) or root.startswith(f"{path}/") or path == "." for root in roots)
 
 
-def _overlap(one: str, other: str) -> bool:
+def _overlap(text: str, other: str) -> bool:
     """Whether two paths are the same, or one is a folder around the other."""
-    return other in {"", "."} or f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    return other in {"", "."} or f"{text}/".startswith(f"{other}/") or f"{other}/".startswith(f"{text}/")
 
 
 def _shadows(files: frozenset[str], roots: tuple[str, ...]) -> Iterator[frozenset[str]]:
@@ -118,7 +118,7 @@ def _case_variants(files: frozenset[str]) -> frozenset[str]:
         for end in range(1, len(parts) + 1):
             whole = "/".join(parts[:end])
             spelled.setdefault(whole.casefold(), set()).add(whole)
-    doubled = {one for several in spelled.values() if len(several) > 1 for one in several}
+    doubled = {item for several in spelled.values() if len(several) > 1 for item in several}
     if not doubled:
         return frozenset()
-    return frozenset(path for path in files if any(_overlap(path, one) for one in doubled))
+    return frozenset(path for path in files if any(_overlap(path, text) for text in doubled))

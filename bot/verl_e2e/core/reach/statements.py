@@ -26,7 +26,7 @@ _Path = tuple[str, ...]
 
 def function_statements(node: ast.FunctionDef | ast.AsyncFunctionDef, path: _Path = ()) -> list[Statement]:
     """Decorators, parameters with their defaults, and the body."""
-    found = [Statement(ast.dump(one), one, path) for one in node.decorator_list]
+    found = [Statement(ast.dump(item), item, path) for item in node.decorator_list]
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
@@ -74,7 +74,7 @@ def flat(node: ast.stmt, path: _Path = ()) -> Iterator[Statement]:
             yield from _all(node.finalbody, (*path, "finally"))
         case ast.ClassDef():
             heads = (*node.decorator_list, *node.bases, *node.keywords)
-            yield from (Statement(ast.dump(one), one, path) for one in heads)
+            yield from (Statement(ast.dump(head), head, path) for head in heads)
             yield from _all(node.body, (*path, "class"))
         case _:
             yield from _pieces(node, path)
@@ -90,8 +90,8 @@ def _pieces(node: ast.AST, path: _Path) -> Iterator[Statement]:
     elements = _Elements()
     rest = elements.visit(node)
     yield Statement(ast.dump(rest), rest, path)
-    for one in elements.found:
-        yield from _pieces(one, path)
+    for item in elements.found:
+        yield from _pieces(item, path)
 
 
 _SHORT_CALL = 2
@@ -115,8 +115,8 @@ class _Elements(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         if len(node.keywords) <= _SHORT_CALL:
             return self.generic_visit(node)
-        for one in node.keywords:
-            self.found.append(ast.Call(ast.Name(last_name(node.func), ast.Load()), [], [one]))
+        for keyword in node.keywords:
+            self.found.append(ast.Call(ast.Name(last_name(node.func), ast.Load()), [], [keyword]))
         return self.generic_visit(ast.Call(node.func, node.args, []))
 
 
@@ -127,7 +127,7 @@ def _all(statements: list[ast.stmt], path: _Path) -> Iterator[Statement]:
 
 def words_of(statements: Iterable[Statement]) -> tuple[frozenset[str], ...]:
     """The identifiers of each statement, those with none left out."""
-    found = (own | one.guards for one in statements if (own := frozenset(_words_of(one.node))))
+    found = (own | statement.guards for statement in statements if (own := frozenset(_words_of(statement.node))))
     return tuple(dict.fromkeys(words for words in found if words))
 
 

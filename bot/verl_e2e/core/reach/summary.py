@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from verl_e2e.core.reach.source_limits import beyond_limits
 
 BODY = ""
-# Raise it whenever a summary of the same text would read differently: stored ones are then made anew.
+# Raise it whenever a summary of the same text would read differently: stored ones are then made again.
 SUMMARY_VERSION = 3
 
 

@@ -32,7 +32,7 @@ def assigned_names(node: ast.stmt) -> tuple[str, ...]:
     """The module variables that a statement assigns, none for any other statement."""
     match node:
         case ast.Assign(targets=targets):
-            return tuple(one.id for one in targets if isinstance(one, ast.Name))
+            return tuple(item.id for item in targets if isinstance(item, ast.Name))
         case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
             return (name,)
         case _:
@@ -93,9 +93,9 @@ def _parsed(text: str) -> ast.expr | None:
 def local_names(node: ast.AST) -> set[str]:
     """The names that a function assigns itself."""
     return {
-        one.id if isinstance(one, ast.Name) else one.name or ""
-        for one in ast.walk(node)
-        if (isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)) or isinstance(one, ast.ExceptHandler)
+        item.id if isinstance(item, ast.Name) else item.name or ""
+        for item in ast.walk(node)
+        if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)) or isinstance(item, ast.ExceptHandler)
     } - {""}
 
 
@@ -103,6 +103,6 @@ def catches_import_errors(node: ast.Try) -> bool:
     """Whether a failed import inside is survived."""
     for handler in node.handlers:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        if any(one is None or dotted(one).rpartition(".")[2] in _IMPORT_ERRORS for one in kinds):
+        if any(kind is None or dotted(kind).rpartition(".")[2] in _IMPORT_ERRORS for kind in kinds):
             return True
     return False

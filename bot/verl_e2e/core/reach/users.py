@@ -81,28 +81,28 @@ def use_through(module: str, summary: Summary, between: Mapping[str, Use]) -> Us
     view = ModuleView(module, summary, package=False)
     found = [
         Use(between[name].module, Distance.THROUGH, name)
-        for one in summary.imports
-        for name in _imported_modules(view, one)
+        for item in summary.imports
+        for name in _imported_modules(view, item)
         if name in between
     ]
     return min(found, key=lambda use: (use.rank, use.name), default=None)
 
 
-def _imported_modules(view: ModuleView, one: Import) -> tuple[str, ...]:
-    target = view.target(one)
-    return (target,) if one.attribute is None else (f"{target}.{one.attribute}", target)
+def _imported_modules(view: ModuleView, item: Import) -> tuple[str, ...]:
+    target = view.target(item)
+    return (target,) if item.attribute is None else (f"{target}.{item.attribute}", target)
 
 
 def _uses_by_import(view: ModuleView, summary: Summary, changed: Changed, program: Program | None) -> Iterator[Use]:
-    for one in (one for one in summary.imports if not one.typing):
-        target = view.target(one)
-        whole = target if one.attribute is None else f"{target}.{one.attribute}"
+    for item in (item for item in summary.imports if not item.typing):
+        target = view.target(item)
+        whole = target if item.attribute is None else f"{target}.{item.attribute}"
         if whole in changed:
             yield Use(changed[whole], Distance.MODULE)
-        elif one.attribute is not None and target in changed:
-            yield _by_symbol(changed[target], one.attribute)
-        elif one.attribute is not None and program is not None:
-            yield from _by_reexport(program, target, one.attribute, changed)
+        elif item.attribute is not None and target in changed:
+            yield _by_symbol(changed[target], item.attribute)
+        elif item.attribute is not None and program is not None:
+            yield from _by_reexport(program, target, item.attribute, changed)
 
 
 def _by_symbol(module: ChangedModule, name: str) -> Use:

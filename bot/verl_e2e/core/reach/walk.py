@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from verl_e2e.core.reach.program import Node, Program
 from verl_e2e.core.reach.summary import BODY
 
-# Bases that never call back into a class: a subclass of these alone runs only what somebody calls by name.
+# Bases that never call back into a class: a subclass of these alone runs only what someone calls by name.
 _PASSIVE_BASES = frozenset(
     {"object", "ABC", "Generic", "Protocol", "Enum", "IntEnum", "StrEnum", "NamedTuple", "TypedDict", "dict", "list"}
     | {"str", "int", "Exception", "ValueError", "RuntimeError", "tuple", "set"}
@@ -141,7 +141,7 @@ class Reach:
         found: dict[Node, None] = {}
         last = [node]
         for _ in range(depth):
-            last = [source for one in last for source in self._sources.get(one, ()) if source not in found]
+            last = [source for item in last for source in self._sources.get(item, ()) if source not in found]
             found.update(dict.fromkeys(last))
         return tuple(found)
 
@@ -160,8 +160,8 @@ class Reach:
         symbol = view.symbols.get(node.symbol) if view else None
         if view is None or symbol is None:
             return
-        for one in view.by_scope.get(node.symbol, ()) if node.symbol else ():
-            self._follow_import(view.target(one), one.attribute, node)
+        for text in view.by_scope.get(node.symbol, ()) if node.symbol else ():
+            self._follow_import(view.target(text), text.attribute, node)
         owner = Node(node.module, node.symbol.partition(".")[0]) if "." in node.symbol else None
         if symbol.kind == "class":
             owner = node
@@ -186,8 +186,8 @@ class Reach:
         if view is None:
             return
         body = Node(module, BODY)
-        for one in view.by_scope.get(BODY, ()):
-            self._follow_import(view.target(one), one.attribute, body)
+        for item in view.by_scope.get(BODY, ()):
+            self._follow_import(view.target(item), item.attribute, body)
         self._reach(body, Step(source, "imports", sure=sure))
         for symbol in view.symbols.values():
             if symbol.kind == "class" and symbol.decorated:
@@ -295,8 +295,8 @@ class Reach:
             for base in symbol.bases if symbol else ():
                 target, rest = self._program.dotted(cls.module, base.split("."))
                 if target is not None and target.kind == "class" and not rest:
-                    for one in self._line(target.node):
-                        order.setdefault(one)
+                    for item in self._line(target.node):
+                        order.setdefault(item)
                     active = active or self._active.get(target.node, False)
                 elif base.rpartition(".")[2] not in _PASSIVE_BASES:
                     active = True

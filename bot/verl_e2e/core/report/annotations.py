@@ -41,7 +41,7 @@ class _Meeting:
 
 def paths_to_read(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
     """The changed paths whose contents `annotate` wants; empty unless the verdict is a Fail with a traceback."""
-    return tuple(dict.fromkeys(one.path for one in _meetings(plan, verdict)))[:MAX_PATHS]
+    return tuple(dict.fromkeys(meeting.path for meeting in _meetings(plan, verdict)))[:MAX_PATHS]
 
 
 def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
@@ -50,22 +50,24 @@ def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, Source]) -> tup
     A path that is not in `sources` gets none: without its lines nothing can be pointed at.
     """
     found: dict[tuple[str, int, int], Annotation] = {}
-    for one in _meetings(plan, verdict):
-        if one.path in sources:
-            first, last = _lines(one.symbol, sources[one.path])
-            found.setdefault((one.path, first, last), _annotation(one, first, last, verdict))
+    for meeting in _meetings(plan, verdict):
+        if meeting.path in sources:
+            first, last = _lines(meeting.symbol, sources[meeting.path])
+            found.setdefault((meeting.path, first, last), _annotation(meeting, first, last, verdict))
     return tuple(found.values())[:MAX_ANNOTATIONS]
 
 
-def _annotation(one: _Meeting, first: int, last: int, verdict: Verdict) -> Annotation:
-    what = one_line(one.symbol, 200) or "this file"
-    how = "The traceback passes through" if one.passed else "The function that failed leads to"
-    message = f"{how} {what}, which this change touches ({one_line(one.frame, 200)}). {one_line(verdict.cause, 500)}"
+def _annotation(meeting: _Meeting, first: int, last: int, verdict: Verdict) -> Annotation:
+    what = one_line(meeting.symbol, 200) or "this file"
+    how = "The traceback passes through" if meeting.passed else "The function that failed leads to"
+    message = (
+        f"{how} {what}, which this change touches ({one_line(meeting.frame, 200)}). {one_line(verdict.cause, 500)}"
+    )
     return Annotation(
-        path=one.path,
+        path=meeting.path,
         first_line=first,
         last_line=last,
-        level="failure" if one.passed else "warning",
+        level="failure" if meeting.passed else "warning",
         title=one_line(f"{verdict.job_id} failed at {verdict.stage}", 200),
         message=message,
     )
@@ -76,34 +78,36 @@ def _meetings(plan: Plan, verdict: Verdict) -> tuple[_Meeting, ...]:
     if verdict.result is not Result.FAIL:
         return ()
     calls = tuple(reversed(verdict.calls))
-    reasons = tuple(one for one in plan.reasons if one.path)
+    reasons = tuple(reason for reason in plan.reasons if reason.path)
     found: dict[tuple[str, str], _Meeting] = {}
-    for one in (*_passed(calls, reasons), *_led(calls, reasons)):
-        found.setdefault((one.path, one.symbol), one)
+    for meeting in (*_passed(calls, reasons), *_led(calls, reasons)):
+        found.setdefault((meeting.path, meeting.symbol), meeting)
     return tuple(found.values())
 
 
 def _passed(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
     for call in calls:
-        yield from (_Meeting(one.path or "", one.symbol or "", call, passed=True) for one in _in_frame(call, reasons))
+        yield from (
+            _Meeting(reason.path or "", reason.symbol or "", call, passed=True) for reason in _in_frame(call, reasons)
+        )
 
 
 def _led(calls: Iterable[str], reasons: tuple[Reason, ...]) -> Iterator[_Meeting]:
     """The changed places that the innermost frame on any chain leads to: it may have been given what they made."""
-    steps = {step for one in reasons for step in one.via}
+    steps = {step for reason in reasons for step in reason.via}
     failed = next((call for call in calls if any(_leads(step, call) for step in steps)), "")
-    for one in reasons:
-        if failed and any(_leads(step, failed) for step in one.via):
-            yield _Meeting(one.path or "", one.symbol or "", failed, passed=False)
+    for reason in reasons:
+        if failed and any(_leads(step, failed) for step in reason.via):
+            yield _Meeting(reason.path or "", reason.symbol or "", failed, passed=False)
 
 
 def _in_frame(call: str, reasons: Iterable[Reason]) -> Iterator[Reason]:
     """The changed places that a frame `path:function` lies in."""
     file, _, function = call.rpartition(":")
-    for one in reasons:
-        here = one.symbol is None or one.symbol.rpartition(".")[2] == function
-        if here and _same_file(one.path or "", file):
-            yield one
+    for reason in reasons:
+        here = reason.symbol is None or reason.symbol.rpartition(".")[2] == function
+        if here and _same_file(reason.path or "", file):
+            yield reason
 
 
 def _same_file(path: str, logged: str) -> bool:
@@ -136,7 +140,7 @@ def _range(symbol: str, content: bytes) -> tuple[int, int]:
     node = None if isinstance(tree, str) else _definition(tree, symbol.split("."))
     if node is None:
         return 1, 1
-    return min([node.lineno, *(one.lineno for one in node.decorator_list)]), node.end_lineno or node.lineno
+    return min([node.lineno, *(item.lineno for item in node.decorator_list)]), node.end_lineno or node.lineno
 
 
 def _definition(tree: ast.Module, names: list[str]) -> _Definition | None:
@@ -155,7 +159,7 @@ def _bodies(body: list[ast.stmt]) -> list[ast.stmt]:
     for node in body:
         found.append(node)
         if isinstance(node, ast.If | ast.Try):
-            handlers = [one for handler in getattr(node, "handlers", []) for one in handler.body]
+            handlers = [item for handler in getattr(node, "handlers", []) for item in handler.body]
             found.extend(_bodies([*node.body, *handlers, *node.orelse, *getattr(node, "finalbody", [])]))
     return found
 

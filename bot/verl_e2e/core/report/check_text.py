@@ -68,13 +68,13 @@ def waits(standing: Standing) -> bool:
 
 def _said(standing: Standing) -> str:
     # For what it waits is told by the gate and the card: here it would be one more write for each job.
-    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.because}"
+    return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.reason}"
 
 
-def _with_options(standing: Standing, said: str) -> str:
+def _with_options(standing: Standing, text: str) -> str:
     """Told apart from a job of the same level that was asked for with other options."""
     options = standing.wanted.options
-    return f"with {options}: {said}" if options else said
+    return f"with {options}: {text}" if options else text
 
 
 def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
@@ -89,9 +89,9 @@ def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
-        rows.append(f"⚠️ {sentence(standing.because, 600)}")
-    said = _said(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
-    return Block(f"**{sentence(said[:1].upper() + said[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
+        rows.append(f"⚠️ {sentence(standing.reason, 600)}")
+    text = _said(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
+    return Block(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
 def _how_it_ran(standing: Standing) -> str:
@@ -138,85 +138,85 @@ def _job_details(verdict: Verdict) -> Iterator[Block]:
         yield folded_text("Command", command, 14_000)
 
 
-def gate_text(found: Iterable[Standing], told: Gate) -> CheckText:
+def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
     """What the gate says: the required jobs with their state, and what would make it green."""
     rows = tuple(found)
-    required = tuple(one for one in rows if one.wanted.required)
-    extras = tuple(one for one in rows if not one.wanted.required)
+    required = tuple(row for row in rows if row.wanted.required)
+    extras = tuple(row for row in rows if not row.wanted.required)
     blocks = (
-        *_count_of(required, told),
+        *_count_of(required, message),
         *_jobs("| required job | status | reason |", required),
-        *_to_green(required, told),
-        *_because(told),
+        *_to_green(required, message),
+        *_reason(message),
     )
     beside = _jobs("| requested in addition to the plan | status | reason |", extras)
     note = Block("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
-        title=title(told.title),
+        title=title(message.title),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text=fit((*beside, note), MAX_OUTPUT, _CUT) if extras else "",
     )
 
 
-def _count_of(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
+def _count_of(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
     """How far the required jobs are; that none is required is said only of a plan that says so."""
     if required:
-        done = sum(one.state in SATISFIED for one in required)
+        done = sum(standing.state in SATISFIED for standing in required)
         yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
-    elif told.is_open:
+    elif message.is_open:
         yield Block("", ("**No job is required.**",), "", 200)
     else:
-        yield Block("", (f"**{sentence(told.title, 600)}**",), "", 1_000)
+        yield Block("", (f"**{sentence(message.title, 600)}**",), "", 1_000)
 
 
 def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
     if standings:
-        yield Block(f"{heading}\n|---|---|---|", tuple(_job_row(one) for one in standings), "", 24_000)
+        yield Block(f"{heading}\n|---|---|---|", tuple(_job_row(standing) for standing in standings), "", 24_000)
 
 
-def _job_row(one: Standing) -> str:
+def _job_row(standing: Standing) -> str:
     # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
-    running = one.state is JobStatus.RUNNING
-    url = one.run.url if one.run is not None and one.run.state.final else ""
-    why = "see its own check for progress" if running else verdict_sentence(one.because, 500) + links(url)
-    options = f" {code(one.wanted.options, 200)}" if one.wanted.options else ""
-    return f"| {markdown(one.wanted.id, 80)}{options} | {one.state.icon} {one.state} | {why} |"
+    running = standing.state is JobStatus.RUNNING
+    url = standing.run.url if standing.run is not None and standing.run.state.final else ""
+    why = "see its own check for progress" if running else verdict_sentence(standing.reason, 500) + links(url)
+    options = f" {code(standing.wanted.options, 200)}" if standing.wanted.options else ""
+    return f"| {markdown(standing.wanted.id, 80)}{options} | {standing.state.icon} {standing.state} | {why} |"
 
 
-def _because(told: Gate) -> Iterator[Block]:
+def _reason(message: Gate) -> Iterator[Block]:
     """The reasons that no row of the table tells."""
-    if told.general:
-        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in told.general)
+    if message.general:
+        rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in message.general)
         yield folded(f"Reasons ({len(rows)})", rows, 16_000)
 
 
-def _to_green(required: tuple[Standing, ...], told: Gate) -> Iterator[Block]:
-    if told.is_open:
+def _to_green(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
+    if message.is_open:
         return
-    unsatisfied = tuple(one for one in required if one.state not in SATISFIED)
-    holds = {one.hold: None for one in unsatisfied if one.hold is not None and one.hold.action}
+    unsatisfied = tuple(standing for standing in required if standing.state not in SATISFIED)
+    holds = {standing.hold: None for standing in unsatisfied if standing.hold is not None and standing.hold.action}
     steps = (
-        *([f"{sentence(told.action)}."] if told.action else []),
+        *([f"{sentence(message.action)}."] if message.action else []),
         *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
-        *(_step(one) for one in unsatisfied if one.hold is None),
+        *(_step(standing) for standing in unsatisfied if standing.hold is None),
     )
     if steps:
-        yield Block("**How to make it green**\n", tuple(f"- {one}" for one in steps), "", 12_000)
+        yield Block("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000)
 
 
-def _step(one: Standing) -> str:
+def _step(standing: Standing) -> str:
     """What has to happen for one job that nothing holds; the commands are ours and stand in code."""
-    name, level = markdown(one.wanted.id, 80), int(one.wanted.level)
-    head = one.run.head_sha if one.run is not None else "FULL-SHA"
+    name, level = markdown(standing.wanted.id, 80), int(standing.wanted.level)
+    head = standing.run.head_sha if standing.run is not None else "FULL-SHA"
     override = f"`{PREFIX} override {level} {head} REASON`"
-    match one.state:
+    match standing.state:
         case JobStatus.FAILED:
             return f"{name}: push a fix; if the change did not cause it, comment `{PREFIX} rerun failed` or {override}."
-        case JobStatus.BLOCKED if one.run is None:
-            return f"{name}: fix what is missing ({verdict_sentence(one.because, 300)}), or comment {override}."
+        case JobStatus.BLOCKED if standing.run is None:
+            return f"{name}: fix what is missing ({verdict_sentence(standing.reason, 300)}), or comment {override}."
         case JobStatus.BLOCKED:
             return f"{name}: do what its check says, then comment `{PREFIX} rerun blocked`, or comment {override}."
         case JobStatus.SKIPPED:
-            return f"{name}: starts by itself when {markdown(', '.join(one.wanted.requires), 200)} has passed."
+            return f"{name}: starts by itself when {markdown(', '.join(standing.wanted.requires), 200)} has passed."
         case _:
             return f"{name}: wait, there is nothing to do."

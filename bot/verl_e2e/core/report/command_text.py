@@ -7,7 +7,7 @@ from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
 from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Mistake, Verb
 from verl_e2e.core.text.escape import BREAK, fence_for, fenced_row, sentence
 
-# What somebody meant for a commit, a short one too.
+# What someone meant for a commit, a short one too.
 _COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
 SHOWN_BEFORE, SHOWN_AFTER = 60, 40
 
@@ -21,7 +21,7 @@ def render_help() -> str:
 
 def render_reference() -> str:
     """The table of `docs/commands.md`: every command with an example, and the options."""
-    blocks = [_block(one) for one in TABLE]
+    blocks = [_block(item) for item in TABLE]
     options = ["## Options", "", "| option | what it does |", "|---|---|", *_option_rows()]
     return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
 
@@ -30,13 +30,15 @@ def render_capabilities() -> str:
     """The table of `docs/commands.md`: each capability, the commands that need it, and who has it by default."""
     rows = ["| capability | commands | who has it by default |", "|---|---|---|"]
     for capability in Capability:
-        verbs = ", ".join(f"`{one.shown.partition(' ')[0] or one.name}`" for one in TABLE if one.needs is capability)
+        verbs = ", ".join(
+            f"`{item.shown.partition(' ')[0] or item.name}`" for item in TABLE if item.needs is capability
+        )
         rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
     return "\n".join(rows) + "\n"
 
 
 def _who(grant: Grant) -> str:
-    ways = [f"the role {one} or a higher one" for one in grant.roles]
+    ways = [f"the role {role} or a higher one" for role in grant.roles]
     ways += ["the author of the pull request"] * grant.author
     return "anyone" if grant.anyone else ", ".join(ways)
 
@@ -46,7 +48,7 @@ def _row(verb: Verb) -> str:
 
 
 def _option_rows() -> Iterable[str]:
-    return (f"| `{one.name}={_cell(one.shown)}` | {one.help} |" for one in OPTIONS)
+    return (f"| `{option.name}={_cell(option.shown)}` | {option.help} |" for option in OPTIONS)
 
 
 def _cell(text: str) -> str:
@@ -58,19 +60,19 @@ def _block(verb: Verb) -> str:
 
 
 def render_mistakes(mistakes: Iterable[Mistake]) -> str:
-    """Each line that was not understood, with a caret under the wrong word, what is wrong and the mend."""
-    return "\n".join(_mistake(one) for one in mistakes)
+    """Each line that was not understood, with a caret under the wrong word, what is wrong and the fix."""
+    return "\n".join(_mistake(mistake) for mistake in mistakes)
 
 
 def render_approve(head_sha: str) -> str:
-    """The command that approves a head, to be copied whole, for somebody who named another commit or a part of one."""
+    """The command that approves a head, to be copied whole, for someone who named another commit or a part of one."""
     return (
         f"The head is `{head_sha}`. Look at it first; this approves it:\n\n```text\n{PREFIX} approve {head_sha}\n```\n"
     )
 
 
 def render_named(verb: str, head_sha: str, words: Iterable[str] = ()) -> str:
-    """The command that names a head, to be copied whole, for somebody who named another commit, a part of one or none.
+    """The command that names a head, to be copied whole, for someone who named another commit, a part of one or none.
 
     `words` are those that followed the verb as they were written.
     """
@@ -84,20 +86,20 @@ def render_named(verb: str, head_sha: str, words: Iterable[str] = ()) -> str:
     return f"The head is `{head_sha}`. Look at it first; this overrides it:\n\n{fence}text\n{line}\n{fence}\n"
 
 
-def _mistake(one: Mistake) -> str:
-    first = max(0, one.start - SHOWN_BEFORE)
-    last = min(len(one.text), max(one.end, one.start + 1) + SHOWN_AFTER)
+def _mistake(mistake: Mistake) -> str:
+    first = max(0, mistake.start - SHOWN_BEFORE)
+    last = min(len(mistake.text), max(mistake.end, mistake.start + 1) + SHOWN_AFTER)
     last = min(last, first + SHOWN_BEFORE * 3)
-    line = "".join(_plain(char) for char in one.text[first:last])
-    caret = " " * (one.start - first) + "^" * max(1, min(one.end, last) - one.start)
+    line = "".join(_plain(char) for char in mistake.text[first:last])
+    caret = " " * (mistake.start - first) + "^" * max(1, min(mistake.end, last) - mistake.start)
     fence = fence_for((line,))
-    said = sentence(one.what[:1].upper() + one.what[1:])
-    mend = f": {sentence(one.mend)}" if one.mend else ""
-    return f"{said}{mend}\n{fence}text\n{line}\n{caret}\n{fence}\n"
+    words = sentence(mistake.what[:1].upper() + mistake.what[1:])
+    fix = f": {sentence(mistake.fix)}" if mistake.fix else ""
+    return f"{words}{fix}\n{fence}text\n{line}\n{caret}\n{fence}\n"
 
 
 def _plain(char: str) -> str:
-    """One character for one, so that the caret stays below its word; nobody is called by what was mistyped."""
+    """One character for one, so that the caret stays below its word; no one is called by what was mistyped."""
     if char == "@":
         return "＠"
     if char == "<":

@@ -23,7 +23,7 @@ def verdict_of(found: Comparison) -> str:
     if not found.comparable:
         return "not comparable: no metric that can be judged"
     if found.beyond:
-        return f"beyond tolerance: {', '.join(one.compared.metric for one in found.beyond)}"
+        return f"beyond tolerance: {', '.join(metric_comparison.compared.metric for metric_comparison in found.beyond)}"
     return "within tolerance"
 
 
@@ -37,7 +37,7 @@ def basis_of(found: Comparison) -> str:
 def render_report(report: Report) -> str:
     """The report as text: a line for each metric, then one for each metric of each step."""
     found = report.comparison
-    lines = [f"{one_line(report.title)}: {verdict_of(found)}", basis_of(found), *map(one_line, report.remarks)]
+    lines = [f"{one_line(report.title)}: {verdict_of(found)}", basis_of(found), *map(one_line, report.notes)]
     lines += ["", *_aligned([_HEAD, *map(_metric_cells, found.metrics)])]
     lines += ["", *_aligned([_ROW_HEAD, *map(_row_cells, _rows(found))])]
     return "\n".join(lines) + "\n"
@@ -55,7 +55,7 @@ def _markdown_head(report: Report) -> Iterator[str]:
 def markdown_rows(report: Report) -> tuple[str, ...]:
     """The report's sentences and tables as rows of Markdown, for a card that cuts from the end."""
     found = report.comparison
-    rows = [markdown(basis_of(found)), *map(markdown, report.remarks), ""]
+    rows = [markdown(basis_of(found)), *map(markdown, report.notes), ""]
     rows += _table(_HEAD, map(_metric_cells, found.metrics))
     return (*rows, "", *_table(_ROW_HEAD, map(_row_cells, _rows(found))))
 
@@ -75,19 +75,19 @@ def _report(report: Report) -> dict[str, object]:
         "steps": list(found.steps),
         "same_samples": list(found.same_samples),
         "tolerances": found.source,
-        "remarks": list(report.remarks),
-        "metrics": [_metric(one) for one in found.metrics],
+        "remarks": list(report.notes),
+        "metrics": [_metric(metric) for metric in found.metrics],
     }
 
 
-def _metric(one: MetricComparison) -> dict[str, object]:
+def _metric(metric_comparison: MetricComparison) -> dict[str, object]:
     return {
-        "metric": one.compared.metric,
-        "title": one.compared.title,
-        "verdict": one.agreement.value,
-        "median_ratio": _number(one.ratio),
-        "excess": _number(one.excess),
-        "steps": [_step(row) for row in one.rows],
+        "metric": metric_comparison.compared.metric,
+        "title": metric_comparison.compared.title,
+        "verdict": metric_comparison.agreement.value,
+        "median_ratio": _number(metric_comparison.ratio),
+        "excess": _number(metric_comparison.excess),
+        "steps": [_step(row) for row in metric_comparison.rows],
     }
 
 
@@ -111,14 +111,20 @@ def _number(value: float) -> float | str:
 def _rows(found: Comparison) -> Iterator[Row]:
     """All rows, step by step and in the order of the metrics."""
     for step in found.steps:
-        yield from (row for one in found.metrics for row in one.rows if row.step == step)
+        yield from (row for metric in found.metrics for row in metric.rows if row.step == step)
 
 
-def _metric_cells(one: MetricComparison) -> tuple[str, ...]:
-    ratio = "" if math.isnan(one.ratio) else f"{one.ratio:.3g}"
-    farthest = max(one.rows, key=lambda row: abs(row.excess))
+def _metric_cells(metric_comparison: MetricComparison) -> tuple[str, ...]:
+    ratio = "" if math.isnan(metric_comparison.ratio) else f"{metric_comparison.ratio:.3g}"
+    farthest = max(metric_comparison.rows, key=lambda row: abs(row.excess))
     shown = f"{farthest.run:.4g} / {farthest.reference:.4g} at {farthest.step}"
-    return (one.compared.metric, str(len(one.rows)), ratio, shown, one.agreement.value)
+    return (
+        metric_comparison.compared.metric,
+        str(len(metric_comparison.rows)),
+        ratio,
+        shown,
+        metric_comparison.agreement.value,
+    )
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def card_json(card: Card) -> str:
             for verdict in card.verdicts
         ],
         "not_run": [asdict(job) for job in card.not_run],
-        "remarks": list(card.remarks),
+        "remarks": list(card.notes),
         "contract": list(card.contract),
         "limitations": list(limitations_of(card)),
         "followups": list(followups_of(card)),
@@ -51,9 +51,9 @@ def triage_line(file: str, answer: Triage) -> str:
     return _line(triage_json(file, answer))
 
 
-def explained_line(file: str, told: Explained) -> str:
+def explained_line(file: str, message: Explained) -> str:
     """One JSON line for one triaged log with how the answer came about."""
-    return _line(explain_json(file, told))
+    return _line(explain_json(file, message))
 
 
 def _line(document: dict[str, object]) -> str:

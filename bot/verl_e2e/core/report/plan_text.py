@@ -28,9 +28,9 @@ def _tests(plan: Plan) -> Iterable[str]:
     tests = plan.tests.tests
     if tests:
         yield f"Bridge tests chosen for this change, besides those of the policy, for {plan.tests.limit_s} s at most:"
-    for one in tests:
-        gpus = f", needs {_count(one.gpu_count, 'GPU')}" if one.gpu_count else ""
-        yield f"  {on_one_line(one.test)}: {on_one_line(one.because)}{gpus}"
+    for item in tests:
+        gpus = f", needs {_count(item.gpu_count, 'GPU')}" if item.gpu_count else ""
+        yield f"  {on_one_line(item.test)}: {on_one_line(item.reason)}{gpus}"
     yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
 
 
@@ -43,10 +43,10 @@ def _head(plan: Plan) -> str:
     cost = f"about {plan.gpu_minutes} GPU minutes ({_basis(plan)}), {_count(most, 'GPU')} at most"
     lines = [f"Plan for {span}: level {levels}", f"{_count(len(plan.jobs), 'job')}, {cost}"]
     if plan.blocked_jobs:
-        told = sorted({int(job.variant.level) for job in plan.blocked_jobs})
+        message = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(
             f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not be run, so the gate stays "
-            f"closed until the policy has what is missing or level {' and '.join(map(str, told))} is overridden: "
+            f"closed until the policy has what is missing or level {' and '.join(map(str, message))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
     return "\n".join(lines)
@@ -69,9 +69,9 @@ def _required(level: Level, plan: Plan) -> str:
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
     groups: dict[str, list[str]] = {}
     for reason in reasons:
-        groups.setdefault(reason.because, []).extend(_places(reason))
-    for because, paths in groups.items():
-        yield because
+        groups.setdefault(reason.reason, []).extend(_places(reason))
+    for reason, paths in groups.items():
+        yield reason
         yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
             yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"
@@ -94,8 +94,8 @@ def _job_line(job: JobOutline) -> str:
     if job.obstacles:
         model = f" on {job.checkpoint.model_id}" if job.checkpoint else ""
         return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
-    because = job.fitted().because
-    gpus = _count(job.gpu_count, "GPU") + (f" ({because})" if because else "")
+    reason = job.fitted().reason
+    gpus = _count(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
     model = job.checkpoint.model_id if job.checkpoint else ""
     return f"job {job.id}: {gpus}, about {job.gpu_minutes} GPU minutes ({job.cost_basis}), {model}{after}{_shown(job)}"
 
@@ -110,16 +110,16 @@ def _shown(job: JobOutline) -> str:
 
 
 def _names(features: Iterable[Feature]) -> str:
-    return ", ".join(one.name for one in features)
+    return ", ".join(feature.name for feature in features)
 
 
 def _not_required_lines(plan: Plan) -> Iterable[str]:
-    becauses = {one.because for one in plan.not_required}
+    becauses = {item.reason for item in plan.not_required}
     if not plan.levels and len(becauses) == 1:
         yield f"Not required, every level: {becauses.pop()}"
         return
-    for one in plan.not_required:
-        yield f"Level {int(one.level)}, {one.level.title}: not required, {one.because}"
+    for item in plan.not_required:
+        yield f"Level {int(item.level)}, {item.level.title}: not required, {item.reason}"
 
 
 def _foot(plan: Plan) -> Iterable[str]:
@@ -127,20 +127,20 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield f"Families: {', '.join(plan.families)}"
     if plan.features:
         yield f"Features: {', '.join(plan.features)}"
-    yield from plan.remarks
+    yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     if plan.levels:
-        for one in plan.exempted:
-            yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+        for item in plan.exempted:
+            yield f"Not run by verl: {_count(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def render_contract(findings: Iterable[Finding]) -> str:
     """The contract findings as text, breaks first; empty when verl's uses stand as they did."""
-    told = [one for one in findings if one.kind is not Kind.SKEW]
-    if not told:
+    message = [finding for finding in findings if finding.kind is not Kind.SKEW]
+    if not message:
         return ""
-    rows = [f"  {one.kind}: {on_one_line(str(one))}" for one in told]
+    rows = [f"  {finding.kind}: {on_one_line(str(finding))}" for finding in message]
     return "\n".join(["verl's uses of Bridge that the head no longer supports:", *rows]) + "\n"
 
 

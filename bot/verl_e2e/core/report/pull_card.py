@@ -51,7 +51,7 @@ class JobRow:
     used: float = 0.0
     url: str = ""
     verdict: Verdict | None = None
-    # The options that somebody asked for it with, empty for none.
+    # The options that someone asked for it with, empty for none.
     options: str = ""
     # What it is for and with which model, for one that has no verdict yet; empty where the job is not complete.
     requested: str = ""
@@ -120,11 +120,11 @@ def _unbound(block: Block) -> str:
 
 def _head(card: PullCard) -> Block:
     heading = f"### {card.status.icon} verl-e2e: {card.status.word} - {sentence(card.sentence, 600)}\n"
-    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(one, 600)}" for one in card.notices)]
+    rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
     if card.problem:
         rows.append(f"> {sentence(card.problem, 1000)}")
-    rows += [_overridden(one) for one in card.overrides]
-    rows += [_not_overridden(one) for one in card.uncounted]
+    rows += [_overridden(override) for override in card.overrides]
+    rows += [_not_overridden(item) for item in card.uncounted]
     return Block(heading, tuple(rows), "", 9_000)
 
 
@@ -136,14 +136,14 @@ def _cost(card: PullCard) -> str:
     return f", GPU minutes: {used:.1f} used, about {planned:.0f} planned"
 
 
-def _overridden(one: Override) -> str:
-    who, why = markdown(one.actor, 60), sentence(one.reason, 300)
-    return f"> ⚠️ Level {int(one.level)} overridden by {who} on `{one.head_sha[:12]}`: {why}"
+def _overridden(override: Override) -> str:
+    who, why = markdown(override.actor, 60), sentence(override.reason, 300)
+    return f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}"
 
 
-def _not_overridden(one: Uncounted) -> str:
-    who, why = markdown(one.override.actor, 60), sentence(one.why, 300)
-    return f"> ⚠️ The override of level {int(one.override.level)} by {who} does not count: {why}"
+def _not_overridden(uncounted: Uncounted) -> str:
+    who, why = markdown(uncounted.override.actor, 60), sentence(uncounted.why, 300)
+    return f"> ⚠️ The override of level {int(uncounted.override.level)} by {who} does not count: {why}"
 
 
 def _table(card: PullCard) -> Block:
@@ -186,7 +186,7 @@ def _folds(card: PullCard) -> Iterable[Block]:
     if card.plan is not None:
         yield from reason_blocks(card.plan, 6_000)
     if card.history:
-        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(one) for one in card.history), 2_000)
+        yield folded(f"Earlier heads ({len(card.history)})", tuple(_earlier(item) for item in card.history), 2_000)
     if card.reproduce:
         yield folded_text("Reproduce", (card.reproduce,), 2_000)
 
@@ -210,7 +210,7 @@ def _of_jobs(card: PullCard) -> Iterable[Block]:
 
 def _bullets(title: str, rows: tuple[str, ...], share: int) -> Iterable[Block]:
     if rows:
-        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(one, 500)}" for one in rows), share)
+        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
 
 
 def _limitations(card: PullCard) -> tuple[str, ...]:
@@ -231,5 +231,5 @@ def _evidence(card: PullCard) -> Iterable[str]:
             yield from (f"  {line}" for line in key_lines(row.verdict))
 
 
-def _earlier(one: EarlierHead) -> str:
-    return f"- `{one.head_sha[:12]}` {one.status.icon} {one.status.word}: {sentence(one.sentence, 300)}"
+def _earlier(earlier_head: EarlierHead) -> str:
+    return f"- `{earlier_head.head_sha[:12]}` {earlier_head.status.icon} {earlier_head.status.word}: {sentence(earlier_head.sentence, 300)}"

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from verl_e2e.core.judge import wording
-from verl_e2e.core.pulls.decide import Steps
+from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run
-from verl_e2e.core.pulls.target_state import Situation
+from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.pull_card import EarlierHead, JobRow, PullCard, row_of
 
 _SHOWN_HISTORY = 10
@@ -21,20 +21,20 @@ _WORST = (
 )
 
 
-def card_of(situation: Situation, steps: Steps) -> PullCard:
+def card_of(target_state: TargetState, steps: Actions) -> PullCard:
     """What the card shows once the steps are taken."""
     return PullCard(
-        head_sha=situation.head_sha,
+        head_sha=target_state.head_sha,
         status=steps.gate.status,
         sentence=steps.gate.title,
-        jobs=tuple(_row(one) for one in steps.standings),
-        plan=situation.plan,
-        notices=_notices(situation, steps),
-        overrides=situation.overrides,
-        uncounted=(*situation.refused, *situation.counted.uncounted),
-        history=_history(situation),
-        reproduce=_reproduce(situation),
-        problem="" if steps.gate.says_obstacle else situation.problem,
+        jobs=tuple(_row(standing) for standing in steps.standings),
+        plan=target_state.plan,
+        notices=_notices(target_state, steps),
+        overrides=target_state.overrides,
+        uncounted=(*target_state.refused, *target_state.counted.uncounted),
+        history=_history(target_state),
+        reproduce=_reproduce(target_state),
+        problem="" if steps.gate.says_obstacle else target_state.problem,
     )
 
 
@@ -44,27 +44,27 @@ def _row(standing: Standing) -> JobRow:
     planned = float(wanted.gpu_minutes) if wanted.job is not None or standing.run is not None else 0.0
     requested = wording.requested(wanted.job) if wanted.job is not None else ""
     if standing.run is None:
-        made = JobRow(wanted.id, standing.state, wanted.required, standing.because, planned=planned)
+        made = JobRow(wanted.id, standing.state, wanted.required, standing.reason, planned=planned)
         return replace(made, options=wanted.options, requested=requested)
     made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
-    told = made.detail and standing.override is None and standing.hold is None
-    return made if told else replace(made, detail=standing.because)
+    message = made.detail and standing.override is None and standing.hold is None
+    return made if message else replace(made, detail=standing.reason)
 
 
-def _notices(situation: Situation, steps: Steps) -> tuple[str, ...]:
+def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     """What has to be seen at once; why the jobs are held is in the heading, here is what to do about it."""
     holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
     actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
-    incomplete = situation.plan.incomplete[:2] if situation.plan is not None else ()
+    incomplete = target_state.plan.incomplete[:2] if target_state.plan is not None else ()
     # The heading has the obstacle without the command.
     obstacle = (steps.gate.action,) if steps.gate.action else ()
-    return (*obstacle, *actions, *incomplete, *situation.broken[:5])
+    return (*obstacle, *actions, *incomplete, *target_state.broken[:5])
 
 
-def _history(situation: Situation) -> tuple[EarlierHead, ...]:
+def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
     """The earlier heads, the latest first, each with the worst of what its last runs came to."""
     of_head: dict[str, dict[str, Run]] = {}
-    for run in sorted(situation.earlier, key=lambda one: (one.created, one.attempt)):
+    for run in sorted(target_state.earlier, key=lambda item: (item.created, item.attempt)):
         last = of_head.setdefault(run.head_sha, {})
         last[run.job_id] = run
     rows = [_earlier(head, tuple(last.values())) for head, last in reversed(of_head.items())]
@@ -78,8 +78,8 @@ def _earlier(head: str, runs: tuple[Run, ...]) -> EarlierHead:
     return EarlierHead(head, worst, f"{run.job_id}: {run.sentence or run.reason or run.state}")
 
 
-def _reproduce(situation: Situation) -> str:
-    if situation.plan is None or not situation.plan.levels:
+def _reproduce(target_state: TargetState) -> str:
+    if target_state.plan is None or not target_state.plan.levels:
         return ""
-    base, head = situation.plan.base, situation.plan.head
+    base, head = target_state.plan.base, target_state.plan.head
     return f"verl-e2e check --repo Megatron-Bridge --verl verl --base {base} --head {head} --out result"

@@ -20,8 +20,8 @@ def reason_blocks(plan: Plan, share: int) -> tuple[Block, ...]:
 
 
 def _title(level: Level, plan: Plan) -> str:
-    paths = {one.path for one in plan.reasons if one.level is level and one.path is not None}
-    jobs = sum(one.variant.level is level for one in plan.jobs)
+    paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
+    jobs = sum(job.variant.level is level for job in plan.jobs)
     asked = f"{_count(len(paths), 'changed path')} require{'s' if len(paths) == 1 else ''} it" if paths else "requested"
     return f"Why level {int(level)}, {level.title}: {asked}, {_count(jobs, 'job')}"
 
@@ -30,17 +30,17 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
     groups: dict[str, list[Reason]] = {}
     for reason in plan.reasons:
         if reason.level is level:
-            groups.setdefault(reason.because, []).append(reason)
-    for because, reasons in groups.items():
-        yield because
+            groups.setdefault(reason.reason, []).append(reason)
+    for reason, reasons in groups.items():
+        yield reason
         yield from _places(reasons)
 
 
 def _places(reasons: list[Reason]) -> Iterator[str]:
-    placed = [one for one in reasons if one.path is not None]
-    for one in placed[:SHOWN_PLACES]:
-        yield f"  {one.path}" + (f": {one.symbol}" if one.symbol else "")
-        yield from (f"    {step}" for step in _chain(one.via))
+    placed = [reason for reason in reasons if reason.path is not None]
+    for reason in placed[:SHOWN_PLACES]:
+        yield f"  {reason.path}" + (f": {reason.symbol}" if reason.symbol else "")
+        yield from (f"    {step}" for step in _chain(reason.via))
     if len(placed) > SHOWN_PLACES:
         yield f"  and {_count(len(placed) - SHOWN_PLACES, 'more place')}"
 
@@ -55,18 +55,18 @@ def _chain(via: tuple[str, ...]) -> Iterable[str]:
 
 
 def _rest(plan: Plan) -> Iterator[str]:
-    if len({one.because for one in plan.not_required}) == 1 and not plan.levels:
-        yield plan.not_required[0].because
+    if len({item.reason for item in plan.not_required}) == 1 and not plan.levels:
+        yield plan.not_required[0].reason
     else:
-        yield from (f"Level {int(one.level)}, {one.level.title}: {one.because}" for one in plan.not_required)
-    yield from plan.remarks
+        yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
+    yield from plan.notes
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     for test in plan.tests.tests:
-        yield f"Bridge test chosen: {test.test}: {test.because}"
+        yield f"Bridge test chosen: {test.test}: {test.reason}"
     if plan.levels:
-        for one in plan.exempted:
-            yield f"Not run by verl: {_count(one.count, 'path')} in {one.name} ({one.because})"
+        for item in plan.exempted:
+            yield f"Not run by verl: {_count(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def _count(number: int, noun: str) -> str:

@@ -34,13 +34,13 @@ class NotRun:
 class Card:
     """What a card shows: verdicts in plan order, planned jobs that did not run, and remarks on the whole.
 
-    `remarks` are extra limitations (a recording, a narrowed run), `plan` the text of the plan or empty. `contract`
+    `notes` are extra limitations (a recording, a narrowed run), `plan` the text of the plan or empty. `contract`
     are uses in verl that stand at the base and break at the head, read on a CPU: they fail the Bridge-side checks.
     """
 
     verdicts: tuple[Verdict, ...]
     not_run: tuple[NotRun, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     plan: str = ""
     contract: tuple[str, ...] = ()
 
@@ -131,7 +131,7 @@ def limitations_of(card: Card) -> tuple[str, ...]:
     """Remarks on the whole, then what the jobs leave open: each once, with its jobs where there are several."""
     jobs = tuple(map(of_verdict, card.verdicts))
     named = len(card.verdicts) + len(card.not_run) > 1
-    return tuple(dict.fromkeys((*card.remarks, *merged(jobs, named=named))))
+    return tuple(dict.fromkeys((*card.notes, *merged(jobs, named=named))))
 
 
 def followups_of(card: Card) -> tuple[str, ...]:

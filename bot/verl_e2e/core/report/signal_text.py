@@ -15,11 +15,11 @@ from verl_e2e.core.signal.statistics import Trend
 def render_signal(report: SignalReport, steps: Sequence[Step]) -> str:
     """The sentence, every curve with its first and last value, the baselines, and what else is to be known."""
     trained = train_steps(steps)
-    by_key = {one.quantity.key: one for one in report.comparisons}
+    by_key = {comparison.quantity.key: comparison for comparison in report.comparisons}
     rows = [report.sentence, ""]
-    rows += [row for one in (*SHOWN, CAP_SHARE) for row in _curve_row(one, trained, by_key.get(one.key))]
-    rows += [f"baseline {one.name}: {one.outcome}: {one.cause}" for one in report.baselines]
-    rows += [f"note: {remark}" for remark in report.remarks]
+    rows += [row for text in (*SHOWN, CAP_SHARE) for row in _curve_row(text, trained, by_key.get(text.key))]
+    rows += [f"baseline {baseline.name}: {baseline.outcome}: {baseline.cause}" for baseline in report.baselines]
+    rows += [f"note: {note}" for note in report.notes]
     return "\n".join(rows).rstrip() + "\n"
 
 
@@ -40,7 +40,7 @@ def _over(beside: Comparison, found: Curve) -> str:
 def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
     """The whole report as one document; numbers that JSON lacks are the strings nan, inf and -inf."""
     trained = train_steps(steps)
-    curves = ((one, curve(trained, one)) for one in (*SHOWN, CAP_SHARE))
+    curves = ((text, curve(trained, text)) for text in (*SHOWN, CAP_SHARE))
     document = {
         "schema": 1,
         "outcome": report.outcome,
@@ -50,11 +50,11 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
         "failed": report.failed,
         "stuck": report.stuck,
         "weak": list(report.weak),
-        "remarks": list(report.remarks),
+        "remarks": list(report.notes),
         "trend": _trend(report.trend),
         "baseline_moved": report.baseline_moved,
-        "baselines": [_baseline(one) for one in report.baselines],
-        "comparisons": [_comparison(one) for one in report.comparisons],
+        "baselines": [_baseline(baseline) for baseline in report.baselines],
+        "comparisons": [_comparison(comparison) for comparison in report.comparisons],
         "curves": {one.key: asdict(found) for one, found in curves if found is not None},
     }
     return json.dumps(_plain(document), indent=2, ensure_ascii=False) + "\n"
@@ -64,17 +64,22 @@ def _trend(found: Trend | None) -> dict[str, object] | None:
     return None if found is None else {**asdict(found), "shift": found.shift}
 
 
-def _baseline(one: BaselineSignal) -> dict[str, object]:
-    return {"name": one.name, "outcome": one.outcome, "cause": one.cause, "trend": _trend(one.trend)}
-
-
-def _comparison(one: Comparison) -> dict[str, object]:
+def _baseline(baseline_signal: BaselineSignal) -> dict[str, object]:
     return {
-        "quantity": one.quantity.key,
-        "standing": one.standing,
-        "shared_steps": one.shared,
-        "gap": _trend(one.gap),
-        "inside_band": one.inside,
+        "name": baseline_signal.name,
+        "outcome": baseline_signal.outcome,
+        "cause": baseline_signal.cause,
+        "trend": _trend(baseline_signal.trend),
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, object]:
+    return {
+        "quantity": comparison.quantity.key,
+        "standing": comparison.standing,
+        "shared_steps": comparison.shared,
+        "gap": _trend(comparison.gap),
+        "inside_band": comparison.inside,
     }
 
 
@@ -85,5 +90,5 @@ def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value

@@ -41,12 +41,12 @@ class Fault:
 
 def not_finite(steps: Sequence[Step]) -> Fault | None:
     """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
-    for one in sorted(steps, key=lambda one: one.step):
-        bad = metrics.not_finite(one.values)
+    for item in sorted(steps, key=lambda item: item.step):
+        bad = metrics.not_finite(item.values)
         if bad:
             shown = ", ".join(bad[:_LISTED]) + (f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else "")
             others = "is" if len(bad) == 1 else "are"
-            return Fault(f"{shown} {others} {one.values[bad[0]]:g} at step {one.step}", one.step, bad[0])
+            return Fault(f"{shown} {others} {item.values[bad[0]]:g} at step {item.step}", item.step, bad[0])
     return None
 
 

@@ -61,12 +61,12 @@ class Comparison:
 
 def band(runs: Sequence[Run], quantity: Quantity) -> Band | None:
     """The baselines' values of a quantity at the steps that all of them have; None when there are none."""
-    found = [one for one in (curve(train_steps(run.steps), quantity) for run in runs) if one is not None]
-    curves = [one.finite().at() for one in found]
+    found = [item for item in (curve(train_steps(run.steps), quantity) for run in runs) if item is not None]
+    curves = [item.finite().at() for item in found]
     shared = sorted(set(curves[0]).intersection(*curves[1:])) if curves else []
     if not shared:
         return None
-    columns = [[one[step] for one in curves] for step in shared]
+    columns = [[item[step] for item in curves] for step in shared]
     return Band(
         steps=tuple(shared),
         middle=tuple(median(column) for column in columns),

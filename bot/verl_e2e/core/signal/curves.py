@@ -68,13 +68,13 @@ SHOWN = (REWARD, POLICY_LOSS, VALUE_LOSS, ACTOR_GRADIENT, CRITIC_GRADIENT, KL, E
 
 def train_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The training steps in order, each once; of a repeated one the last counts."""
-    return tuple(step for _, step in sorted({one.step: one for one in steps if one.step > 0}.items()))
+    return tuple(step for _, step in sorted({item.step: item for item in steps if item.step > 0}.items()))
 
 
 def curve(steps: Sequence[Step], quantity: Quantity) -> Curve | None:
     """The quantity over the steps, under the first of its names that any step prints; None when none does."""
     for name in quantity.names:
-        found = [(one.step, one.values[name]) for one in steps if name in one.values]
+        found = [(item.step, item.values[name]) for item in steps if name in item.values]
         if found:
             return Curve(name, tuple(step for step, _ in found), tuple(value for _, value in found))
     return None

@@ -104,7 +104,7 @@ def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = 
 def _panel(
     title: str, unit: str, quantities: Sequence[Quantity], trained: Sequence[Step], baselines: Sequence[Run]
 ) -> Panel:
-    lines = tuple(line for line in (_line(one, trained, baselines) for one in quantities) if line is not None)
+    lines = tuple(line for line in (_line(quantity, trained, baselines) for quantity in quantities) if line is not None)
     apart = _are_apart(lines)
     if apart:
         positive = all(min(line.candidate.values) > 0 for line in lines)

@@ -54,7 +54,7 @@ class SignalReport:
     """The outcome with its reasons.
 
     `cause` says why in one sentence without a full stop, `step` the step to look at (0: none). `weak` are
-    sentences that void the evidence whatever the outcome, `remarks` what a reader should know beside it. `stuck`
+    sentences that void the evidence whatever the outcome, `notes` what a reader should know beside it. `stuck`
     is true where something stands still that training always moves. `baselines` are judged each by itself.
     """
 
@@ -65,17 +65,19 @@ class SignalReport:
     trend: Trend | None = None
     stuck: bool = False
     weak: tuple[str, ...] = ()
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     baselines: tuple[BaselineSignal, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
 
     @property
     def baseline_moved(self) -> bool | None:
         """Whether most of the baselines that say anything learned; None when none does."""
-        said = [one for one in self.baselines if one.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)]
-        if not said:
+        text = [
+            baseline for baseline in self.baselines if baseline.outcome in (SignalOutcome.PASSED, SignalOutcome.FLAT)
+        ]
+        if not text:
             return None
-        return sum(one.outcome is SignalOutcome.PASSED for one in said) * 2 > len(said)
+        return sum(baseline.outcome is SignalOutcome.PASSED for baseline in text) * 2 > len(text)
 
     @property
     def failed(self) -> bool:
@@ -88,7 +90,7 @@ class SignalReport:
 
     def _behind(self) -> bool:
         """Whether the reward rose by at most half of what it did on the baselines that learned."""
-        rises = [_rise(one.trend) for one in self.baselines if one.outcome is SignalOutcome.PASSED]
+        rises = [_rise(baseline.trend) for baseline in self.baselines if baseline.outcome is SignalOutcome.PASSED]
         return _rise(self.trend) <= median(rises) / 2
 
     @property
@@ -120,7 +122,7 @@ def _against(report: SignalReport) -> str:
         return "no baseline says whether it should have moved"
     if not report.baseline_moved:
         return "the baseline did not learn either"
-    best = median(_rise(one.trend) for one in report.baselines if one.outcome is SignalOutcome.PASSED)
+    best = median(_rise(baseline.trend) for baseline in report.baselines if baseline.outcome is SignalOutcome.PASSED)
     return f"on the baseline it rose by {best:.3g}"
 
 
@@ -158,7 +160,7 @@ def signal_report(
         trend=found.trend,
         stuck=found.stuck,
         weak=_weak(trained, options),
-        remarks=_remarks(found, trained, comparisons, options),
+        notes=_notes(found, trained, comparisons, options),
         baselines=tuple(_of_baseline(run, options) for run in baseline),
         comparisons=comparisons,
     )
@@ -228,7 +230,7 @@ def _weak(trained: Sequence[Step], options: SignalOptions) -> tuple[str, ...]:
     return (f"{share:.0%} of the responses end at the length cap, at most {options.max_cap_share:.0%} may",)
 
 
-def _remarks(
+def _notes(
     found: _Finding, trained: Sequence[Step], comparisons: Sequence[Comparison], options: SignalOptions
 ) -> tuple[str, ...]:
     rows = []
@@ -236,10 +238,10 @@ def _remarks(
     if found.outcome is SignalOutcome.PASSED and share is not None and share > SignalOptions().max_cap_share:
         waived = f": {options.cap_waived}" if options.cap_waived else ""
         rows.append(f"{share:.0%} of the responses end at the length cap{waived}")
-    for one in comparisons:
-        if one.standing in (Standing.ABOVE, Standing.BELOW) and one.gap is not None:
-            change = one.gap.end - one.gap.start
-            rows.append(f"{one.quantity.title} drifts {one.standing} the baseline, by {abs(change):.3g}")
+    for comparison in comparisons:
+        if comparison.standing in (Standing.ABOVE, Standing.BELOW) and comparison.gap is not None:
+            change = comparison.gap.end - comparison.gap.start
+            rows.append(f"{comparison.quantity.title} drifts {comparison.standing} the baseline, by {abs(change):.3g}")
     return tuple(rows)
 
 

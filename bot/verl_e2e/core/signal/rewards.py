@@ -25,5 +25,5 @@ def length_free_reward(job: Job) -> str:
 
 def _given(overrides: tuple[str, ...]) -> Mapping[str, str]:
     """The overrides as keys and values; the last one counts."""
-    pairs = (one.lstrip("+").partition("=") for one in overrides)
+    pairs = (override.lstrip("+").partition("=") for override in overrides)
     return {key: value for key, _, value in pairs}

@@ -16,7 +16,7 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     """
     size = -(-len(values) // width) or 1
     bins = [values[at : at + size] for at in range(0, len(values), size)]
-    points = [median(one) if all(map(math.isfinite, one)) else math.nan for one in bins]
+    points = [median(item) if all(map(math.isfinite, item)) else math.nan for item in bins]
     finite = [point for point in points if math.isfinite(point)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(_block(point, low, high) for point in points)

@@ -1,4 +1,4 @@
-"""The word that somebody probably meant."""
+"""The word that someone probably meant."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,8 +9,8 @@ def likely(word: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1)), "")
 
 
-def closest(word: str, known: Iterable[str]) -> str:
-    """The mend for a word that is not known: the likely one meant, else the words that there are."""
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The fix for a word that is not known: the likely one meant, else the words that there are."""
     choices = sorted(known)
     near = likely(word, choices)
     if near:

@@ -38,7 +38,7 @@ class RunOutcome:
 class Triage:
     """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided.
 
-    `mend` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
+    `fix` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
     """
 
     verdict: TriageVerdict
@@ -48,7 +48,7 @@ class Triage:
     excerpt: str
     residual_noise: tuple[Noise, ...]
     rule: str
-    mend: str
+    fix: str
     frame: Frame | None = None
     """The innermost frame of the error in Megatron-Bridge, Megatron-LM or verl."""
     message: str = ""

@@ -99,7 +99,7 @@ class _Wanted:
     """The settings in effect by dotted key, as Hydra and the wrapper resolve them: the last one counts."""
 
     def __init__(self, settings: Iterable[Setting]) -> None:
-        self._variables = {one.name: one for one in settings if not one.override}
+        self._variables = {item.name: item for item in settings if not item.override}
         self.overrides: dict[str, list[Setting]] = {}
         for setting in settings:
             if setting.override:
@@ -136,7 +136,7 @@ def _dropped(wanted: _Wanted) -> Iterator[Contradiction]:
     """A variable that the command line, which was made from it, does not pass on."""
     for key in VARIABLES:
         variable, passed = wanted.of_variable(key), wanted.overrides.get(key, [])
-        # A second override of the key is somebody's own, and the last one counts.
+        # A second override of the key is someone's own, and the last one counts.
         if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
             continue
         if _readable(variable.value) and _readable(passed[0].value) and not _same(passed[0].value, variable.value):

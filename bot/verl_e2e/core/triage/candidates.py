@@ -50,8 +50,8 @@ def candidates(errors: Sequence[LoggedError], facts: LogFacts) -> tuple[Candidat
     Warnings and what the run survived come last.
     """
     ranked = [Candidate(error, _standing(error, facts, waited_out=_waited_out(errors))) for error in errors]
-    driver = next((one.error.at.line for one in ranked if one.error.driver and one.decides), None)
-    return tuple(sorted(ranked, key=lambda one: _key(one, driver)))
+    driver = next((item.error.at.line for item in ranked if item.error.driver and item.decides), None)
+    return tuple(sorted(ranked, key=lambda item: _key(item, driver)))
 
 
 def _waited_out(errors: Sequence[LoggedError]) -> int:
@@ -99,8 +99,8 @@ _ORDER = (
 )
 
 
-def _key(one: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
+def _key(candidate: Candidate, driver: int | None) -> tuple[int, bool, bool, int]:
     """Rank, then what came before the driver's end, then the driver and echoes that say what died, then the line."""
-    late = driver is not None and one.error.at.line > driver
-    first = one.error.driver or (one.standing is Standing.ECHO and origin_of(one.error) is not None)
-    return (_ORDER.index(one.standing), late, not first, one.error.at.line)
+    late = driver is not None and candidate.error.at.line > driver
+    first = candidate.error.driver or (candidate.standing is Standing.ECHO and origin_of(candidate.error) is not None)
+    return (_ORDER.index(candidate.standing), late, not first, candidate.error.at.line)

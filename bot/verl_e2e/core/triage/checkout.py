@@ -22,7 +22,7 @@ def imported_elsewhere(facts: LogFacts) -> tuple[PackagePath, str] | None:
     exception may carry the traceback of another machine.
     """
     entries = [(entry, setting) for setting in facts.asked for entry in _entries(setting)]
-    local = {(one.package, one.actor) for one in facts.packages if _on_path(one, entries)}
+    local = {(item.package, item.actor) for item in facts.packages if _on_path(item, entries)}
     for found in facts.packages:
         asked = _asked(found.package, entries)
         known = (found.package, found.actor) in local or (found.traced and not _INSTALLED.search(found.root))

@@ -21,8 +21,8 @@ def missing_metrics(facts: LogFacts) -> str:
         return "completed without the metrics of any step" if whole else ""
     if bar is not None and last.step != bar.total:
         return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
-    said = last.values.get("training/global_step", float(last.step))
-    if said != last.step:
+    words = last.values.get("training/global_step", float(last.step))
+    if words != last.step:
         requested = f", {bar.total} requested" if bar is not None else ""
-        return f"completed, but the last step, {last.step}, says global step {said:g}{requested}"
+        return f"completed, but the last step, {last.step}, says global step {words:g}{requested}"
     return ""

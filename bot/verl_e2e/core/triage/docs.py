@@ -31,7 +31,7 @@ def _section(rule: Rule) -> str:
     return (
         f"### {rule.id}\n\n"
         f"{rule.cause[0].upper()}{rule.cause[1:]}. {fault}; stage: {stage}.\n\n"
-        f"What to do: {rule.mend}\n\n"
+        f"What to do: {rule.fix}\n\n"
         + (f"{steps}\n" if steps else "")
         + f"```text\n{example}\n```\n\nFrom {rule.source}.\n"
     )

@@ -47,16 +47,18 @@ def explain(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> Exp
     answer = triage(facts)
     run = judged_facts(facts, answer)
     ranked, _ = weigh(run)
-    candidates = tuple(_weighed(one, run, answer) for one in ranked)
+    candidates = tuple(_weighed(chosen_test, run, answer) for chosen_test in ranked)
     return Explained(answer, timeline(run, events), candidates, _decided(answer), facts.runs)
 
 
-def _weighed(one: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
-    rule = rule_of(one.error)
-    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(one.error, facts=facts)
+def _weighed(candidate: Candidate, facts: LogFacts, answer: Triage) -> Weighed:
+    rule = rule_of(candidate.error)
+    stage = rule.stage if rule is not None and rule.stage is not None else stage_of(candidate.error, facts=facts)
     name = UNEXPLAINED if rule is None else rule.id
-    chosen = (one.error.at.line, name) == (answer.line, answer.rule)
-    return Weighed(one.error.at.line, shown(one.error), one.standing, stage, name, one.error.count, chosen)
+    chosen = (candidate.error.at.line, name) == (answer.line, answer.rule)
+    return Weighed(
+        candidate.error.at.line, shown(candidate.error), candidate.standing, stage, name, candidate.error.count, chosen
+    )
 
 
 def _decided(answer: Triage) -> str:
@@ -80,37 +82,37 @@ def _why(rule: Rule, answer: Triage) -> str:
     return f"the stage decides; Bridge-managed construction {begun} at {answer.stage}"
 
 
-def explain_text(file: str, told: Explained) -> str:
+def explain_text(file: str, message: Explained) -> str:
     """What a person reads; ends without a newline."""
-    return "\n".join(printable(line) for line in _lines(file, told))
+    return "\n".join(printable(line) for line in _lines(file, message))
 
 
-def _lines(file: str, told: Explained) -> Iterable[str]:
-    answer = told.answer
+def _lines(file: str, message: Explained) -> Iterable[str]:
+    answer = message.answer
     yield f"{file}: {answer.verdict} in {answer.stage}"
     yield f"  {answer.cause}"
     yield f"  line {answer.line}: {_cut(answer.excerpt)}"
-    more = f" of run {answer.run} of {told.runs}" if told.runs > 1 else ""
-    yield f"Phases{more} (line, seconds, stage, what proves it):" if told.phases else "Phases: none is proven"
+    more = f" of run {answer.run} of {message.runs}" if message.runs > 1 else ""
+    yield f"Phases{more} (line, seconds, stage, what proves it):" if message.phases else "Phases: none is proven"
     yield from (
-        f"  {phase.at.line:>7} {_clock(phase)} {phase.stage:<19} {_cut(phase.at.text)}" for phase in told.phases
+        f"  {phase.at.line:>7} {_clock(phase)} {phase.stage:<19} {_cut(phase.at.text)}" for phase in message.phases
     )
-    yield "Candidates for the root cause, as they were weighed:" if told.candidates else "Candidates: no error"
-    yield from (_candidate(one) for one in told.candidates[:SHOWN_CANDIDATES])
-    left = len(told.candidates) - SHOWN_CANDIDATES
+    yield "Candidates for the root cause, as they were weighed:" if message.candidates else "Candidates: no error"
+    yield from (_candidate(candidate) for candidate in message.candidates[:SHOWN_CANDIDATES])
+    left = len(message.candidates) - SHOWN_CANDIDATES
     yield from [f"    and {left} more"] if left > 0 else []
     yield from (
         f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x" for noise in answer.residual_noise
     )
     yield from (f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}" for run in answer.others)
-    yield f"Decided by {told.decided}"
-    yield from [f"What to do: {answer.mend}"] if answer.mend else []
+    yield f"Decided by {message.decided}"
+    yield from [f"What to do: {answer.fix}"] if answer.fix else []
 
 
-def _candidate(one: Weighed) -> str:
-    times = f", {one.count}x" if one.count > 1 else ""
-    mark = ">" if one.chosen else " "
-    return f"{mark} {one.line:>7}  {_cut(one.error)} [{one.standing}{times}; {one.stage}, rule {one.rule}]"
+def _candidate(weighed: Weighed) -> str:
+    times = f", {weighed.count}x" if weighed.count > 1 else ""
+    mark = ">" if weighed.chosen else " "
+    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.standing}{times}; {weighed.stage}, rule {weighed.rule}]"
 
 
 def _clock(phase: Phase) -> str:
@@ -121,18 +123,18 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CAP else text[: TEXT_CAP - 3] + "..."
 
 
-def explain_json(file: str, told: Explained) -> dict[str, object]:
+def explain_json(file: str, message: Explained) -> dict[str, object]:
     """The line of `triage --explain --json`: the keys of `triage`, and how the answer came about."""
-    answer = told.answer
+    answer = message.answer
     return {
         **triage_json(file, answer),
         "rule": answer.rule,
-        "decided": told.decided,
-        "mend": answer.mend,
-        "runs": told.runs,
+        "decided": message.decided,
+        "fix": answer.fix,
+        "runs": message.runs,
         "phases": [
-            {"stage": one.stage, "line": one.at.line, "seconds": one.seconds, "proof": one.at.text}
-            for one in told.phases
+            {"stage": phase.stage, "line": phase.at.line, "seconds": phase.seconds, "proof": phase.at.text}
+            for phase in message.phases
         ],
-        "candidates": [asdict(one) for one in told.candidates],
+        "candidates": [asdict(candidate) for candidate in message.candidates],
     }

@@ -100,8 +100,8 @@ def origin_of(error: LoggedError) -> Origin | None:
         return Origin.TRACKER
     if error.kind in _CODE:
         return Origin.TOOLCHAIN if _BUILDER.search(frames) else Origin.PROGRAM
-    said = of_device(error.full_message) or _said(error.kind[:MAX_KIND], error.message, error.calls, below)
-    root = said or _raised_in(error, frames)
+    text = of_device(error.full_message) or _said(error.kind[:MAX_KIND], error.message, error.calls, below)
+    root = text or _raised_in(error, frames)
     everywhere = "\n".join(error.calls)
     if root is not None:
         return services.service(root, error.message, everywhere)

@@ -34,8 +34,8 @@ def _rows(file: str, answer: Triage) -> Iterable[str]:
     if answer.line:
         yield f"  log:    line {answer.line}: {answer.excerpt.strip()}"
     yield from _message(answer.message)
-    if answer.mend:
-        yield f"  to do:  {answer.mend}"
+    if answer.fix:
+        yield f"  to do:  {answer.fix}"
     yield from map(_noise, answer.residual_noise[:NOISE_ROWS])
     if answer.others:
         count = max(answer.run, answer.others[-1].run)

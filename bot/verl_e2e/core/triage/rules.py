@@ -57,7 +57,7 @@ class Rule:
     of every exception of the chain, `kind` in the root's name, `calls` in the `path:function` lines of the frames.
     The words of an error that is the program's own never make it a fault from outside. `places` says that the
     frames tell where an error happened, whichever rule explains it. `stage` None means: where the frames say, else
-    where the run stood. A rule with `fact` matches no error. `mend` is one sentence for the card, `steps` what the
+    where the run stood. A rule with `fact` matches no error. `fix` is one sentence for the card, `steps` what the
     runbook adds. `example` is a fragment of a real log (or of the message in the source) that only this rule explains
     rightly; `source` names project, file and function that print it, or the public log it was taken from.
     """
@@ -65,7 +65,7 @@ class Rule:
     id: str
     fault: Fault
     cause: str
-    mend: str
+    fix: str
     example: str
     source: str
     stage: Stage | None = None

@@ -30,7 +30,7 @@ def judged_facts(facts: LogFacts, answer: Triage) -> LogFacts:
 
 def _answer(answers: list[tuple[RunFacts, Triage]]) -> tuple[RunFacts, Triage]:
     last = answers[-1]
-    whole = next((one for one in reversed(answers) if one[1].rule != INCOMPLETE), last)
+    whole = next((answer for answer in reversed(answers) if answer[1].rule != INCOMPLETE), last)
     return last if whole[1].verdict is TriageVerdict.PASS else whole
 
 

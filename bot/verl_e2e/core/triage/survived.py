@@ -51,8 +51,8 @@ def survived_errors(facts: LogFacts) -> tuple[LoggedError, ...]:
 def went_on(error: LoggedError, facts: LogFacts) -> bool:
     """Whether the run goes on after an error that a program had caught: two stages or steps are entered after it."""
     signs = [mark.at.line for mark in facts.timeline] + [step.line for step in facts.steps]
-    said = error.record not in (Record.RAISED, Record.PREFIXED)
-    return said and sum(line > error.at.line for line in signs) >= SIGNS
+    text = error.record not in (Record.RAISED, Record.PREFIXED)
+    return text and sum(line > error.at.line for line in signs) >= SIGNS
 
 
 def _is_noise(error: LoggedError, end: int) -> bool:
@@ -60,10 +60,10 @@ def _is_noise(error: LoggedError, end: int) -> bool:
         return False
     if not error.calls:
         return error.record is Record.WARNING
-    said = error.record is not Record.RAISED
+    text = error.record is not Record.RAISED
     # Nothing shows that the process went on after an exception below the last line of the run.
     aside = error.at.line < end and any(_ASIDE.search(call) for call in error.calls)
-    return (said or aside) and not _touches_weights(error)
+    return (text or aside) and not _touches_weights(error)
 
 
 def _touches_weights(error: LoggedError) -> bool:

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         kind=r"^(?:KeyboardInterrupt|Terminated|Cancelled|SystemExit|SignalException)$|SignalException",
         cause="the run was interrupted or terminated from outside",
-        mend="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
+        fix="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
         example="Training Progress:   5%|x         | 11/210 [1:17:48<24:01:11, 434.53s/it]\n"
         "Traceback (most recent call last):\n"
         '  File "verl/trainer/ppo/ray_trainer.py", line 858, in fit\n'
@@ -63,7 +63,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         kind=r"^(?:Signal|Killed)$",
         cause="a process died of a signal",
-        mend="Look at the host's kernel log for the reason (memory, device), then rerun on another host.",
+        fix="Look at the host's kernel log for the reason (memory, device), then rerun on another host.",
         example="run_ppo_trainer_megatron.sh: line 271:  4711 Segmentation fault      (core dumped) python3 -m verl",
         source="bash, jobs.c:notify_of_job_status",
     ),
@@ -72,7 +72,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.HOST_MEMORY,
         cause="the host ran out of memory",
-        mend="Give the job more host memory, or lower workers, offload and batch sizes.",
+        fix="Give the job more host memory, or lower workers, offload and batch sizes.",
         example="ray.exceptions.RayTaskError(OutOfMemoryError): ray::TaskRunner.run() (pid=1, ip=192.0.2.2)\n"
         '  File "verl/trainer/ppo/ray_trainer.py", line 858, in fit\n'
         "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.HOST_LIMITS,
         message=r"insufficient shared memory|out of shared memory|\(shm\)|/dev/shm",
         cause="the host's limits on files, threads or shared memory were reached",
-        mend="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
+        fix="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
         source="CPython, Objects/exceptions.c:OSError with EMFILE",
     ),
@@ -93,7 +93,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.SPACE,
         cause="storage failed: no space, no quota or no writable disk",
-        mend="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and give "
+        fix="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and give "
         "MODEL_PATH a model that lies there already.",
         steps=(
             "`df -h` and `df -i` for every path of the job: HF_HOME, HF_HUB_CACHE, MODEL_PATH, TMPDIR, RAY_TMPDIR, and "
@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         message=r"pidfd_getfd: Operation not permitted|does not support the pidfd_open",
         cause="the host does not let processes share GPU memory",
-        mend="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
+        fix="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
         "(PYTORCH_CUDA_ALLOC_CONF).",
         example='  File "verl/workers/rollout/vllm_rollout/utils.py", line 310, in update_weights_from_ipc\n'
         '  File "torch/multiprocessing/reductions.py", line 181, in rebuild_cuda_tensor\n'
@@ -125,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.STORAGE,
         cause="a file system failed: an I/O error, a mount that went away, no permission, or no lock",
-        mend="Check the mount of the path named on that host (`mount`, `dmesg`), then rerun on a healthy one.",
+        fix="Check the mount of the path named on that host (`mount`, `dmesg`), then rerun on a healthy one.",
         steps=(
             "`[Errno N]` names the fault: 5 I/O, 13 and 1 permission, 30 read-only, 37 locks, 107 and 108 a mount that "
             "lost its server, 116 a file that another host replaced.",
@@ -144,7 +144,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         message=r"don't set ROCR_VISIBLE_DEVICES",
         cause="ROCR_VISIBLE_DEVICES is set next to CUDA_VISIBLE_DEVICES",
-        mend="Unset ROCR_VISIBLE_DEVICES in the job's environment and start Ray anew.",
+        fix="Unset ROCR_VISIBLE_DEVICES in the job's environment and start Ray again.",
         steps=(
             "`unset ROCR_VISIBLE_DEVICES` before `ray start` and before the wrapper: Ray hands its own environment to "
             "every worker.",
@@ -161,7 +161,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.DEVICE,
         message=r"ECC error|fallen off the bus|GPU is lost",
         cause="a GPU broke while the run used it",
-        mend="Take the host out of service until its GPU is checked; rerun on another host.",
+        fix="Take the host out of service until its GPU is checked; rerun on another host.",
         steps=(
             "`nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` and `dmesg | grep -i xid` on that host.",
             "ECC, NVLink and bus errors are hardware; a launch that timed out is a watchdog on the device.",
@@ -181,7 +181,7 @@ RULES: tuple[Rule, ...] = (
         r"|Torch not compiled with CUDA|CUDA initialization|NVML|nvidia-smi|Invalid device id"
         r"|out of range for visible devices",
         cause="the host's GPU, driver or device variables are not usable",
-        mend="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
+        fix="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
         example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
         "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
         source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
@@ -194,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.HUB,
         message=r"couldn't connect to|Connection error, and we cannot find|outgoing traffic has been disabled",
         cause="the model hub cannot be reached",
-        mend="Snapshot the model on a connected host and give its path, or open the hub to this host.",
+        fix="Snapshot the model on a connected host and give its path, or open the hub to this host.",
         example="'[Errno -2] Name or service not known' thrown while requesting HEAD the hub's config.json\n"
         "Retrying in 1s [Retry 1/5].",
         source="huggingface_hub, utils/_http.py:http_backoff",
@@ -205,7 +205,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.NETWORK,
         message=r"Could not find a free port",
         cause="processes or hosts could not reach each other",
-        mend="Check ports, interfaces (NCCL_SOCKET_IFNAME) and that no other run holds the address; rerun.",
+        fix="Check ports, interfaces (NCCL_SOCKET_IFNAME) and that no other run holds the address; rerun.",
         example='  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
         "address. EADDRINUSE, message: address already in use",
@@ -219,7 +219,7 @@ RULES: tuple[Rule, ...] = (
         r"|kv) cache .*(?:needed|memory)|larger than the maximum number of tokens that can be stored in KV"
         r"|Not enough memory\. Please try (?:to )?increas",
         cause="the rollout engine found too little free GPU memory",
-        mend="Free the GPU (one run a host) or change rollout.gpu_memory_utilization.",
+        fix="Free the GPU (one run a host) or change rollout.gpu_memory_utilization.",
         example="all initialize finished, ready to fit\n"
         "step:1 - actor/loss:0.1 - actor/grad_norm:0.2\n"
         "Traceback (most recent call last):\n"
@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.ROLLOUT_ENGINE,
         message=r"is not divisible by infer_\w+",
         cause="the rollout's parallel sizes do not divide the job's GPUs",
-        mend="Set INFER_TP (and the rollout's data and pipeline sizes) to a divisor of the number of GPUs.",
+        fix="Set INFER_TP (and the rollout's data and pipeline sizes) to a divisor of the number of GPUs.",
         example='  File "verl/workers/engine_workers.py", line 658, in init_model\n'
         "AssertionError: rollout world_size: 4 is not divisible by infer_world_size: 3",
         source="verl, verl/workers/engine_workers.py:init_model",
@@ -245,8 +245,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         origin=Origin.TOOLCHAIN,
         cause="a CUDA extension could not be built on this host",
-        mend="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the "
-        "feature off.",
+        fix="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the feature off.",
         example='  File "megatron/core/nccl_allocator.py", line 87, in _build_nccl_allocator\n'
         '  File "torch/utils/cpp_extension.py", line 2792, in _get_cuda_arch_flags\n'
         "IndexError: list index out of range",
@@ -265,7 +264,7 @@ RULES: tuple[Rule, ...] = (
         r"|No package metadata was found|DistributionNotFound|Failed to find C compiler"
         r"|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
         cause="the image lacks a package or a compiled extension",
-        mend="Install it in the image, or switch the feature that needs it off in the site profile.",
+        fix="Install it in the image, or switch the feature that needs it off in the site profile.",
         example='  File "megatron/bridge/models/gpt_provider.py", line 294, in provide\n'
         '  File "megatron/core/tensor_parallel/layers.py", line 1115, in __init__\n'
         "RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but "
@@ -278,7 +277,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.IMPORT,
         kind=r"^(?:ModuleNotFoundError|ImportError)$",
         cause="a module could not be imported",
-        mend="Check PYTHONPATH (checkout first, nothing in site-packages) and the versions of the package named.",
+        fix="Check PYTHONPATH (checkout first, nothing in site-packages) and the versions of the package named.",
         steps=(
             "Name the module and the process that failed: driver, worker and rollout engine may see another "
             "PYTHONPATH.",
@@ -301,7 +300,7 @@ RULES: tuple[Rule, ...] = (
         r"|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory|cudaErrorMemoryAllocation"
         r"|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
-        mend="Climb the OOM ladder: per-GPU load, micro-batch, response length, and only then nodes.",
+        fix="Climb the OOM ladder: per-GPU load, micro-batch, response length, and only then nodes.",
         steps=(
             "Per-GPU load: nothing else on the GPU (`nvidia-smi`), a lower rollout.gpu_memory_utilization, "
             "ALL_OFFLOAD=True, "
@@ -322,7 +321,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.TRACKER,
         calls=r"verl/utils/tracking\.py:__init__$|:(?:init|login)$",
         cause="the experiment tracker refused or could not be reached",
-        mend="Run with trainer.logger=console, or give the tracker its key and network.",
+        fix="Run with trainer.logger=console, or give the tracker its key and network.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1400, in fit\n'
         '  File "verl/utils/tracking.py", line 60, in __init__\n'
         "wandb.errors.errors.UsageError: api_key not configured (no-tty). call "
@@ -334,7 +333,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.TRACKER,
         cause="the experiment tracker failed while the run went on",
-        mend="Rerun with trainer.logger=console; the tracker is no part of what is tested.",
+        fix="Rerun with trainer.logger=console; the tracker is no part of what is tested.",
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit\n'
         '  File "verl/utils/tracking.py", line 190, in log\n'
@@ -346,7 +345,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         kind=r"^CollectiveTimeout$",
         cause="ranks waited for each other in vain",
-        mend="Find the rank that is missing from the collective named; compare its last line with the others'.",
+        fix="Find the rank that is missing from the collective named; compare its last line with the others'.",
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         "[rank0]:[E1120 14:10:32.3 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation "
         "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
@@ -357,7 +356,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.DAMAGED_FILE,
         cause="a file of the model is damaged, incomplete or missing",
-        mend="Download the snapshot again and compare its checksums; Git LFS pointers are 130 bytes long.",
+        fix="Download the snapshot again and compare its checksums; Git LFS pointers are 130 bytes long.",
         steps=(
             "Compare the sizes of the files with those on the hub: a file that is too short was cut, one of about 130 "
             "bytes is a Git LFS pointer.",
@@ -377,7 +376,7 @@ RULES: tuple[Rule, ...] = (
         calls=r"(?:reward_loop|reward_model|reward_manager)[\s\S]*:(?:from_pretrained|hf_tokenizer|cached_files?"
         r"|copy_to_local)",
         cause="the reward model's files are missing or not readable",
-        mend="Give RM_MODEL_PATH a complete snapshot, or run with reward.reward_model.enable=False.",
+        fix="Give RM_MODEL_PATH a complete snapshot, or run with reward.reward_model.enable=False.",
         example='  File "verl/experimental/reward_loop/reward_model.py", line 60, in __init__\n'
         '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
         "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name'",
@@ -396,7 +395,7 @@ RULES: tuple[Rule, ...] = (
         r"|[Tt]okenizer class \S+ does not exist|No \.safetensors files or index found"
         r"|Unable to load (?:vocabulary|weights)",
         cause="the model's files are missing, incomplete or not allowed",
-        mend="Snapshot the model completely, check path and token, and read it once before any worker starts.",
+        fix="Snapshot the model completely, check path and token, and read it once before any worker starts.",
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 578, in from_hf_pretrained\n'
         "ValueError: Unrecognized model in the folder. Should have a `model_type` key in its config.json.",
         source="transformers, models/auto/configuration_auto.py:AutoConfig.from_pretrained",
@@ -408,7 +407,7 @@ RULES: tuple[Rule, ...] = (
         message=r"worker (?:process )?(?:has )?died|The actor died unexpectedly before"
         r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
         cause="a worker died without saying why",
-        mend="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
+        fix="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
         example="Started a local Ray instance.\n"
         "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
         source="Ray, src/ray/raylet/node_manager.cc; github.com/ETOgaosion/verl run_qwen_grpo_megatron.res",
@@ -421,7 +420,7 @@ RULES: tuple[Rule, ...] = (
         r"|^RayResources|placement group .*(?:timed? ?out|infeasible|cannot be)|No available node types"
         r"|not enough nodes|no enough nodes|bundle count cannot satisfy",
         cause="Ray has fewer GPUs, CPUs or nodes than the job asks for",
-        mend="Give Ray the resources (num_cpus, GPUs) or lower what the job asks for.",
+        fix="Give Ray the resources (num_cpus, GPUs) or lower what the job asks for.",
         example='  File "verl/trainer/ppo/v1/trainer_base.py", line 733, in _setup\n'
         "ValueError: Total available GPUs 1.0 is less than total desired GPUs 4",
         source="verl, verl/single_controller/ray/base.py:_check_resource_available",
@@ -436,7 +435,7 @@ RULES: tuple[Rule, ...] = (
         r"|Can't find a `?node_ip_address|session_\S* .*different"
         r"|Version mismatch: The cluster was started with",
         cause="Ray did not start, or its cluster cannot be reached",
-        mend="Give Ray its own RAY_TMPDIR with room, unset a stale RAY_ADDRESS, and check the head node.",
+        fix="Give Ray its own RAY_TMPDIR with room, unset a stale RAY_ADDRESS, and check the head node.",
         example="Connecting to existing Ray cluster at address: 192.0.2.2:6399...\n"
         "gcs_client.cc:210: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting",
         source="Ray, src/ray/gcs_rpc_client/gcs_client.cc",
@@ -448,7 +447,7 @@ RULES: tuple[Rule, ...] = (
         message=r"^(?:ConfigCompositionException|OverrideParseException|MissingConfigException|ArgumentError)\b"
         r"|^omegaconf\.errors|^hydra\.errors|Missing mandatory value|is not in struct|Missing key \w+$",
         cause="the launch command or its configuration is wrong",
-        mend="Compare the override named with verl's Hydra configuration at the commit under test.",
+        fix="Compare the override named with verl's Hydra configuration at the commit under test.",
         example="Using dataset class: RLHFDataset\n"
         "Could not override 'actor_rollout_ref.actor.megatron.use_megatron_fsdpx'.\n"
         "Key 'use_megatron_fsdpx' is not in struct",
@@ -460,7 +459,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.ENVIRONMENT,
         kind=r"^ShellError$",
         cause="the wrapper script itself failed",
-        mend="Read the line that bash names; a command, a variable or a file of the wrapper is missing.",
+        fix="Read the line that bash names; a command, a variable or a file of the wrapper is missing.",
         example="Total training steps: 1\nrun_ppo_trainer_megatron.sh: line 12: python3: command not found",
         source="bash, execute_cmd.c",
     ),
@@ -470,7 +469,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.CHECKPOINT_LOAD,
         message=r"Error\(s\) in loading state_dict|Missing key\(s\) in state_dict",
         cause="the checkpoint does not fit the model, or cannot be read",
-        mend="Compare the checkpoint's keys and parallel sizes with the model's; rerun with SAVE_FREQ=-1 to "
+        fix="Compare the checkpoint's keys and parallel sizes with the model's; rerun with SAVE_FREQ=-1 to "
         "separate construction.",
         example='  File "verl/workers/engine_workers.py", line 88, in __init__\n'
         "RuntimeError: Error(s) in loading state_dict for GPTModel:",
@@ -483,7 +482,7 @@ RULES: tuple[Rule, ...] = (
         message=r"found (?:NaN|Inf|inf|nan)|Unexpected result (?:nan|inf)|probability tensor contains either"
         r"|^NotFinite|(?:loss|grad\w*) (?:is|are|contains?) (?:NaN|nan|inf|not finite)",
         cause="the step produced NaN or infinity",
-        mend="Find the first tensor that is not finite: run the step in fp32 with anomaly detection.",
+        fix="Find the first tensor that is not finite: run the step in fp32 with anomaly detection.",
         example="all initialize finished, ready to fit\n"
         "Traceback (most recent call last):\n"
         '  File "megatron/core/rerun_state_machine.py", line 534, in validate_result\n'
@@ -499,7 +498,7 @@ RULES: tuple[Rule, ...] = (
         r"parallel(?:[ _-](?:world[ _-])?size|ism)?\b.{0,80}(?:does not match|do not match|must match|mismatch"
         r"|differs?))",
         cause="the provider's parallel sizes and those of the process groups (mpu) differ, or a mapping is wrong",
-        mend="Compare the provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
+        fix="Compare the provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
         steps=(
             "Print provider.tensor_model_parallel_size and its kin beside mpu.get_tensor_model_parallel_world_size() "
             "on "
@@ -519,7 +518,7 @@ RULES: tuple[Rule, ...] = (
         message=r"tensors from the original checkpoint were not written"
         r"|Checkpoint export failed after all ranks drained",
         cause="the export did not regenerate every key of the source checkpoint",
-        mend="List the keys named, and give each a mapping in the direction Megatron to Hugging Face.",
+        fix="List the keys named, and give each a mapping in the direction Megatron to Hugging Face.",
         steps=(
             "Compare the keys of model.safetensors.index.json with the names that the export yields.",
             "Keys of tied embeddings, buffers (rotary inv_freq) and quantization scales are the usual ones: mark "
@@ -540,7 +539,7 @@ RULES: tuple[Rule, ...] = (
         kind=r"^ZeroDivisionError$",
         calls=r"trainer\w*\.py:\w+\Z",
         cause="the data set has fewer rows than one batch",
-        mend="Give more rows or lower the batch size.",
+        fix="Give more rows or lower the batch size.",
         example='  File "verl/trainer/fsdp_sft_trainer.py", line 716, in fit\n'
         "ZeroDivisionError: integer division or modulo by zero",
         source="verl, verl/trainer/fsdp_sft_trainer.py:fit; github.com/johnson7788/RLDecisionAgent docs/Error.md",
@@ -554,7 +553,7 @@ RULES: tuple[Rule, ...] = (
         r"|Layer type is unrecognized",
         calls=r"\A(?![\s\S]*(?:vllm|sglang)/)",
         cause="LoRA could not be applied",
-        mend="Use the Bridge provider path (vanilla_mbridge False) and check the target modules and the "
+        fix="Use the Bridge provider path (vanilla_mbridge False) and check the target modules and the "
         "adapter's layer.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
@@ -578,7 +577,7 @@ RULES: tuple[Rule, ...] = (
         r"|dist_checkpointing/\S+:\w*save\w*$|state_dict_saver\.py:|:_save_dist_checkpoint$"
         r"|:_schedule_dist_checkpoint_saves$",
         cause="saving the checkpoint failed",
-        mend="Rerun with SAVE_FREQ=-1 to separate construction from saving.",
+        fix="Rerun with SAVE_FREQ=-1 to separate construction from saving.",
         example='  File "verl/workers/engine_workers.py", line 722, in save_checkpoint\n'
         '  File "megatron/bridge/models/conversion/model_bridge.py", line 1542, in '
         "stream_weights_megatron_to_hf\n"
@@ -596,7 +595,7 @@ RULES: tuple[Rule, ...] = (
         r"|stateful_dataloader/\S+:(?:load_state_dict|_restore_main_state)|data_parallel_base\.py:load_"
         r"|:load_dist_checkpointing$|:_load_dist_checkpoint$",
         cause="loading the checkpoint failed",
-        mend="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate "
+        fix="Check what the save wrote and the parallel sizes; rerun with RESUME_MODE=disable to separate "
         "construction.",
         steps=(
             "Look at what the save wrote: every rank's files under global_step_N, `metadata.json` or `.metadata`, "
@@ -620,7 +619,7 @@ RULES: tuple[Rule, ...] = (
         calls=r"reward_manager|reward_loop|reward_score|/reward\.py:|:_?compute_score|:compute_reward"
         r"|:compute_rm_score|:load_reward_manager|:get_custom_reward_fn|reward_model",
         cause="the reward function or the reward model failed",
-        mend="Check reward.reward_model, the custom reward file and that it knows the data source.",
+        fix="Check reward.reward_model, the custom reward file and that it knows the data source.",
         example='  File "verl/trainer/ppo/ray_trainer.py", line 996, in fit\n'
         '  File "verl/workers/reward_manager/naive.py", line 64, in __call__\n'
         '  File "verl/utils/reward_score/__init__.py", line 37, in _default_compute_score\n'
@@ -635,7 +634,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r":<import>$",
         cause="a module raised while it was imported",
-        mend="Install the version of the package that the checkout was written for.",
+        fix="Install the version of the package that the checkout was written for.",
         steps=(
             "The last frame that says `<module>` is the module that raised; the package of that frame has the "
             "wrong version or is broken.",
@@ -656,7 +655,7 @@ RULES: tuple[Rule, ...] = (
         r"|:_(?:create|init|build)_dataloader"
         r"|:create_rl_sampler|(?:^|/)datasets/\S+:|:collate_fn$|:_read_files_and_tokenize|pyarrow(?!\S*:write_)|pandas/io",
         cause="the data set cannot be used",
-        mend="Prepare the parquet files with verl's own script and the installed datasets version; check the paths.",
+        fix="Prepare the parquet files with verl's own script and the installed datasets version; check the paths.",
         example="Started a local Ray instance.\n"
         '  File "verl/trainer/ppo/v1/trainer_base.py", line 657, in _init_dataloader\n'
         '  File "datasets/data_files.py", line 405, in resolve_pattern\n'
@@ -674,7 +673,7 @@ RULES: tuple[Rule, ...] = (
         r"|:stream_adapter|:export_adapter|:rollout_mode$|:wake_up$|checkpoint_engine/|:megatron_to_hf$"
         r"|sharding_manager/\S+:__enter__",
         cause="exporting weights to the rollout engine or to Hugging Face form failed",
-        mend="Reproduce with Bridge's export test of that model family; compare the mapping of the parameter named.",
+        fix="Reproduce with Bridge's export test of that model family; compare the mapping of the parameter named.",
         example='  File "verl/workers/engine_workers.py", line 760, in update_weights\n'
         '  File "megatron/bridge/models/conversion/param_mapping.py", line 479, in '
         "broadcast_obj_from_pp_rank\n"
@@ -696,7 +695,7 @@ RULES: tuple[Rule, ...] = (
         r"|megatron/core/\S+:(?:forward|_preprocess|_postprocess)$|autograd/\S+:backward$|:(?:load"
         r"|offload)_\w+_to_(?:gpu|cpu)$|megatron/bridge/\S+:forward$",
         cause="the training step failed",
-        mend="Rerun the merge base with the same job; then read the innermost frame of Bridge or Megatron.",
+        fix="Rerun the merge base with the same job; then read the innermost frame of Bridge or Megatron.",
         steps=(
             "Find the innermost frame of Bridge, Megatron-LM or verl above the error: the change is at fault only "
             "if its own code, or a value that it set, is there.",
@@ -721,7 +720,7 @@ RULES: tuple[Rule, ...] = (
         r"|:_?init\w*_llm_servers$|rollout/(?:vllm|sglang|trtllm)_rollout|/llm_server\.py:"
         r"|rollout/replica\.py:|async_server\.py:",
         cause="the rollout engine did not start",
-        mend="Start the engine alone with the same arguments; check its version, backend and memory share.",
+        fix="Start the engine alone with the same arguments; check its version, backend and memory share.",
         example="optimizer config after override: {}\n"
         '  File "verl/workers/rollout/vllm_rollout/vllm_async_server.py", line 267, in init_engine\n'
         '  File "vllm/v1/engine/async_llm.py", line 143, in from_vllm_config\n'
@@ -735,7 +734,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"(?:^|/)(?:vllm|sglang|tensorrt_llm)/|rollout/(?:vllm|sglang|trtllm)_rollout|agent_loop",
         cause="generation failed after weights had been synced",
-        mend="Check what the last weight sync sent; rerun the merge base with the same job.",
+        fix="Check what the last weight sync sent; rerun the merge base with the same job.",
         example="vLLM load weights, loaded_params: 56\n"
         '  File "vllm/v1/engine/core.py", line 320, in step\n'
         '  File "vllm/v1/worker/gpu_model_runner.py", line 2100, in execute_model\n'
@@ -751,7 +750,7 @@ RULES: tuple[Rule, ...] = (
         r"|/optimizer_config\.py:|:_build_optimizer$"
         r"|:init_megatron_optim_config$|:_build_lr_scheduler$|optimizer_param_scheduler",
         cause="the optimizer could not be set up",
-        mend="Compare the optimizer's configuration with what this Megatron-Core supports.",
+        fix="Compare the optimizer's configuration with what this Megatron-Core supports.",
         example="Setting up optimizer with config OptimizerConfig(lr=0.001)\n"
         '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
         '  File "megatron/core/optimizer/distrib_optimizer.py", line 688, in __init__\n'
@@ -766,7 +765,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         message=r"OptimizerConfig\.__init__\(\)|OptimizerConfig' object has no",
         cause="the optimizer's configuration cannot be built",
-        mend="Compare the field named with this Megatron-Core's OptimizerConfig.",
+        fix="Compare the field named with this Megatron-Core's OptimizerConfig.",
         example="Traceback (most recent call last):\n"
         '  File "train.py", line 50, in <module>\n'
         "TypeError: OptimizerConfig.__init__() got an unexpected keyword argument 'lr_decay'\n",
@@ -780,7 +779,7 @@ RULES: tuple[Rule, ...] = (
         calls=r"core/distributed/fsdp/|fully_sharded_data_parallel\.py:__init__$|:FullyShardedDataParallel$"
         r"|:fully_shard|megatron_fsdp/|:apply_fsdp|:_build_fsdp",
         cause="wrapping the model with FSDP failed",
-        mend="Rerun with USE_MEGATRON_FSDP=False to separate FSDP from the provider; check sizes that FSDP supports.",
+        fix="Rerun with USE_MEGATRON_FSDP=False to separate FSDP from the provider; check sizes that FSDP supports.",
         example='  File "megatron/training/models/dist_utils.py", line 396, in _ddp_wrap\n'
         '  File "megatron/core/distributed/fsdp/mcore_fsdp_adapter.py", line 633, in _validate_config\n'
         "ValueError: v2 does not currently support: tensor_model_parallel_size=2",
@@ -793,7 +792,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         message=r"megatron[-_ ]?fsdp|M-?FSDP|FullyShardedDataParallel|\bFSDP\b",
         cause="the FSDP configuration is not possible",
-        mend="Compare the FSDP settings with what this Megatron-Core supports.",
+        fix="Compare the FSDP settings with what this Megatron-Core supports.",
         example='  File "megatron/core/distributed/distributed_data_parallel_config.py", line 257, in '
         "__post_init__\n"
         "ValueError: megatron_fsdp_version must be either 1 or 2",
@@ -807,7 +806,7 @@ RULES: tuple[Rule, ...] = (
         calls=r":_?ddp_wrap$|distributed_data_parallel|/param_and_grad_buffer\.py:|:create_ddp_config$"
         r"|:wrap_model_chunks|:_resolve_override_ddp_config$",
         cause="wrapping the model with DDP failed",
-        mend="Check the DDP configuration against the process groups; rerun with wrap_with_ddp off to separate it.",
+        fix="Check the DDP configuration against the process groups; rerun with wrap_with_ddp off to separate it.",
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         '  File "megatron/bridge/models/model_provider.py", line 698, in get_model\n'
         '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
@@ -821,7 +820,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         message=r"DistributedDataParallelConfig|ddp_config",
         cause="the DDP configuration cannot be built",
-        mend="Compare the field named with this Megatron-Core's DistributedDataParallelConfig.",
+        fix="Compare the field named with this Megatron-Core's DistributedDataParallelConfig.",
         example="Traceback (most recent call last):\n"
         '  File "train.py", line 48, in <module>\n'
         "TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument "
@@ -836,7 +835,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"megatron/bridge/peft/|megatron_peft|:adapter_checkpoint_hook$|:peft_\w*hook$|(?:^|/)peft/",
         cause="LoRA could not be applied",
-        mend="Reproduce with Bridge's PEFT tests; check target modules, rank and the layer that is wrapped.",
+        fix="Reproduce with Bridge's PEFT tests; check target modules, rank and the layer that is wrapped.",
         example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
         '  File "megatron/bridge/peft/lora.py", line 221, in transform\n'
         "ValueError: Unsupported class (TELinear)",
@@ -849,7 +848,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r":to_megatron_provider$|:provider_bridge$|:hf_config_to_\w+$|:get_model_config$",
         cause="Bridge could not make a provider of the model's configuration",
-        mend="Compare the field that the message names with what Bridge's bridge of this family maps.",
+        fix="Compare the field that the message names with what Bridge's bridge of this family maps.",
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 1968, in to_megatron_provider\n'
         '  File "megatron/bridge/models/conversion/model_bridge.py", line 529, in hf_to_megatron_activation\n'
         "ValueError: Unsupported activation function: nonsense. Supported: ['gelu', 'relu', 'silu']",
@@ -864,7 +863,7 @@ RULES: tuple[Rule, ...] = (
         r"|hf_pretrained/state\.py:|:maybe_modify_loaded_hf_weight$|:load_megatron_gptmodel_weights$"
         r"|:load_state_dict_to_megatron|mbridge/\S+:load_|:hf_to_megatron$",
         cause="importing the Hugging Face weights failed",
-        mend="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the "
+        fix="Reproduce with Bridge's conversion test of that family; compare the mapping with the keys of the "
         "checkpoint.",
         steps=(
             "Take the parameter that the message names, and look it up in the family's mapping_registry and in "
@@ -889,7 +888,7 @@ RULES: tuple[Rule, ...] = (
         calls=r"megatron/bridge/training/initialize\.py:|:initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
         r"|:initialize_global_process_group|:_init_device_mesh$|base/worker\.py:|:_setup_env",
         cause="processes, device mesh or parallel sizes could not be set up",
-        mend="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",
+        fix="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",
         example="Enabling LORA with rank=4, alpha=4\n"
         '  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
         "RuntimeError: world_size (2) is not divisible by 4",
@@ -905,7 +904,7 @@ RULES: tuple[Rule, ...] = (
         r"|megatron/core/\S+:__init__$|/spec_utils\.py:|/transformer_block\.py:|:get_gpt_\w*spec"
         r"|:initialize_layer$|verl/models/mcore/|:to_megatron_provider$|:_build_model$|megatron/core/models/",
         cause="Bridge could not build the model",
-        mend="Read the innermost frame of Bridge or Megatron; rerun the merge base with the same job.",
+        fix="Read the innermost frame of Bridge or Megatron; rerun the merge base with the same job.",
         steps=(
             "Name the setting that the error complains of, and where it comes from: config.json through Bridge's "
             "provider_bridge, a default of the provider, or an override of the job.",
@@ -928,7 +927,7 @@ RULES: tuple[Rule, ...] = (
         calls=r"huggingface_hub/|transformers/\S+:(?:from_pretrained|_get_config_dict|cached_files?"
         r"|_from_pretrained)$|:hf_tokenizer$|:hf_processor$|:copy_to_local|:snapshot_download|modelscope/",
         cause="the model's configuration, tokenizer or weights could not be read",
-        mend="Snapshot the model completely and read it once before any worker starts.",
+        fix="Snapshot the model completely and read it once before any worker starts.",
         example="Using dataset class: RLHFDataset\n"
         '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
         '  File "transformers/tokenization_utils_base.py", line 2100, in _from_pretrained\n'
@@ -943,7 +942,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"verl/workers/config/|verl/utils/config\.py:|verl/trainer/config/|:validate_config$",
         cause="verl refuses the run's configuration",
-        mend="Change the key that the message names; compare with verl's configuration at the commit under test.",
+        fix="Change the key that the message names; compare with verl's configuration at the commit under test.",
         example="Using dataset class: RLHFDataset\n"
         '  File "verl/workers/config/actor.py", line 150, in __post_init__\n'
         "ValueError: [actor_rollout_ref.actor] Please set at least one of ppo_micro_batch_size and its "
@@ -959,7 +958,7 @@ RULES: tuple[Rule, ...] = (
         r"|:placement_group|:_check_resource_available$|:create_resource_pool$|resource_pool"
         r"|:get_placement_groups$|:sort_placement_group",
         cause="Ray could not be started or has too few resources",
-        mend="Give Ray its own RAY_TMPDIR with room and the CPUs and GPUs that the job asks for.",
+        fix="Give Ray its own RAY_TMPDIR with room and the CPUs and GPUs that the job asks for.",
         example="Total training steps: 1\n"
         '  File "ray/_private/worker.py", line 1927, in init\n'
         '  File "ray/_private/node.py", line 1407, in start_gcs_server\n'
@@ -973,7 +972,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r"(?:trainer\w*|trainer/\S+)\.py:(?:fit|step|_step_once|_validate)$",
         cause="the training loop failed",
-        mend="Read the innermost frame; rerun the merge base with the same job.",
+        fix="Read the innermost frame; rerun the merge base with the same job.",
         steps=(
             "The frames end in the trainer itself: read the metrics of the last step and the first error of a "
             "worker above.",
@@ -992,7 +991,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         calls=r":_build_\w*model\w*$|:init_model$|^ray::.*(?:init_model|_reset)$",
         cause="the model could not be built",
-        mend="Read the innermost frame; rerun the merge base with the same job.",
+        fix="Read the innermost frame; rerun the merge base with the same job.",
         steps=(
             "No frame of Bridge or Megatron-LM is left in the traceback: look for the first error of another "
             "worker, and for lines that Ray folded.",
@@ -1010,7 +1009,7 @@ RULES: tuple[Rule, ...] = (
         stood=AFTER_CONSTRUCTION,
         kind=r"(?:Error|Exception)$",
         cause="an exception after Bridge had built the model",
-        mend="Read the traceback; rerun the merge base with the same job.",
+        fix="Read the traceback; rerun the merge base with the same job.",
         example="Training Progress:  10%|x         | 1/10 [00:19<06:19, 19.99s/it]\n"
         "Traceback (most recent call last):\n"
         '  File "somewhere.py", line 12, in work\n'
@@ -1023,7 +1022,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.OTHER_CHECKOUT,
         stage=Stage.IMPORT,
         cause="the package under test was imported from elsewhere than PYTHONPATH says",
-        mend="Put the checkout first on the PYTHONPATH of driver and Ray workers, and uninstall the other one.",
+        fix="Put the checkout first on the PYTHONPATH of driver and Ray workers, and uninstall the other one.",
         steps=(
             "Workers get theirs from `ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH`: pass it as an override.",
             "`python -c 'import megatron.bridge as m; print(m.__file__)'` in the driver and in a Ray task names the "
@@ -1042,7 +1041,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         fact=Silent.NOT_AS_ASKED,
         cause="the run is not the one that was asked for",
-        mend="Compare the two lines; correct the variable, the override or the script, and run again.",
+        fix="Compare the two lines; correct the variable, the override or the script, and run again.",
         steps=(
             "A variable counts only when the wrapper at that commit reads it; a later override of the same key wins.",
             "Steps, adapters, ranks, checkpoints and the printed configuration are each held against what was asked.",
@@ -1058,7 +1057,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.ADAPTER_EMPTY,
         stage=Stage.PEFT,
         cause="LoRA was asked for and matched no module",
-        mend="Check lora.target_modules against the module names of this family.",
+        fix="Check lora.target_modules against the module names of this family.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
             "fuse or "
@@ -1075,7 +1074,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         fact=Silent.WEIGHTS_UNMAPPED,
         cause="Bridge dropped weights and went on",
-        mend="Compare Bridge's mapping for this family with the keys of the checkpoint.",
+        fix="Compare Bridge's mapping for this family with the keys of the checkpoint.",
         steps=(
             "Every name in the warning needs a mapping: `No mapping found` is a Megatron parameter without one, "
             "`Can't find` "
@@ -1092,7 +1091,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         fact=Silent.EXPORT_INCOMPLETE,
         cause="the export did not regenerate every key of the source checkpoint and went on",
-        mend="List the keys that were not written, and give each a mapping or mark it as ignored for this family.",
+        fix="List the keys that were not written, and give each a mapping or mark it as ignored for this family.",
         steps=(
             "`not written` names keys of the source that the export never yielded; `not found in original model "
             "structure` "
@@ -1109,7 +1108,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.WEIGHTS_REFUSED,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="the rollout engine did not take every weight and went on",
-        mend="Compare the names and shapes that Bridge exports with those that the engine's model has.",
+        fix="Compare the names and shapes that Bridge exports with those that the engine's model has.",
         steps=(
             "The line names a weight: look for it in the export (`AutoBridge.export_hf_weights`) and in the engine's "
             "model (`named_parameters`); a fused, renamed or padded tensor differs in name or shape.",
@@ -1127,7 +1126,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.ROLLOUT_FROM_FILE,
         stage=Stage.ROLLOUT_ENGINE,
         cause="the rollouts were read from a file, so the engine and the weights that it got are not tested",
-        mend="Switch actor_rollout_ref.rollout.skip off and run again.",
+        fix="Switch actor_rollout_ref.rollout.skip off and run again.",
         example="[RolloutSkip()] Load generate result at step 1 from /data/dump\n"
         "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
@@ -1139,7 +1138,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.NO_SAMPLES,
         stage=Stage.TRAIN_STEP,
         cause="no response reached the loss",
-        mend="Look at what the engine generated and at what filters it, then run again.",
+        fix="Look at what the engine generated and at what filters it, then run again.",
         steps=(
             "`response_length` and `response/aborted_ratio`: the engine was interrupted, or ended every response at "
             "once.",
@@ -1156,7 +1155,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.METRICS_NOT_FINITE,
         stage=Stage.LEARNING_SIGNAL,
         cause="a metric that must be a number is not finite",
-        mend="Find the first tensor that is not finite; lower the rate or run in fp32.",
+        fix="Find the first tensor that is not finite; lower the rate or run in fp32.",
         example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
@@ -1168,7 +1167,7 @@ RULES: tuple[Rule, ...] = (
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="the correlation of trainer and rollout is no correlation, so nothing shows that both hold the same "
         "weights",
-        mend="Check that the rollout returns log-probabilities and that responses have tokens that count.",
+        fix="Check that the rollout returns log-probabilities and that responses have tokens that count.",
         example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
         "training/rollout_actor_probs_pearson_corr:nan\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
@@ -1180,7 +1179,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.ACTOR_NOT_UPDATED,
         stage=Stage.TRAIN_STEP,
         cause="no step updated the actor",
-        mend="Set trainer.critic_warmup to 0, or train more steps than it has.",
+        fix="Set trainer.critic_warmup to 0, or train more steps than it has.",
         example="step:1 - critic/score/mean:0.5 - critic/grad_norm:0.25 - critic/vf_loss:1.5\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/v1/trainer_base.py:fit",
@@ -1191,7 +1190,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.ADVANTAGE_ZERO,
         stage=Stage.LEARNING_SIGNAL,
         cause="every advantage is exactly zero, so the policy had nothing to learn from",
-        mend="Choose data and a reward under which the responses to one prompt earn different rewards.",
+        fix="Choose data and a reward under which the responses to one prompt earn different rewards.",
         example="step:1 - actor/grad_norm:0.0 - critic/advantages/max:0.0 - critic/advantages/min:0.0\n"
         "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/core_algos.py:compute_grpo_outcome_advantage",
@@ -1202,7 +1201,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.GRADIENT_ZERO,
         stage=Stage.LEARNING_SIGNAL,
         cause="a gradient norm is exactly zero at every step",
-        mend="Check that what should train has requires_grad and is in the optimizer; then that rewards differ.",
+        fix="Check that what should train has requires_grad and is in the optimizer; then that rewards differ.",
         steps=(
             "Adapter frozen: compare `Adapter parameters` above with the optimizer's parameter groups.",
             "Every advantage zero: with a group estimator equal rewards in each group leave no gradient; look at the "
@@ -1218,7 +1217,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.ROLLOUT_DISAGREES,
         stage=Stage.EXPORT_WEIGHT_SYNC,
         cause="trainer and rollout do not hold the same weights",
-        mend="Export right after the import, without a step, and compare every tensor with the checkpoint's.",
+        fix="Export right after the import, without a step, and compare every tensor with the checkpoint's.",
         steps=(
             "A low correlation at step 1 is a fault of import, export or sync: a swapped gate and up, a transposed or "
             "missing tensor, a setting of rope or of the norm that only one side has.",
@@ -1235,7 +1234,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.RATE_ZERO,
         stage=Stage.LEARNING_SIGNAL,
         cause="the learning rate is zero at every step, so no update moved anything",
-        mend="Give actor_rollout_ref.actor.optim.lr a rate above zero, and a warm-up shorter than the run.",
+        fix="Give actor_rollout_ref.actor.optim.lr a rate above zero, and a warm-up shorter than the run.",
         example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
         "step:2 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
         "Training Progress: 100%|###| 2/2 [00:01<00:00, 1.0s/it]",
@@ -1247,7 +1246,7 @@ RULES: tuple[Rule, ...] = (
         fact=Silent.REWARD_CONSTANT,
         stage=Stage.LEARNING_SIGNAL,
         cause="the reward is exactly the same at every step",
-        mend="Check that the reward depends on the response; then choose data on which the model earns some of it.",
+        fix="Check that the reward depends on the response; then choose data on which the model earns some of it.",
         steps=(
             "A constant above zero is a reward function that ignores the response, or one answer given every time.",
             "Zero at every step is what a model with random weights earns from a strict rule: use a rule that grades, "

@@ -27,7 +27,7 @@ _OF_RUN = tuple(rule for rule in RULES if rule.fact not in _OF_CRITERIA)
 _OF_SIGNAL_RUN = tuple(rule for rule in _OF_RUN if rule.fact not in _OF_SIGNAL)
 
 TRUNCATED = "the compressed log is truncated, so only what could be unpacked was judged"
-_MENDS = {
+_FIXES = {
     COMPLETED: "",
     INCOMPLETE: "Find out why the run stopped (time limit, hang, cut log), then rerun.",
     FORMAT: "Give the log as the program printed it, without what a viewer or an export put around its lines.",
@@ -55,14 +55,14 @@ def triage_of_run(facts: LogFacts, *, learning_signal: bool = False) -> Triage:
 
 def _triage_run(facts: LogFacts, rules: Sequence[Rule]) -> Triage:
     ranked, noise = weigh(facts)
-    root = next((one for one in ranked if one.decides), None)
+    root = next((chosen_test for chosen_test in ranked if chosen_test.decides), None)
     silent = silent_fault(facts, rules)
     if silent is not None and (root is None or _comes_first(silent, root)):
         return _silent(silent, noise)
     if root is None and facts.completed_at is None:
-        root = next((one for one in ranked if one.standing is Standing.WARNING), None)
+        root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.WARNING), None)
     if root is None and facts.completed_at is not None:
-        root = next((one for one in ranked if one.standing is Standing.SURVIVED), None)
+        root = next((chosen_test for chosen_test in ranked if chosen_test.standing is Standing.SURVIVED), None)
     if root is not None:
         return _judge_error(root.error, facts, noise, rules)
     if facts.misread is not None and (facts.completed_at is None or _hides_traceback(facts.misread)):
@@ -135,9 +135,9 @@ def _comes_first(silent: SilentFault, root: Candidate) -> bool:
 
 
 def _silent(silent: SilentFault, noise: tuple[Noise, ...]) -> Triage:
-    rule, at, mend = silent.rule, silent.at, mend_of(silent.rule.id, silent.rule)
+    rule, at, fix = silent.rule, silent.at, fix_of(silent.rule.id, silent.rule)
     verdict = TriageVerdict.FAIL if rule.fault is Fault.CODE else TriageVerdict.BLOCKED
-    return Triage(verdict, silent.stage, silent.cause, at.line, at.text, noise, rule.id, mend)
+    return Triage(verdict, silent.stage, silent.cause, at.line, at.text, noise, rule.id, fix)
 
 
 def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], rules: Sequence[Rule]) -> Triage:
@@ -158,16 +158,16 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         excerpt=error.at.text,
         residual_noise=noise,
         rule=name,
-        mend=mend_of(name, rule),
+        fix=fix_of(name, rule),
         frame=error.frame,
         message=error.full_message,
     )
 
 
-def mend_of(name: str, rule: Rule | None = None) -> str:
+def fix_of(name: str, rule: Rule | None = None) -> str:
     """What to do about a cause, in a sentence, with its section of the runbook."""
-    mend = _MENDS[name] if rule is None else rule.mend
-    return f"{mend} See {RUNBOOK}#{name}." if mend else ""
+    fix = _FIXES[name] if rule is None else rule.fix
+    return f"{fix} See {RUNBOOK}#{name}." if fix else ""
 
 
 def shown(error: LoggedError) -> str:
@@ -201,7 +201,7 @@ def _judge_completed(facts: LogFacts, noise: tuple[Noise, ...]) -> Triage:
         excerpt=at.text,
         residual_noise=noise,
         rule=COMPLETED,
-        mend="",
+        fix="",
     )
 
 
@@ -244,5 +244,5 @@ def _blocked(
         excerpt="" if at is None else at.text,
         residual_noise=noise,
         rule=rule,
-        mend=mend_of(rule),
+        fix=fix_of(rule),
     )

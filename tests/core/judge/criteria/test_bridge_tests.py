@@ -18,7 +18,7 @@ LORA = "tests/unit_tests/peft/test_lora.py"
 
 
 @pytest.mark.parametrize(
-    ("given", "state", "said"),
+    ("given", "state", "text"),
     [
         ({"tests_commit": OTHER}, State.WAIVED, "junit.xml is of 999999999999, and the run of aaaaaaaaaaaa"),
         ({"tests_commit": ""}, State.WAIVED, "junit.xml does not state its commit (property bridge_commit)"),
@@ -33,10 +33,10 @@ LORA = "tests/unit_tests/peft/test_lora.py"
         ),
     ],
 )
-def test_only_tests_of_the_very_commit_say_anything(given: dict[str, Any], state: State, said: str) -> None:
+def test_only_tests_of_the_very_commit_say_anything(given: dict[str, Any], state: State, text: str) -> None:
     item = bridge_tests(make_case(make_record(**given)))
     assert item.state is state
-    assert said in item.summary
+    assert text in item.summary
 
 
 def test_the_failed_tests_are_named_once_for_comparison() -> None:
@@ -56,7 +56,7 @@ def _case(name: str, outcome: str, message: str = "") -> TestCase:
 
 @pytest.mark.parametrize("why", list(WhyChosen))
 @pytest.mark.parametrize(
-    ("tests", "lacking"),
+    ("tests", "missing"),
     [
         ((_case("tests.unit_tests.peft.test_lora.test_a", "passed"),), set()),
         ((_case("tests.unit_tests.peft.test_lora.test_a", "skipped", "no GPU"),), {WhyChosen.POLICY}),
@@ -72,16 +72,16 @@ def _case(name: str, outcome: str, message: str = "") -> TestCase:
     ],
 )
 def test_what_a_pass_needs_depends_on_why_a_test_is_run(
-    why: WhyChosen, tests: tuple[TestCase, ...], lacking: set[WhyChosen]
+    why: WhyChosen, tests: tuple[TestCase, ...], missing: set[WhyChosen]
 ) -> None:
-    chosen = () if why is WhyChosen.POLICY else (ChosenTest(test=LORA, why=why, because="near"),)
+    chosen = () if why is WhyChosen.POLICY else (ChosenTest(test=LORA, why=why, reason="near"),)
     job = make_job(bridge_tests=(LORA,), chosen_tests=chosen)
-    assert without_result(job, tests, ()) == ((LORA,) if why in lacking else ())
+    assert without_result(job, tests, ()) == ((LORA,) if why in missing else ())
     assert without_result(job, tests, (LORA,)) == ()
 
 
 def test_a_chosen_test_without_a_result_is_told_and_keeps_nothing_from_passing() -> None:
-    chosen = (ChosenTest(test=LORA, why=WhyChosen.IMPORTS, because="near"),)
+    chosen = (ChosenTest(test=LORA, why=WhyChosen.IMPORTS, reason="near"),)
     job = make_job(bridge_tests=(*TESTS, LORA), chosen_tests=chosen)
     cut = _case("tests.unit_tests.peft.test_lora.test_b", "unfinished", "the limit")
     item = bridge_tests(make_case(make_record(job=job, tests=(*passing_tests(), cut), tests_commit=BRIDGE)))

@@ -49,7 +49,7 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
 
 
 @pytest.mark.parametrize(
-    ("given", "state", "said"),
+    ("given", "state", "text"),
     [
         ({}, State.MET, "4 focused Bridge tests passed"),
         ({"tests": (*passing_tests(), SKIPPED)}, State.MET, "4 focused Bridge tests passed, 1 skipped"),
@@ -98,9 +98,9 @@ LEFT_OUT = SiteProfile(name="hopper", deselected_tests=(DeselectedTest(test=TEST
         ({"job": make_job(bridge_tests=()), "environment": None}, State.MET, "4 focused Bridge tests passed"),
     ],
 )
-def test_bridge_tests(given: dict[str, Any], state: State, said: str) -> None:
+def test_bridge_tests(given: dict[str, Any], state: State, text: str) -> None:
     item = bridge_tests(make_case(make_record(**given)))
-    assert (item.state, item.summary) == (state, said)
+    assert (item.state, item.summary) == (state, text)
 
 
 @pytest.mark.parametrize("tests", [None, (), (SKIPPED,), passing_tests()[:2]])
@@ -175,7 +175,7 @@ PROBE_ODD = Event(t_s=243.5, kind="probe", data={"lines": 3, "unreadable": "many
 
 
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "text"),
     [
         (make_record(environment=None), "environment.json does not say which checkout ran"),
         (make_record(environment=make_environment(import_roots=SPLIT_ROOTS)), "names no import root of megatron.core"),
@@ -205,10 +205,10 @@ PROBE_ODD = Event(t_s=243.5, kind="probe", data={"lines": 3, "unreadable": "many
         (make_record(events=(*ended(), PROBE_ODD)), "1 line(s) of the import probe could not be read"),
     ],
 )
-def test_a_gap_in_the_import_proof_is_named(record: Record, said: str) -> None:
+def test_a_gap_in_the_import_proof_is_named(record: Record, text: str) -> None:
     item = local_import(make_case(record))
     assert item.state is State.MISSING
-    assert said in item.summary
+    assert text in item.summary
 
 
 def test_every_training_worker_must_speak_for_itself() -> None:
@@ -236,10 +236,10 @@ def test_a_tree_at_another_commit_is_a_wrong_import(name: str) -> None:
     assert (item.state, f"the tree of {name} is at ffffffffffff" in item.summary) == (State.BROKEN, True)
 
 
-@pytest.mark.parametrize(("note", "said"), [("It came from /old.", "It came from /old."), ("", "another checkout")])
-def test_a_run_ended_for_a_wrong_import_is_one(note: str, said: str) -> None:
+@pytest.mark.parametrize(("note", "text"), [("It came from /old.", "It came from /old."), ("", "another checkout")])
+def test_a_run_ended_for_a_wrong_import_is_one(note: str, text: str) -> None:
     item = local_import(make_case(make_record(events=ended(EndReason.WRONG_IMPORT, None, note))))
-    assert (item.state, said in item.summary) == (State.BROKEN, True)
+    assert (item.state, text in item.summary) == (State.BROKEN, True)
 
 
 def test_the_import_proof_names_the_file_and_counts_the_processes() -> None:
@@ -310,16 +310,16 @@ def test_a_second_configuration_that_differs_breaks_it_in_either_order() -> None
 
 
 @pytest.mark.parametrize(
-    ("configs", "said"),
+    ("configs", "text"),
     [
         ((), "no resolved configuration: the run printed none"),
         ((ResolvedConfig(143, None, "cut"),), "no resolved configuration: cut"),
         ((config_with(), ResolvedConfig(400, None, "cut")), "no resolved configuration: cut"),
     ],
 )
-def test_a_configuration_that_cannot_be_read_proves_nothing(configs: tuple[ResolvedConfig, ...], said: str) -> None:
+def test_a_configuration_that_cannot_be_read_proves_nothing(configs: tuple[ResolvedConfig, ...], text: str) -> None:
     item = resolved_config(make_case(facts=make_facts(configs=configs)))
-    assert (item.state, item.summary) == (State.MISSING, said)
+    assert (item.state, item.summary) == (State.MISSING, text)
 
 
 def test_many_wrong_values_are_counted_not_listed() -> None:
@@ -393,7 +393,7 @@ def test_equality_of_values(found: object, wanted: Any, same: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "text"),
     [
         (make_facts(progress=None), "no training progress in the log"),
         (make_facts(progress=bar(0, 1, 0)), "the bar stands at 0%, 0/1, with 1 requested"),
@@ -408,9 +408,9 @@ def test_equality_of_values(found: object, wanted: Any, same: bool) -> None:
         (make_facts(steps=(step_line(global_step=math.nan),)), "step 1 on line 1334 says global step nan, 1 requested"),
     ],
 )
-def test_completion_is_never_taken_on_trust(facts: LogFacts, said: str) -> None:
+def test_completion_is_never_taken_on_trust(facts: LogFacts, text: str) -> None:
     item = steps_completed(make_case(facts=facts))
-    assert (item.state, item.summary) == (State.MISSING, said)
+    assert (item.state, item.summary) == (State.MISSING, text)
 
 
 @pytest.mark.parametrize("facts", [make_facts(), make_facts(steps=(step_line(0, 1200), step_line(global_step=None)))])
@@ -441,7 +441,7 @@ def test_an_end_without_any_line_is_missing_evidence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("events", "state", "said"),
+    ("events", "state", "text"),
     [
         (ended(), State.MET, "the process exited 0"),
         ((), State.MISSING, "no end of the process is recorded"),
@@ -460,10 +460,10 @@ def test_an_end_without_any_line_is_missing_evidence() -> None:
         ((*ended(exit_code=1), *ended()[3:]), State.BROKEN, "the process ended by exited, exit code 1"),
     ],
 )
-def test_the_exit(events: tuple[Event, ...], state: State, said: str) -> None:
+def test_the_exit(events: tuple[Event, ...], state: State, text: str) -> None:
     item = exit_zero(make_case(make_record(events=events)))
     assert item.state is state
-    assert said in item.summary
+    assert text in item.summary
 
 
 def test_a_learning_rate_of_the_job_s_own_stands_for_that_of_the_variant() -> None:

@@ -19,8 +19,8 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 
 POLICY = packaged_policy()
-FEATURES = {one.name: JobFeature(name=one.name, active_when=dict(one.active_when)) for one in POLICY.features}
-SHOWN = sorted(one.name for one in POLICY.features if one.script)
+FEATURES = {entry.name: JobFeature(name=entry.name, active_when=dict(entry.active_when)) for entry in POLICY.features}
+SHOWN = sorted(entry.name for entry in POLICY.features if entry.script)
 
 
 def job(*names: str, family: str = "") -> Job:
@@ -39,7 +39,7 @@ def run(made: Job, *lines: str, bridge: str = "Qwen2Bridge") -> Run:
     text = text[:start] + "".join(f"{line}\n" for line in lines) + text[start:]
     whole = run_of(made, text)
     (config,) = whole.facts.configs
-    asked = {key: value for one in made.features for key, value in one.active_when.items()}
+    asked = {key: value for feature in made.features for key, value in feature.active_when.items()}
     changed = config_with({**_flat(made), **asked}, config.line)
     return replace(whole, facts=replace(whole.facts, configs=(changed,)))
 

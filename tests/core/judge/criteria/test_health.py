@@ -7,11 +7,11 @@ import pytest
 
 from tests.core.builders import config_with, make_case, make_facts, make_job, make_record, step_line
 from verl_e2e.core.judge.criteria.health import (
-    AGREEMENT_REMARK_BELOW,
+    AGREEMENT_NOTE_BELOW,
     HEALTH,
     HEALTH_STAGE,
     adapter,
-    agreement_remark,
+    agreement_note,
     gradients,
     rollout_agreement,
     wants_adapter,
@@ -27,8 +27,8 @@ NO_CRITIC = config_with({"algorithm.adv_estimator": "grpo"})
 
 def test_the_healthy_run_meets_all_of_them() -> None:
     case = make_case()
-    assert [item.state for item in (one(case) for one in HEALTH)] == [State.MET] * 4
-    assert {one(case).criterion for one in HEALTH} == set(HEALTH_STAGE)
+    assert [item.state for item in (judge(case) for judge in HEALTH)] == [State.MET] * 4
+    assert {judge(case).criterion for judge in HEALTH} == set(HEALTH_STAGE)
 
 
 def spoiled(metric: str, value: float | None) -> StepMetrics:
@@ -118,7 +118,7 @@ def test_the_worst_step_is_the_one_that_is_quoted() -> None:
     [
         (0.9989, True),
         (AGREEMENT_FAIL_BELOW, True),
-        (AGREEMENT_REMARK_BELOW, False),
+        (AGREEMENT_NOTE_BELOW, False),
         (0.99996, False),
         (0.9, False),
         (math.nan, False),
@@ -126,7 +126,7 @@ def test_the_worst_step_is_the_one_that_is_quoted() -> None:
     ],
 )
 def test_a_weak_agreement_is_a_limitation(value: float | None, remarked: bool) -> None:
-    assert bool(agreement_remark(make_case(facts=agreeing(value)))) is remarked
+    assert bool(agreement_note(make_case(facts=agreeing(value)))) is remarked
 
 
 FULL, EMPTY = AdapterReport(1191, 7470, 1000, 10), AdapterReport(1210, 7470, 1000, 0)

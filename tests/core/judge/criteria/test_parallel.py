@@ -32,7 +32,7 @@ def run(variant: str, **shape: Any) -> Run:
 
 
 def test_every_variant_of_the_level_is_tried() -> None:
-    assert set(SHAPES) == {one.name for one in variants_of(Level.PARALLELISM)}
+    assert set(SHAPES) == {variant.name for variant in variants_of(Level.PARALLELISM)}
 
 
 @pytest.mark.parametrize("variant", SHAPES)
@@ -42,12 +42,12 @@ def test_a_run_with_the_ranks_of_its_sizes_passes(variant: str) -> None:
     assert item.state is State.MET, item.summary
     verdict = made.verdict()
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
-    (row,) = (one for one in verdict.deliverables if one.name == "Requested variants")
+    (row,) = (deliverable for deliverable in verdict.deliverables if deliverable.name == "Requested variants")
     assert (row.outcome, row.detail) == (Outcome.PASS, f"Parallelism stress ({variant}): {item.summary}")
 
 
 @pytest.mark.parametrize(
-    ("variant", "said"),
+    ("variant", "text"),
     [
         ("dense", "tp=2 pp=2 (Level 2, dense)"),
         ("vpp", "pp=2 vpp=2 (Level 2, vpp)"),
@@ -55,14 +55,14 @@ def test_a_run_with_the_ranks_of_its_sizes_passes(variant: str) -> None:
         ("dp", "data parallel (Level 2, dp)"),
     ],
 )
-def test_the_sentence_of_a_pass_names_the_sizes(variant: str, said: str) -> None:
-    assert run(variant, **SHAPES[variant]).verdict().sentence.endswith(said)
+def test_the_sentence_of_a_pass_names_the_sizes(variant: str, text: str) -> None:
+    assert run(variant, **SHAPES[variant]).verdict().sentence.endswith(text)
 
 
 def test_expert_sizes_are_owned_up_to_be_those_of_the_configuration() -> None:
-    said = "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
-    assert said in run("expert", **SHAPES["expert"]).verdict().limitations
-    assert said not in run("dense", **SHAPES["dense"]).verdict().limitations
+    text = "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+    assert text in run("expert", **SHAPES["expert"]).verdict().limitations
+    assert text not in run("dense", **SHAPES["dense"]).verdict().limitations
 
 
 @pytest.mark.parametrize("variant", [name for name in SHAPES if name != "dp"])
@@ -81,7 +81,7 @@ def test_the_summary_names_sizes_workers_and_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant", "shape", "said"),
+    ("variant", "shape", "text"),
     [
         ("dense", {**TP2_PP2, "world": 3}, "3 of 4 processes say that they built a model"),
         (
@@ -100,10 +100,10 @@ def test_the_summary_names_sizes_workers_and_ranks() -> None:
         ("dp", {"world": 4, "data": 1}, "the token counts are of 1 data-parallel ranks, the sizes leave 4"),
     ],
 )
-def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[str, Any], said: str) -> None:
+def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[str, Any], text: str) -> None:
     made = run(variant, **shape)
     item = parallel_sizes(made.case())
-    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+    assert (item.state, text in item.summary) == (State.MISSING, True), item.summary
     assert made.verdict().result is Result.BLOCKED
 
 
@@ -164,17 +164,17 @@ def test_the_smoke_shows_no_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"trainer.nnodes": None}, "the configuration does not show the actor's sizes"),
         ({"actor_rollout_ref.actor.megatron.context_parallel_size": "one"}, "context_parallel_size is 'one', asked 1"),
     ],
 )
-def test_a_configuration_without_the_sizes_shows_nothing(changes: dict[str, Any], said: str) -> None:
+def test_a_configuration_without_the_sizes_shows_nothing(changes: dict[str, Any], text: str) -> None:
     made = run("dense", **TP2_PP2)
     config = config_with({**_flat(made), **changes}, made.facts.configs[0].line)
     item = parallel_sizes(Run(made.record, replace(made.facts, configs=(config,))).case())
-    assert (item.state is not State.MET, said in item.summary) == (True, True), item.summary
+    assert (item.state is not State.MET, text in item.summary) == (True, True), item.summary
 
 
 def test_a_run_that_printed_no_configuration_shows_no_size() -> None:

@@ -57,7 +57,7 @@ def beside(role: Role, *steps: StepMetrics, **given: Any) -> RelatedRun:
         "bridge_commit": "a" * 40,
         "folder": "related/other",
         "result": Result.PASS,
-        "steps": tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in steps),
+        "steps": tuple(RelatedStep(step=item.step, values=dict(item.values)) for item in steps),
     }
     return RelatedRun(**(fields | given))
 
@@ -101,7 +101,7 @@ def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("related", "said"),
+    ("related", "text"),
     [
         (beside(Role.TRIVIAL_SIZES, line(1), result=Result.BLOCKED, cause="no GPU"), "ended as Blocked: no GPU"),
         (beside(Role.TRIVIAL_SIZES), "recorded no metrics"),
@@ -111,9 +111,9 @@ def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
         (beside(Role.TRIVIAL_SIZES, StepMetrics(1, 1, {"actor/lr": 0.001})), "no metric in common"),
     ],
 )
-def test_what_cannot_be_compared_is_missing(related: RelatedRun, said: str) -> None:
+def test_what_cannot_be_compared_is_missing(related: RelatedRun, text: str) -> None:
     item = parity(dense(line(1), related=(related,)))
-    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+    assert (item.state, text in item.summary) == (State.MISSING, True), item.summary
 
 
 def test_of_several_references_the_last_counts() -> None:
@@ -121,10 +121,10 @@ def test_of_several_references_the_last_counts() -> None:
     assert parity(dense(line(1), related=(first, REFERENCE))).state is State.MET
 
 
-def resumed(last: StepMetrics, *twin: StepMetrics, before: StepMetrics | None = None, **given: Any) -> Case:
+def resumed(last: StepMetrics, *reference: StepMetrics, before: StepMetrics | None = None, **given: Any) -> Case:
     """A run of level 1: a step before the save and one after the resume, beside its twin."""
     job = make_job(Level.SAVE_RESUME, "resume", steps=2, wrapper={"SAVE_FREQ": "1"})
-    related = (beside(Role.UNINTERRUPTED, *twin, job_id="1-resume-uninterrupted", **given),) if twin else ()
+    related = (beside(Role.UNINTERRUPTED, *reference, job_id="1-resume-uninterrupted", **given),) if reference else ()
     printed = (config_with(dict(requested(job))),)
     facts = make_facts(steps=(before or line(1), last), progress=bar(2, 2), configs=printed)
     return make_case(make_record(job=job, related=related), facts)
@@ -154,8 +154,8 @@ def test_an_adapter_that_was_not_loaded_fails_the_load() -> None:
 
 
 def test_an_optimizer_that_was_not_loaded_shows_where_the_runs_are_exact() -> None:
-    twin = (line(1), line(2, actor__kl_loss=0.02, actor__ppo_kl=0.002))
-    item = resumed_step(resumed(line(2, actor__kl_loss=0.024, actor__ppo_kl=0.006), *twin))
+    reference = (line(1), line(2, actor__kl_loss=0.02, actor__ppo_kl=0.002))
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.024, actor__ppo_kl=0.006), *reference))
     assert (item.state, "actor/ppo_kl" in item.summary, "adapter" in item.summary) == (State.BROKEN, True, False)
 
 
@@ -208,10 +208,10 @@ def test_the_card_folds_every_comparison() -> None:
     assert reports(dense(line(1))) == ()
 
 
-OF_LEVEL_2 = [one for one in VARIANTS if one.level is Level.PARALLELISM]
+OF_LEVEL_2 = [entry for entry in VARIANTS if entry.level is Level.PARALLELISM]
 
 
-@pytest.mark.parametrize("variant", OF_LEVEL_2, ids=lambda one: one.name)
+@pytest.mark.parametrize("variant", OF_LEVEL_2, ids=lambda item: item.name)
 def test_the_reference_of_every_variant_has_only_sizes_of_one(variant: Any) -> None:
     wrapper = {**variant.wrapper, "NUM_GPUS": str(variant.gpu_count)}
     job = make_job(Level.PARALLELISM, variant.name, gpu_count=variant.gpu_count, wrapper=wrapper)
@@ -272,7 +272,7 @@ def test_parity_adds_data_parallel_ranks_to_level_2_and_only_there() -> None:
     dense, smoke = JobOutline(OF_LEVEL_2[0], ("0-lora-ddp",), None), JobOutline(VARIANTS[0], (), None)
     planned = Plan("a", "b", (Level.SMOKE, Level.PARALLELISM), (smoke, dense), (), (), (), ())
     found = with_data_parallel(planned)
-    assert [one.id for one in found.jobs] == ["0-lora-ddp", "2-dense", "2-dp"]
+    assert [job.id for job in found.jobs] == ["0-lora-ddp", "2-dense", "2-dp"]
     assert found.jobs[2].requires == ("0-lora-ddp",)
     assert with_data_parallel(found) == found
     assert with_data_parallel(replace(planned, jobs=(smoke,))).jobs == (smoke,)

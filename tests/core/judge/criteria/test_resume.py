@@ -40,7 +40,9 @@ def test_a_resume_that_was_one_passes() -> None:
     verdict = run.verdict()
     assert (verdict.result, verdict.cause) == (Result.PASS, "")
     states = {item.criterion: item.state for item in verdict.evidence}
-    assert {states[one] for one in (Criterion.RESUMED, Criterion.STEPS_COMPLETED, Criterion.GRADIENTS)} == {State.MET}
+    assert {states[entry] for entry in (Criterion.RESUMED, Criterion.STEPS_COMPLETED, Criterion.GRADIENTS)} == {
+        State.MET
+    }
     item = resumed(run.case())
     assert "loaded by the resume phase, whose first step is 2" in item.summary
     assert "setting global step to 1" in item.excerpt
@@ -65,7 +67,7 @@ def test_each_phase_has_its_own_lines_with_and_without_the_runner_s_word() -> No
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "text"),
     [
         (without("Resuming from"), "no line says that the resume phase resumed"),
         (without("Loaded PEFT adapter"), "no line says that the resume phase loaded the actor's weights of step 1"),
@@ -73,10 +75,10 @@ def test_each_phase_has_its_own_lines_with_and_without_the_runner_s_word() -> No
         (without("step:2 - "), "the resume phase printed no step"),
     ],
 )
-def test_a_line_that_is_missing_is_missing_evidence(edit: Callable[[str], str], said: str) -> None:
+def test_a_line_that_is_missing_is_missing_evidence(edit: Callable[[str], str], text: str) -> None:
     run = resume_run(edit)
     item = resumed(run.case())
-    assert (item.state, said in item.summary) == (State.MISSING, True)
+    assert (item.state, text in item.summary) == (State.MISSING, True)
     assert run.verdict().result is Result.BLOCKED
 
 
@@ -137,16 +139,16 @@ def test_a_log_alone_shows_a_save_that_was_announced_and_came_to_its_end(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "words"),
     [
         ("step:2 - ", "step:1 - again:1.0 - ", "the first step of the resume phase is 1, not 2"),
         ("setting global step to 1", "setting global step to 0", "the resume phase resumed from step 0, not 1"),
         ("global_step_1, setting", "global_step_7, setting", "the resume phase resumed from step 7, not 1"),
     ],
 )
-def test_a_resume_from_another_step_fails(old: str, new: str, said: str) -> None:
+def test_a_resume_from_another_step_fails(old: str, new: str, words: str) -> None:
     run = resume_run(lambda text: text.replace(old, new))
-    assert (resumed(run.case()).state, resumed(run.case()).summary) == (State.BROKEN, said)
+    assert (resumed(run.case()).state, resumed(run.case()).summary) == (State.BROKEN, words)
     assert run.verdict().result is not Result.PASS
 
 
@@ -155,29 +157,29 @@ def lacking(path: str, *, after: str = "save") -> Checkpoints:
     kept = list(checkpoints().listings)
     first = next(index for index, one in enumerate(kept) if one.after == after)
     cut = [
-        one.model_copy(update={"files": tuple(file for file in one.files if file.path != f"{STEP_ONE}/{path}")})
-        for one in kept[first:]
+        listing.model_copy(update={"files": tuple(file for file in listing.files if file.path != f"{STEP_ONE}/{path}")})
+        for listing in kept[first:]
     ]
     return checkpoints(*kept[:first], *cut)
 
 
 def emptied(path: str) -> Checkpoints:
     listings = [
-        one.model_copy(
+        listing.model_copy(
             update={
                 "files": tuple(
                     file.model_copy(update={"size": 0}) if file.path == f"{STEP_ONE}/{path}" else file
-                    for file in one.files
+                    for file in listing.files
                 )
             }
         )
-        for one in checkpoints().listings
+        for listing in checkpoints().listings
     ]
     return checkpoints(*listings)
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "text"),
     [
         ("actor/model/dist_ckpt/__0_0.distcp", "no model state of the actor"),
         ("critic/model/dist_ckpt/__0_0.distcp", "no model state of the critic"),
@@ -185,9 +187,9 @@ def emptied(path: str) -> Checkpoints:
         ("critic/ckpt_contents.json", "no ckpt_contents.json of the critic, which is written last"),
     ],
 )
-def test_a_checkpoint_without_its_state_fails_at_the_save(path: str, said: str) -> None:
+def test_a_checkpoint_without_its_state_fails_at_the_save(path: str, text: str) -> None:
     run = resume_run(checkpoints=lacking(path))
-    assert resumed(run.case()).summary == f"the checkpoint of step 1 is not whole: {said}"
+    assert resumed(run.case()).summary == f"the checkpoint of step 1 is not whole: {text}"
     verdict = run.verdict()
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_SAVE)
 
@@ -201,10 +203,10 @@ def rewritten(after: str) -> Checkpoints:
     """The lists of a run in which step 1 was written again before the list of that phase."""
     again = tuple(files(1, modified_ns=77).values())
     made = [
-        one.model_copy(update={"files": (*again, *(f for f in one.files if STEP_ONE not in f.path))})
-        if one.after == after
-        else one
-        for one in checkpoints().listings
+        listing.model_copy(update={"files": (*again, *(f for f in listing.files if STEP_ONE not in f.path))})
+        if listing.after == after
+        else listing
+        for listing in checkpoints().listings
     ]
     return checkpoints(*made)
 
@@ -213,7 +215,7 @@ STALE = listing("", 1)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         (None, "checkpoints.json: not there"),
         (checkpoints(listing("save", 1), listing("resume", 1, 2)), "has no list from before the run"),
@@ -232,10 +234,10 @@ STALE = listing("", 1)
         ),
     ],
 )
-def test_a_log_without_the_files_is_not_enough(given: Checkpoints | None, said: str) -> None:
+def test_a_log_without_the_files_is_not_enough(given: Checkpoints | None, text: str) -> None:
     run = resume_run(checkpoints=given)
     item = resumed(run.case())
-    assert (item.state, said in item.summary) == (State.MISSING, True), item.summary
+    assert (item.state, text in item.summary) == (State.MISSING, True), item.summary
     assert run.verdict().result is Result.BLOCKED
 
 

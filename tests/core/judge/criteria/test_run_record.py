@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.core.builders import ended, make_facts, make_job, make_record
-from verl_e2e.core.judge.criteria.run_record import Expected, Took, hold_against_record, run_record
+from verl_e2e.core.judge.criteria.run_record import BackendTimes, Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.outcome import Outcome, Result
@@ -25,13 +25,15 @@ def events(*, nonce: object = NONCE, last_s: float = 244.0, began: object = None
     )
 
 
-def took(seconds: float = 400, *, succeeded: bool | None = True, conclusion: str = "success") -> Took:
+def took(seconds: float = 400, *, succeeded: bool | None = True, conclusion: str = "success") -> BackendTimes:
     end = BEGAN + timedelta(seconds=seconds)
-    return Took(who="GitHub's job 0-lora-ddp", started=BEGAN, ended=end, succeeded=succeeded, conclusion=conclusion)
+    return BackendTimes(
+        who="GitHub's job 0-lora-ddp", started=BEGAN, ended=end, succeeded=succeeded, conclusion=conclusion
+    )
 
 
-def with_events(*told: Event) -> Record:
-    return make_record(events=told)
+def with_events(*message: Event) -> Record:
+    return make_record(events=message)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def with_events(*told: Event) -> Record:
         (with_events(*events(last_s=2.0)), Expected(took(), NONCE), ""),
         (with_events(), Expected(took(), NONCE), "tell 0 times"),
         (with_events(*events()), Expected(None, NONCE), ""),
-        (with_events(*events()), Expected(Took(who="the runner on this host"), NONCE), ""),
+        (with_events(*events()), Expected(BackendTimes(who="the runner on this host"), NONCE), ""),
     ],
 )
 def test_what_does_not_fit(record: Record, expected: Expected, misfit: str) -> None:
@@ -86,9 +88,9 @@ def test_steps_that_took_longer_than_the_run_do_not_fit() -> None:
     assert fits == (trained_s <= 61)
 
 
-@pytest.mark.parametrize("told", [float("nan"), 1e300, -1, "yesterday", None, [1]])
-def test_a_start_that_is_no_time_is_not_read(told: object) -> None:
-    item = run_record(with_events(*events(began=told)), make_facts(), Expected(took(), NONCE))
+@pytest.mark.parametrize("message", [float("nan"), 1e300, -1, "yesterday", None, [1]])
+def test_a_start_that_is_no_time_is_not_read(message: object) -> None:
+    item = run_record(with_events(*events(began=message)), make_facts(), Expected(took(), NONCE))
     assert item.state is State.MET
 
 
@@ -97,7 +99,9 @@ def test_what_nobody_could_check_is_said() -> None:
     assert (item.state, item.summary.startswith("not checked: ")) == (State.WAIVED, True)
     verdict = hold_against_record(judge(make_record(), make_facts()), item, make_job())
     assert verdict.result is Result.PASS
-    assert any(one.startswith("Whether the record fits the run was not checked") for one in verdict.limitations)
+    assert any(
+        limitation.startswith("Whether the record fits the run was not checked") for limitation in verdict.limitations
+    )
 
 
 def test_a_pass_whose_record_does_not_fit_is_blocked_and_says_why() -> None:
@@ -107,7 +111,7 @@ def test_a_pass_whose_record_does_not_fit_is_blocked_and_says_why() -> None:
     assert verdict.result is Result.BLOCKED
     assert verdict.cause.startswith("the record does not fit the run: it tells of 244 s")
     assert verdict.cause in verdict.sentence.replace("The record", "the record")
-    assert all(one.outcome is not Outcome.PASS for one in verdict.deliverables)
+    assert all(deliverable.outcome is not Outcome.PASS for deliverable in verdict.deliverables)
     assert verdict.evidence[-1].criterion is Criterion.RUN_RECORD
 
 

@@ -51,7 +51,7 @@ def base(steps: tuple[StepMetrics, ...], result: Result = Result.PASS) -> Relate
         bridge_commit="e" * 40,
         folder="../5-signal-merge-base",
         result=result,
-        steps=tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in steps),
+        steps=tuple(RelatedStep(step=item.step, values=dict(item.values)) for item in steps),
     )
 
 
@@ -189,8 +189,8 @@ def test_responses_at_the_cap_are_weak_unless_none_could_end_and_the_reward_know
         assert "learning-signal passed" not in render_text(Card((verdict,))).lower()
     else:
         why = "the job lets no response end" if checkpoint is REAL else "random weights end no response"
-        said = f"{why}, and the reward digit_share does not depend on the length"
-        assert f"98% of the responses end at the length cap: {said}." in verdict.limitations
+        text = f"{why}, and the reward digit_share does not depend on the length"
+        assert f"98% of the responses end at the length cap: {text}." in verdict.limitations
 
 
 def _fields(found: Any) -> dict[str, Any]:

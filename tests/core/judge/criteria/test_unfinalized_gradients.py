@@ -37,7 +37,9 @@ def beside_one_rank(name: str) -> Case:
         bridge_commit="a" * 40,
         folder="related/2-dp-trivial",
         result=Result.PASS,
-        steps=tuple(RelatedStep(step=one.step, values=dict(one.values)) for one in series("one_rank")),
+        steps=tuple(
+            RelatedStep(step=step_metrics.step, values=dict(step_metrics.values)) for step_metrics in series("one_rank")
+        ),
     )
     printed = (config_with(dict(requested(job))),)
     facts = make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed)

@@ -68,18 +68,18 @@ def _failure(failed: list[TestCase], tests: tuple[TestCase, ...]) -> str:
 def _success(passed: int, tests: tuple[TestCase, ...]) -> str:
     skipped = sum(test.outcome == "skipped" for test in tests)
     rest = sum(test.outcome == UNFINISHED for test in tests)
-    told = f", {skipped} skipped" if skipped else ""
-    return f"{passed} focused Bridge tests passed{told}{f', {rest} without a result' if rest else ''}"
+    message = f", {skipped} skipped" if skipped else ""
+    return f"{passed} focused Bridge tests passed{message}{f', {rest} without a result' if rest else ''}"
 
 
 def _not_run(case: Case, refused: str) -> str:
     """Why there is no result: that of another commit, the runner's own reason, else what the folder shows."""
     environment = case.record.environment
-    told = refused or (environment.tests_not_run if environment else "")
-    findings = environment.findings if environment and not told else ()
+    message = refused or (environment.tests_not_run if environment else "")
+    findings = environment.findings if environment and not message else ()
     # A folder of an earlier version has the whole sentence as a finding, behind those on single tests.
-    said = [one.summary for one in findings if one.check is Check.BRIDGE_TESTS and not one.ok]
-    return said[-1] if said else f"Bridge checks not run: {told or _why_not_run(case)}"
+    text = [finding.summary for finding in findings if finding.check is Check.BRIDGE_TESTS and not finding.ok]
+    return text[-1] if text else f"Bridge checks not run: {message or _why_not_run(case)}"
 
 
 def _why_not_run(case: Case) -> str:
@@ -103,8 +103,8 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
     A pass needs those that the policy lists and those that the change touched. Of what else was chosen a missing
     result is a remark, and so it is of a test that the change touched and that its environment cannot collect.
     """
-    left_out = {*(one.test for one in job.site.deselected_tests), *absent}
-    why = {one.test: one.why for one in job.chosen_tests}
+    left_out = {*(item.test for item in job.site.deselected_tests), *absent}
+    why = {item.test: item.why for item in job.chosen_tests}
     asked = [(listed, why.get(listed, WhyChosen.POLICY)) for listed in job.bridge_tests if listed not in left_out]
     return tuple(listed for listed, kind in asked if _lacks_result(listed, kind, tests))
 

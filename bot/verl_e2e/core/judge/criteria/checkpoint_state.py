@@ -29,7 +29,7 @@ class StateAsked:
 
 def listing_after(checkpoints: Checkpoints, phase: str) -> CheckpointListing | None:
     """The list made after a phase (empty: before the first one), None when there is none."""
-    return next((one for one in checkpoints.listings if one.after == phase), None)
+    return next((listing for listing in checkpoints.listings if listing.after == phase), None)
 
 
 def tracked_step(listing: CheckpointListing) -> str:

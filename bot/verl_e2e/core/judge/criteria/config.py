@@ -48,7 +48,7 @@ def resolved_config(case: Case) -> Evidence:
         return Evidence(Criterion.RESOLVED_CONFIG, State.MISSING, problem, case.log, unread.line if unread else 0)
     phases = started_phases(case)
     for config in configs:
-        phase = next((one.planned for one in phases if one.wrote(config.line)), None)
+        phase = next((item.planned for item in phases if item.wrote(config.line)), None)
         wrong = list(_faults(case.job, phase, config.values or {}))
         if wrong:
             more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""

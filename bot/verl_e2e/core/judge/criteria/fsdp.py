@@ -12,10 +12,10 @@ def fsdp_active(case: Case) -> Evidence:
     """Every configuration switches Megatron-FSDP on, and no model stands in another wrapper."""
     asked = [case.config_value(f"{root}.megatron.{_FLAG}") for root in _ROOTS]
     if asked != [True] * len(_ROOTS):
-        said = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))
-        return Evidence(Criterion.FSDP_ACTIVE, State.MISSING, f"Megatron-FSDP is not switched on: {said}", case.log)
+        words = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))
+        return Evidence(Criterion.FSDP_ACTIVE, State.MISSING, f"Megatron-FSDP is not switched on: {words}", case.log)
     wrapped = case.facts.wrapped
-    other = next((one for one in wrapped if not one.wrapper.startswith(_FSDP)), None)
+    other = next((wrapped_model for wrapped_model in wrapped if not wrapped_model.wrapper.startswith(_FSDP)), None)
     if other:
         summary = f"Megatron-FSDP was asked for, and a model was wrapped by {other.wrapper}"
         return Evidence(Criterion.FSDP_ACTIVE, State.BROKEN, summary, case.log, other.at.line, other.at.text)

@@ -15,7 +15,7 @@ from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.hollow import AGREEMENT, is_correlation
 from verl_e2e.core.triage.silent import AGREEMENT_FAIL_BELOW
 
-AGREEMENT_REMARK_BELOW = 0.999
+AGREEMENT_NOTE_BELOW = 0.999
 _GRADIENTS = ("actor/grad_norm", "critic/grad_norm")
 
 
@@ -44,8 +44,8 @@ def gradients(case: Case) -> Evidence:
 
 def _trained(case: Case, steps: Iterable[StepMetrics]) -> tuple[str, ...]:
     """The actor always trains; the critic under GAE, or when it says that it did."""
-    said = any(_GRADIENTS[1] in step.values for step in steps)
-    return _GRADIENTS if said or case.config_value("algorithm.adv_estimator") == "gae" else _GRADIENTS[:1]
+    text = any(_GRADIENTS[1] in step.values for step in steps)
+    return _GRADIENTS if text or case.config_value("algorithm.adv_estimator") == "gae" else _GRADIENTS[:1]
 
 
 def _gradient_fault(step: StepMetrics, metric: str) -> State | None:
@@ -79,11 +79,11 @@ class _Bound:
     """What a correlation is held against: below the first it is a fault, below the second a remark."""
 
     fail_below: float
-    remark_below: float
+    note_below: float
     shown: str
 
 
-_FIXED = _Bound(AGREEMENT_FAIL_BELOW, AGREEMENT_REMARK_BELOW, str(AGREEMENT_FAIL_BELOW))
+_FIXED = _Bound(AGREEMENT_FAIL_BELOW, AGREEMENT_NOTE_BELOW, str(AGREEMENT_FAIL_BELOW))
 
 
 def _bound(case: Case, step: StepMetrics) -> _Bound:
@@ -104,11 +104,11 @@ def _margin(case: Case, step: StepMetrics) -> float:
     return value - _bound(case, step).fail_below if is_correlation(value) else -math.inf
 
 
-def agreement_remark(case: Case) -> str:
+def agreement_note(case: Case) -> str:
     """A limitation when the correlation is above failure yet below what healthy runs show; else empty."""
     if rollout_agreement(case).state is not State.MET:
         return ""
-    found = [(step.values[AGREEMENT], _bound(case, step).remark_below) for step in _reporting(case)]
+    found = [(step.values[AGREEMENT], _bound(case, step).note_below) for step in _reporting(case)]
     weak = min((pair for pair in found if pair[0] < pair[1]), default=None)
     if weak is None:
         return ""

@@ -45,7 +45,14 @@ def _told_before(case: Case) -> str:
     """What preflight found of the place of a module: the path, and where it should have been."""
     environment = case.record.environment
     findings = environment.findings if environment else ()
-    return next((one.summary for one in findings if one.check in _PREFLIGHT and one.blocking and not one.ok), "")
+    return next(
+        (
+            finding.summary
+            for finding in findings
+            if finding.check in _PREFLIGHT and finding.blocking and not finding.ok
+        ),
+        "",
+    )
 
 
 def checkout_gap(case: Case) -> str:
@@ -85,8 +92,8 @@ def _wrong_import(case: Case) -> Evidence | None:
         return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, other.cause, case.log, other.at.line, other.at.text)
     ended = case.ended_by(EndReason.WRONG_IMPORT)
     if ended:
-        said = ended.note or "a process imported another checkout"
-        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, said, IMPORTS_FILE, 0, said)
+        words = ended.note or "a process imported another checkout"
+        return Evidence(Criterion.LOCAL_IMPORT, State.BROKEN, words, IMPORTS_FILE, 0, words)
     return None
 
 

@@ -144,15 +144,15 @@ def _trivial(sizes: Sizes) -> bool:
 def _gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:
     """Where the log does not show what the configuration says."""
     facts, actor = case.facts, sizes["actor"]
-    built = {one.pid for one in facts.chunks} or {one.pid for one in facts.workers if one.built_model}
+    built = {chunk.pid for chunk in facts.chunks} or {worker.pid for worker in facts.workers if worker.built_model}
     if len(built) != world:
         yield f"{len(built)} of {world} processes say that they built a model"
     trained = [sizes[role] for role in ("actor", "critic") if role in sizes]
-    expected = frozenset[tuple[int, int]]().union(*(one.grid for one in trained))
+    expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
     seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks}
     if seen != expected:
         yield f"the (tensor, pipeline) ranks in the log are {_shown(seen)}, the sizes make {_shown(expected)}"
-    counts, chunks = {one.count for one in facts.chunks}, {one.vpp for one in trained}
+    counts, chunks = {chunk.count for chunk in facts.chunks}, {size.vpp for size in trained}
     if counts != chunks and (counts or chunks != {1}):
         yield f"models of {_shown(counts)} chunk(s) were built, the virtual pipeline asks for {_shown(chunks)}"
     rollout, workers = lookup(case.facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)

@@ -50,7 +50,7 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
     if gap:
         return Evidence(Criterion.PARITY, State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
     line = _line(case, found.steps[-1])
-    excerpt = "; ".join(_figures(one) for one in _telling(found))
+    excerpt = "; ".join(_figures(metric_comparison) for metric_comparison in _telling(found))
     if found.beyond:
         summary = f"the training differs from the same one at trivial sizes: {_named(found)}"
         return Evidence(Criterion.PARITY, State.BROKEN, summary, case.log, line, excerpt)
@@ -73,20 +73,20 @@ class ResumedComparison:
 
 def resumed_step(case: Case) -> Evidence:
     """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
-    twin = _last(case.related(Role.UNINTERRUPTED))
-    if twin is None:
+    reference = _last(case.related(Role.UNINTERRUPTED))
+    if reference is None:
         return Evidence(Criterion.RESUMED_STEP, State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NO_TWIN), RELATED_FILE)
-    unfit = _unfit(twin, "the uninterrupted run")
+    unfit = _unfit(reference, "the uninterrupted run")
     if unfit:
         return Evidence(Criterion.RESUMED_STEP, State.MISSING, unfit, RELATED_FILE)
-    return _judge_resumed(case, resumed_of(case, twin))
+    return _judge_resumed(case, resumed_of(case, reference))
 
 
-def resumed_of(case: Case, twin: RelatedRun) -> ResumedComparison:
+def resumed_of(case: Case, reference: RelatedRun) -> ResumedComparison:
     """The two steps around the save beside the twin's."""
     last = case.job.steps
-    tolerances = tolerances_of(case.record.bands, case.job, twin.steps)
-    ours, theirs = case.train_steps(), twin.steps
+    tolerances = tolerances_of(case.record.bands, case.job, reference.steps)
+    ours, theirs = case.train_steps(), reference.steps
     before = compare_steps(_only(ours, last - 1), _only(theirs, last - 1), tolerances)
     calm = bool(before.same_samples) and not before.beyond
     after = compare_steps(_only(ours, last), _only(theirs, last), tolerances, narrow=calm)
@@ -100,7 +100,7 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
         summary = f"the resumed step cannot be compared with its uninterrupted reference run: {gap}"
         return Evidence(Criterion.RESUMED_STEP, State.MISSING, summary, RELATED_FILE)
     line = _line(case, step)
-    excerpt = "; ".join(_figures(one) for one in _telling(found.after))
+    excerpt = "; ".join(_figures(metric_comparison) for metric_comparison in _telling(found.after))
     if found.after.counters_differ or found.after.beyond:
         what = found.after.counters_differ or _named(found.after)
         summary = f"step {step} after the resume is not step {step} of the uninterrupted run: {what}{_hint(found)}"
@@ -121,7 +121,10 @@ def _noisy(before: Comparison) -> str:
 
 def _hint(found: ResumedComparison) -> str:
     """What a lower KL says beyond that it is lower: LoRA's B starts at zero, and so does KL to the reference."""
-    kl = next((one for one in found.after.beyond if one.compared.metric == KL_LOSS), None)
+    kl = next(
+        (metric_comparison for metric_comparison in found.after.beyond if metric_comparison.compared.metric == KL_LOSS),
+        None,
+    )
     lower = kl is not None and (kl.rows[-1].run == 0 or kl.ratio < _UNTRAINED)
     return "; a lower KL to the reference is what an adapter that was not loaded shows" if lower else ""
 
@@ -135,16 +138,18 @@ def _absent(case: Case, role: Role, sentence: str) -> str:
 def reports(case: Case) -> tuple[Report, ...]:
     """Every comparison that the case's related runs allow, for its card and its folder."""
     found: list[Report] = []
-    reference, twin = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
+    reference, reference_run = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
     if reference is not None and reference.steps:
         title = f"{case.job.id} compared with {reference.job_id}, the unsharded reference run"
         found.append(Report(title, parity_of(case, reference)))
-    if twin is not None and twin.steps:
-        both, step = resumed_of(case, twin), case.job.steps
+    if reference_run is not None and reference_run.steps:
+        both, step = resumed_of(case, reference_run), case.job.steps
         found.append(
-            Report(f"{case.job.id} compared with {twin.job_id}, step {step - 1}, before the save", both.before)
+            Report(f"{case.job.id} compared with {reference_run.job_id}, step {step - 1}, before the save", both.before)
         )
-        found.append(Report(f"{case.job.id} compared with {twin.job_id}, step {step}, after the resume", both.after))
+        found.append(
+            Report(f"{case.job.id} compared with {reference_run.job_id}, step {step}, after the resume", both.after)
+        )
     return tuple(found)
 
 
@@ -166,11 +171,11 @@ def _gap(found: Comparison) -> str:
 
 
 def _only(steps: Sequence[Step], number: int) -> tuple[Step, ...]:
-    return tuple(one for one in steps if one.step == number)
+    return tuple(item for item in steps if item.step == number)
 
 
 def _line(case: Case, step: int) -> int:
-    return next((one.line for one in reversed(case.train_steps()) if one.step == step), 0)
+    return next((item.line for item in reversed(case.train_steps()) if item.step == step), 0)
 
 
 def _samples(found: Comparison) -> str:
@@ -181,7 +186,7 @@ def _samples(found: Comparison) -> str:
 
 
 def _named(found: Comparison) -> str:
-    shown = "; ".join(_figures(one) for one in found.beyond[:_SHOWN])
+    shown = "; ".join(_figures(metric_comparison) for metric_comparison in found.beyond[:_SHOWN])
     more = len(found.beyond) - _SHOWN
     return f"{shown} (and {more} more)" if more > 0 else shown
 
@@ -189,13 +194,13 @@ def _named(found: Comparison) -> str:
 def _telling(found: Comparison) -> tuple[MetricComparison, ...]:
     """What the evidence quotes: everything beyond tolerance, else the gradients and the KL."""
     names = (ACTOR_GRADIENT, CRITIC_GRADIENT, KL_LOSS)
-    return found.beyond or tuple(one for one in found.metrics if one.compared.metric in names)
+    return found.beyond or tuple(item for item in found.metrics if item.compared.metric in names)
 
 
-def _figures(one: MetricComparison) -> str:
+def _figures(metric_comparison: MetricComparison) -> str:
     """`actor/grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio."""
-    last = one.rows[-1]
-    ratio = "" if math.isnan(one.ratio) else f"x{one.ratio:.3g}"
-    if len(one.rows) > 1 and ratio:
-        return f"{one.compared.metric} {ratio} in the median of {len(one.rows)} steps"
-    return f"{one.compared.metric} {last.run:.4g} against {last.reference:.4g}{f' ({ratio})' if ratio else ''}"
+    last = metric_comparison.rows[-1]
+    ratio = "" if math.isnan(metric_comparison.ratio) else f"x{metric_comparison.ratio:.3g}"
+    if len(metric_comparison.rows) > 1 and ratio:
+        return f"{metric_comparison.compared.metric} {ratio} in the median of {len(metric_comparison.rows)} steps"
+    return f"{metric_comparison.compared.metric} {last.run:.4g} against {last.reference:.4g}{f' ({ratio})' if ratio else ''}"

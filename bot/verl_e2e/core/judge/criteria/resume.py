@@ -64,19 +64,19 @@ def _fault(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
     scratch = _event(case, resume, "scratch")
     if scratch:
         after = f", although the {save.name} phase left a checkpoint of step {step}"
-        said = after if _left_checkpoint(case, save) else ""
-        yield _evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{said}", scratch)
+        text = after if _left_checkpoint(case, save) else ""
+        yield _evidence(case, State.BROKEN, f"the {resume.name} phase trained from scratch{text}", scratch)
     back = _event(case, resume, "resumed")
     wrong = _wrong_step(back, step)
     if back and wrong:
         yield _evidence(case, State.BROKEN, f"the {resume.name} phase resumed from step {wrong}, not {step}", back)
-    first = next((one for one in case.train_steps() if resume.wrote(one.line)), None)
+    first = next((item for item in case.train_steps() if resume.wrote(item.line)), None)
     if first and first.step != resume.planned.first_step:
         summary = f"the first step of the {resume.name} phase is {first.step}, not {resume.planned.first_step}"
         yield Evidence(Criterion.RESUMED, State.BROKEN, summary, case.log, first.line, f"step:{first.step}")
-    lacking = _incomplete(case, save)
-    if lacking:
-        yield Evidence(Criterion.RESUMED, State.BROKEN, lacking, CHECKPOINTS_FILE, 0, lacking)
+    missing = _incomplete(case, save)
+    if missing:
+        yield Evidence(Criterion.RESUMED, State.BROKEN, missing, CHECKPOINTS_FILE, 0, missing)
 
 
 def _gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
@@ -89,7 +89,7 @@ def _gap(case: Case, save: Phase, resume: Phase) -> Iterator[Evidence]:
     for role, what in _not_loaded(case, resume, step):
         summary = f"no line says that the {resume.name} phase loaded the {role}'s {what} of step {step}"
         yield _evidence(case, State.MISSING, summary)
-    if not any(resume.wrote(one.line) for one in case.train_steps()):
+    if not any(resume.wrote(item.line) for item in case.train_steps()):
         yield _evidence(case, State.MISSING, f"the {resume.name} phase printed no step")
     unlisted = _file_gap(case, save, resume)
     if unlisted:
@@ -114,15 +114,19 @@ def _evidence(case: Case, state: State, summary: str, event: CheckpointEvent | N
 
 
 def _event(case: Case, phase: Phase, action: str) -> CheckpointEvent | None:
-    events = (one for one in case.facts.checkpoints if one.action == action and phase.wrote(one.at.line))
+    events = (
+        checkpoint
+        for checkpoint in case.facts.checkpoints
+        if checkpoint.action == action and phase.wrote(checkpoint.at.line)
+    )
     return next(events, None)
 
 
 def _wrong_step(event: CheckpointEvent | None, step: int) -> str:
     if event is None:
         return ""
-    said = _SET_TO.search(event.at.text)
-    steps = {str(event.step), *([said[1]] if said else [])}
+    words = _SET_TO.search(event.at.text)
+    steps = {str(event.step), *([words[1]] if words else [])}
     return " and ".join(sorted(steps - {str(step)}))
 
 
@@ -137,24 +141,32 @@ def _announced(case: Case, save: Phase) -> bool:
 
     verl's own line that a save is complete goes through a logger that the save itself may silence.
     """
-    events = (one for one in case.facts.checkpoints if one.action in ("saving", "saved") and save.wrote(one.at.line))
-    return any(one.step == save.planned.last_step for one in events)
+    events = (
+        checkpoint
+        for checkpoint in case.facts.checkpoints
+        if checkpoint.action in ("saving", "saved") and save.wrote(checkpoint.at.line)
+    )
+    return any(event.step == save.planned.last_step for event in events)
 
 
 def _wrote(case: Case, save: Phase) -> bool:
     """Whether the log says that the announced save of the last step came to its end: its step says how long it took."""
-    steps = (one for one in case.train_steps() if one.step == save.planned.last_step and save.wrote(one.line))
-    return _announced(case, save) and any(_SAVE_SECONDS in one.values for one in steps)
+    steps = (item for item in case.train_steps() if item.step == save.planned.last_step and save.wrote(item.line))
+    return _announced(case, save) and any(_SAVE_SECONDS in item.values for item in steps)
 
 
 def _not_loaded(case: Case, resume: Phase, step: int) -> Iterator[tuple[str, str]]:
     """Each model and part of its state that no line of the second phase says was loaded from that step."""
-    events = [one for one in case.facts.checkpoints if one.action == "loaded" and resume.wrote(one.at.line)]
-    loads = [match for one in events if (match := _LOADED.search(one.at.text))]
+    events = [
+        checkpoint
+        for checkpoint in case.facts.checkpoints
+        if checkpoint.action == "loaded" and resume.wrote(checkpoint.at.line)
+    ]
+    loads = [match for event in events if (match := _LOADED.search(event.at.text))]
     for role in _roles(case):
         own = [load["what"] for load in loads if f"global_step_{step}/{role}" in load["path"]]
         for what, shape in (("weights", _WEIGHTS), ("optimizer state", _OPTIMIZER)):
-            if not any(shape.search(one) for one in own):
+            if not any(shape.search(summary) for summary in own):
                 yield role, what
 
 
@@ -205,7 +217,7 @@ def _file_gap_of_resume(case: Case, save: Phase, resume: Phase) -> str:
     """What the list made after the second phase says against the checkpoint that it should have loaded."""
     assert case.record.checkpoints is not None
     step = save.planned.last_step
-    before, after = (listing_after(case.record.checkpoints, one.name) for one in (save, resume))
+    before, after = (listing_after(case.record.checkpoints, item.name) for item in (save, resume))
     if before is None or after is None or after.cut:
         return f"{CHECKPOINTS_FILE} has no whole list from after the {resume.name} phase"
     moved = changed(before, after, step)

@@ -32,7 +32,7 @@ _LAST_SECOND = 253_402_300_799
 _STEP_TIME = "timing_s/step"
 
 
-class Took(Document):
+class BackendTimes(Document):
     """What a back end itself knows of a run that ended."""
 
     # Who says so, for people, as `GitHub's job 0-lora-ddp`.
@@ -52,7 +52,7 @@ class Expected:
     """What is known of a run outside of its folder."""
 
     # What the back end tells; None where it tells nothing.
-    took: Took | None = None
+    took: BackendTimes | None = None
     # What the order held and the run must return; empty where the order held none.
     nonce: str = ""
 
@@ -64,14 +64,14 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
         return Evidence(Criterion.RUN_RECORD, State.BROKEN, misfit, EVENTS_FILE)
     told_s, took = _told_s(record.events), expected.took
     lasted_s = _lasted_s(took) if took is not None else None
-    said = [f"{told_s:.0f} s by its own events"]
+    text = [f"{told_s:.0f} s by its own events"]
     if took is not None and lasted_s is not None:
-        said.append(f"within the {lasted_s:.0f} s of {took.who}")
-    said += ["the order's nonce came back"] * bool(expected.nonce)
+        text.append(f"within the {lasted_s:.0f} s of {took.who}")
+    text += ["the order's nonce came back"] * bool(expected.nonce)
     if lasted_s is None and not expected.nonce:
         what = "not checked: the back end tells nothing of the run, and its order held no nonce"
         return Evidence(Criterion.RUN_RECORD, State.WAIVED, what, EVENTS_FILE)
-    return Evidence(Criterion.RUN_RECORD, State.MET, ", ".join(said), EVENTS_FILE)
+    return Evidence(Criterion.RUN_RECORD, State.MET, ", ".join(text), EVENTS_FILE)
 
 
 def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
@@ -83,8 +83,10 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         return shown
     cause = f"the record does not fit the run: {item.summary}"
     rows = (
-        replace(one, outcome=Outcome.BLOCKED, detail=cause) if one.outcome is Outcome.PASS else one
-        for one in verdict.deliverables
+        replace(deliverable, outcome=Outcome.BLOCKED, detail=cause)
+        if deliverable.outcome is Outcome.PASS
+        else deliverable
+        for deliverable in verdict.deliverables
     )
     return replace(
         shown,
@@ -93,7 +95,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         cause=cause,
         sentence=wording.blocked(job, Stage.ENVIRONMENT, cause, None),
         deliverables=tuple(rows),
-        followups=(wording.MEND_RECORD, *verdict.followups),
+        followups=(wording.FIX_RECORD, *verdict.followups),
         own_result=Result.BLOCKED,
     )
 
@@ -108,7 +110,7 @@ def _misfits(record: Record, facts: LogFacts | None, expected: Expected) -> Iter
     yield from _of_nonce(events, expected.nonce)
 
 
-def _of_end(took: Took | None) -> Iterator[str]:
+def _of_end(took: BackendTimes | None) -> Iterator[str]:
     if took is not None and took.succeeded is False:
         yield f"{took.who} ended as {took.conclusion or 'no success'}, and a run that passed ends as a success"
 
@@ -138,7 +140,7 @@ def _of_steps(told_s: float, facts: LogFacts | None) -> Iterator[str]:
         yield f"its log goes on for {logged_s:.0f} s, and the run for {told_s:.0f} s"
 
 
-def _of_window(events: tuple[Event, ...], took: Took | None) -> Iterator[str]:
+def _of_window(events: tuple[Event, ...], took: BackendTimes | None) -> Iterator[str]:
     """What the run tells lies inside of what the back end saw."""
     lasted_s = _lasted_s(took) if took is not None else None
     if took is None or took.started is None or took.ended is None or lasted_s is None:
@@ -171,7 +173,7 @@ def _told_s(events: tuple[Event, ...]) -> float:
     return max((event.t_s for event in events), default=0.0)
 
 
-def _lasted_s(took: Took) -> float | None:
+def _lasted_s(took: BackendTimes) -> float | None:
     if took.started is None or took.ended is None:
         return None
     return (took.ended - took.started).total_seconds()

@@ -37,7 +37,7 @@ def learning_signal(case: Case) -> Evidence:
         summary = f"{SignalOutcome.UNSTABLE}: {stopped.cause}"
         return Evidence(Criterion.LEARNING_SIGNAL, State.BROKEN, summary, case.log, stopped.line, stopped.excerpt)
     report = case_report(case)
-    line = next((one.line for one in reversed(case.facts.steps) if one.step == report.step), 0)
+    line = next((item.line for item in reversed(case.facts.steps) if item.step == report.step), 0)
     excerpt = sparklines(case)
     return Evidence(Criterion.LEARNING_SIGNAL, _state(report), report.sentence, case.log, line, excerpt)
 
@@ -55,7 +55,9 @@ def case_report(case: Case) -> SignalReport:
 
 def baselines_of(case: Case) -> tuple[Run, ...]:
     """The runs of the same job on the merge base that trained at all."""
-    return tuple(Run(one.folder, one.steps) for one in case.related(Role.MERGE_BASE) if one.steps)
+    return tuple(
+        Run(related_run.folder, related_run.steps) for related_run in case.related(Role.MERGE_BASE) if related_run.steps
+    )
 
 
 def case_figure(case: Case) -> SignalFigure | None:
@@ -107,7 +109,7 @@ def signal_limitations(case: Case) -> Iterable[str]:
         yield f"Learning-signal passed over {case.job.steps} steps of one run: no convergence is claimed"
     if not report.baselines:
         yield "No run on the merge base stands beside this one: its curves are compared with nothing"
-    yield from report.remarks
-    for one in report.baselines:
-        if one.outcome in (SignalOutcome.UNSTABLE, SignalOutcome.NOT_ENOUGH_STEPS):
-            yield f"Baseline {one.name} says nothing: {one.outcome}, {one.cause}"
+    yield from report.notes
+    for baseline in report.baselines:
+        if baseline.outcome in (SignalOutcome.UNSTABLE, SignalOutcome.NOT_ENOUGH_STEPS):
+            yield f"Baseline {baseline.name} says nothing: {baseline.outcome}, {baseline.cause}"
