@@ -478,7 +478,7 @@ class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
 
     `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
-    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `said` is what GitHub
+    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `answer` is what GitHub
     said without the address that was asked, else the whole text. `unreached` says why this machine got no connection,
     empty where it got one.
     """
@@ -491,14 +491,14 @@ class ForgeError(Exception):
         wait_s: float = 0.0,
         absent: bool = False,
         permission: str = "",
-        text: str = "",
+        answer: str = "",
         unreached: str = "",
     ) -> None:
         super().__init__(message)
         self.passing, self.wait_s = passing, wait_s
         self.absent, self.permission = absent, permission
         self.unreached = unreached
-        self.said = text or message
+        self.answer = answer or message
 
 
 class UncertainError(ForgeError):

@@ -18,7 +18,7 @@ from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.answers import InstallationAnswer
 from verl_e2e.adapters.github.conversation import GithubConversation
-from verl_e2e.adapters.github.courier import Requester
+from verl_e2e.adapters.github.courier import ApiRequester
 from verl_e2e.adapters.github.pace import Lane, RateLimiter
 from verl_e2e.adapters.github.people import GithubPeople
 from verl_e2e.adapters.github.pulls import GithubPulls
@@ -80,7 +80,7 @@ class Desk:
 @pytest.mark.parametrize(("minutes", "asked"), [(59, 1), (6, 1), (5, 3), (1, 3)])
 def test_a_token_near_its_end_is_renewed_by_githubs_clock(minutes: int, asked: int) -> None:
     desk = Desk(minutes)
-    tokens = Tokens(lambda: cast("Courier", desk))
+    tokens = Tokens(lambda: cast("ApiRequester", desk))
     assert [tokens.token(REPOSITORY) for _ in range(3)][-1] == f"t{asked}"
 
 

@@ -78,4 +78,4 @@ def test_a_lost_permission_is_named_with_the_page_where_it_is_given(
 def test_another_refusal_is_no_matter_of_permissions(status: int, message: str) -> None:
     error = refused("POST /repos/o/r/check-runs", status, message)
     assert (error.permission, error.absent) == ("", status == 404)
-    assert error.said == f"{status} {message}"
+    assert error.answer == f"{status} {message}"

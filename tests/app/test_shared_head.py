@@ -225,7 +225,7 @@ def test_what_is_wrong_with_one_for_good_does_not_end_the_look_at_the_other(
 
     def refuse(repository: str, branch: str) -> str | None:
         if branch == "gone":
-            raise ForgeError("GitHub refused: GET x: 451 Unavailable", said="451 Unavailable")
+            raise ForgeError("GitHub refused: GET x: 451 Unavailable", answer="451 Unavailable")
         return tip(repository, branch)
 
     monkeypatch.setattr(app.hub, "tip", refuse)

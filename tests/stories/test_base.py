@@ -10,7 +10,7 @@ NEWER_VERL = POLICY.replace("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "1dda039
 
 def test_a_tightened_policy_reaches_a_pull_request_that_was_green(story: Story) -> None:
     world = story.world
-    world.move_base({POLICY_FILE: LAX}, told=False)
+    world.move_base({POLICY_FILE: LAX}, message=False)
     number = story.open(author="carol", fork=True)
     assert world.gate(number) == "success"
     base = world.pull(number).base_sha
@@ -22,9 +22,9 @@ def test_a_tightened_policy_reaches_a_pull_request_that_was_green(story: Story) 
 
 def test_a_tightened_policy_of_which_no_webhook_told_is_found(story: Story) -> None:
     world = story.world
-    world.move_base({POLICY_FILE: LAX}, told=False)
+    world.move_base({POLICY_FILE: LAX}, message=False)
     number = story.open(author="carol", fork=True)
-    world.move_base({POLICY_FILE: POLICY}, told=False)
+    world.move_base({POLICY_FILE: POLICY}, message=False)
     story.service.settle()
     assert world.gate(number) == "success"
     story.service.tick()
@@ -59,7 +59,7 @@ def test_many_open_pull_requests_are_looked_at_a_few_at_a_time(story: Story) -> 
 def test_somebody_whom_the_policy_names_no_longer_can_give_no_leave(story: Story) -> None:
     world = story.world
     world.person("mallory")
-    world.move_base({POLICY_FILE: NAMED}, told=False)
+    world.move_base({POLICY_FILE: NAMED}, message=False)
     number = story.open(author="carol", fork=True)
     world.move_base({POLICY_FILE: POLICY})
     story.service.settle()
@@ -116,7 +116,7 @@ def test_a_base_that_is_gone_closes_the_gate_and_says_so(story: Story) -> None:
 def test_a_policy_that_breaks_closes_the_gate_under_the_name_that_it_had(story: Story) -> None:
     world, service = story.world, story.service
     named = f"{POLICY}gate: {{name: coverage}}\n"
-    world.move_base({POLICY_FILE: named}, told=False)
+    world.move_base({POLICY_FILE: named}, message=False)
     number = story.open("docs/guide.md")
     assert world.gate(number, "coverage") == "success"
     world.move_base({POLICY_FILE: f"{named}rulez: []\n"})
@@ -128,6 +128,6 @@ def test_a_merge_group_is_judged_by_its_own_base(story: Story) -> None:
     world, service = story.world, story.service
     number = story.open("docs/guide.md")
     head = world.queue(number)
-    world.move_base({POLICY_FILE: f"{POLICY}rulez: []\n"}, told=False)
+    world.move_base({POLICY_FILE: f"{POLICY}rulez: []\n"}, message=False)
     service.settle()
     assert world.gate_of(head) == "success"

@@ -99,9 +99,9 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
         verdicts.append(_run(job, request, rooms, say))
     reasons = {job.job_id: job.reason for job in not_run}
-    notes = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract)
-    card = replace(make_card(tuple(verdicts), tuple(not_run), notes.notes, contract), plan=shown)
-    files = {CHECK_FILE: notes.model_dump_json(indent=2) + "\n"}
+    document = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract), plan=shown)
+    files = {CHECK_FILE: document.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     rooms.folders.write(request.out, files)
     return card

@@ -115,7 +115,7 @@ def _gate_of(pull: Pull, rooms: AppRooms, troubles: Troubles) -> Gate:
         if error.passing:
             raise
         # What is wrong with another one for good must not end the look at this one.
-        return Gate(JobStatus.BLOCKED, f"It cannot be planned: {error.said}", ())
+        return Gate(JobStatus.BLOCKED, f"It cannot be planned: {error.answer}", ())
 
 
 def target_of(reference: Reference, rooms: AppRooms) -> Target | None:

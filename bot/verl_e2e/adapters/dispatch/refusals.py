@@ -40,13 +40,13 @@ def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) ->
     if error.permission:
         return f"our App may not {doing}: it lacks the permission `{error.permission}`; {_APP_PAGE}, {_AGAIN}"
     # GitHub's words for a branch that is missing; the order itself is well formed.
-    if doing is Doing.START and (error.absent or "No ref found" in error.said):
+    if doing is Doing.START and (error.absent or "No ref found" in error.answer):
         where = f"`{path}` is not on the branch {branch}, so no job can start"
         return f"{where}; add this version's file there, as step 3 of the install page tells, {_AGAIN}"
     if doing is Doing.START:
-        what = f"GitHub did not take the order for `{path}`: {error.said}"
+        what = f"GitHub did not take the order for `{path}`: {error.answer}"
         return f"{what}; `verl-e2e doctor` compares the file with this version's; put that on {branch}, {_AGAIN}"
     if doing is Doing.BRING:
-        what = f"what the job uploaded cannot be used: {error.said}"
+        what = f"what the job uploaded cannot be used: {error.answer}"
         return f"{what}; `/verl-e2e rerun blocked` runs the job on the GPUs again"
-    return f"GitHub does not {doing}: {error.said}; `/verl-e2e rerun blocked` runs the job on the GPUs again"
+    return f"GitHub does not {doing}: {error.answer}; `/verl-e2e rerun blocked` runs the job on the GPUs again"

@@ -68,7 +68,7 @@ class Line:
         self._inner.close()
 
 
-class Requester(Requester):
+class ApiRequester(Requester):
     """PyGithub's requester with our rules. It belongs to one thread: PyGithub's connections are not to be shared."""
 
     def __init__(
@@ -140,7 +140,7 @@ class Requester(Requester):
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
                 self._pace.wait(self.patience.total_s, Lane.URGENT if urgent else self._lane)
-            ask = super(Requester, self).requestJsonAndCheck
+            ask = super(ApiRequester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
             except BadCredentialsException:

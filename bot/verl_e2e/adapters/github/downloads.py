@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from github.GithubException import GithubException
 
-from verl_e2e.adapters.github.courier import USER_AGENT, Requester
+from verl_e2e.adapters.github.courier import USER_AGENT, ApiRequester
 from verl_e2e.adapters.github.retry import Trouble, as_forge_error, persist
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.ports import ForgeError
@@ -60,7 +60,7 @@ def _opened(github: GitHub, session: requests.Session, repository: str, path: st
     if auth is not None:
         auth.authentication(headers)
     # Else a .netrc file would add what we do not send.
-    session.auth = Requester.noopAuth
+    session.auth = ApiRequester.noopAuth
     url, api = f"{github.api_url}{path}", urlsplit(github.api_url)
     for _ in range(_MOST_REDIRECTS + 1):
         github.calls.count("GET")

@@ -67,8 +67,8 @@ class RefusedError(ForgeError):
     It is absent where GitHub says that there is no such thing, or none that we may see.
     """
 
-    def __init__(self, message: str, *, status: int, permission: str = "", text: str = "") -> None:
-        super().__init__(message, absent=status in (404, 410), permission=permission, said=text)
+    def __init__(self, message: str, *, status: int, permission: str = "", answer: str = "") -> None:
+        super().__init__(message, absent=status in (404, 410), permission=permission, answer=answer)
         self.status = status
 
 
@@ -185,7 +185,9 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
         text = f"{error.status} {_message(error)}".rstrip()
         missing = _permission(error, what)
         fix = f"; our App lacks the permission {missing}: {_FIX}" if missing else ""
-        return RefusedError(f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, said=text)
+        return RefusedError(
+            f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, answer=text
+        )
     if why := _no_connection(error):
         message = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
         return ForgeError(message, passing=True, unreached=why)

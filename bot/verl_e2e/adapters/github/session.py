@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
-from verl_e2e.adapters.github.courier import Requester
+from verl_e2e.adapters.github.courier import ApiRequester
 from verl_e2e.adapters.github.pace import LIMITER, Calls, Lane, RateLimiter
 from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.tokens import InstallationAuth, Tokens, checked_place
@@ -50,13 +50,13 @@ class GitHub:
         self._paces: dict[str, RateLimiter] = {}
         self._lock = threading.Lock()
         self._here = threading.local()
-        self._couriers: WeakSet[Requester] = WeakSet()
+        self._couriers: WeakSet[ApiRequester] = WeakSet()
 
-    def requester(self, place: str) -> Requester:
+    def requester(self, place: str) -> ApiRequester:
         """This thread's requester for a repository, `owner/name`, or an organisation, `owner/`."""
         return self._requester(checked_place(place))
 
-    def app(self) -> Requester:
+    def app(self) -> ApiRequester:
         """This thread's requester for the App itself."""
         return self._requester(_APP)
 
@@ -72,19 +72,19 @@ class GitHub:
         for requester in couriers:
             requester.close()
 
-    def _requester(self, place: str) -> Requester:
-        here: dict[str, Requester] = self._here.__dict__.setdefault("couriers", {})
+    def _requester(self, place: str) -> ApiRequester:
+        here: dict[str, ApiRequester] = self._here.__dict__.setdefault("couriers", {})
         if place not in here:
             here[place] = self._new(place)
         return here[place]
 
-    def _new(self, place: str) -> Requester:
+    def _new(self, place: str) -> ApiRequester:
         with self._lock:
             # GitHub counts what an installation writes, and an owner has one installation.
             limiter = self._paces.setdefault(
                 place.partition("/")[0], RateLimiter(self._pace_limits, self.patience.sleep)
             )
-            requester = Requester(
+            requester = ApiRequester(
                 self._auth_for(place),
                 self.api_url,
                 calls=self.calls,
@@ -120,7 +120,7 @@ def as_app(
     except Exception as error:
         raise ForgeError("The App's private key is no PEM text of an RSA key: paste the whole file") from error
 
-    def jwt_requester() -> Requester:
+    def jwt_requester() -> ApiRequester:
         return github.app()
 
     tokens = Tokens(jwt_requester)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from github.Auth import Auth
 
 from verl_e2e.adapters.github.answers import InstallationAnswer, TokenAnswer, read
-from verl_e2e.adapters.github.courier import Requester
+from verl_e2e.adapters.github.courier import ApiRequester
 from verl_e2e.adapters.github.retry import RefusedError, server_time
 from verl_e2e.ports import ForgeError
 
@@ -44,7 +44,7 @@ class _Token:
 class Tokens:
     """The tokens at hand, shared by threads."""
 
-    def __init__(self, app: Callable[[], Requester]) -> None:
+    def __init__(self, app: Callable[[], ApiRequester]) -> None:
         self._app = app
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}

@@ -242,9 +242,9 @@ def blocked_by(summaries: Sequence[str]) -> str:
     return f"{_plain(summaries[0])}{rest}"
 
 
-def fix(summary: str, mending: str) -> str:
+def fix(summary: str, action: str) -> str:
     """One finding with what to do about it."""
-    return f"{_plain(summary)}: {fixing}" if mending else f"Fix: {_plain(summary)}"
+    return f"{_plain(summary)}: {action}" if action else f"Fix: {_plain(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:

@@ -70,8 +70,8 @@ def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
     groups: dict[str, list[str]] = {}
     for reason in reasons:
         groups.setdefault(reason.reason, []).extend(_places(reason))
-    for reason, paths in groups.items():
-        yield reason
+    for text, paths in groups.items():
+        yield text
         yield from (f"  {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
             yield f"  and {_count(len(paths) - SHOWN_PATHS, 'more path')}"

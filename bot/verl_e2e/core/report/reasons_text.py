@@ -31,8 +31,8 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
     for reason in plan.reasons:
         if reason.level is level:
             groups.setdefault(reason.reason, []).append(reason)
-    for reason, reasons in groups.items():
-        yield reason
+    for text, reasons in groups.items():
+        yield text
         yield from _places(reasons)
 
 
