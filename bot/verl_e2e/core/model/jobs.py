@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.levels import Level
 
@@ -132,7 +132,7 @@ class ChosenTest(Document):
 
     test: str
     why: WhyChosen
-    reason: str
+    reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
 

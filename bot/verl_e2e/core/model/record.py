@@ -7,7 +7,7 @@ in them is redacted before it is written (`verl_e2e.core.text.redact`).
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import FailFast, Field
+from pydantic import AliasChoices, FailFast, Field
 
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.checkpoint_files import Checkpoints
@@ -73,7 +73,7 @@ class Finding(Document):
     blocking: bool = True
     stage: Stage = Stage.ENVIRONMENT
     summary: str
-    fix: str = ""
+    fix: Annotated[str, Field(validation_alias=AliasChoices("fix", "mend"))] = ""
 
 
 class ImportLine(Document):
@@ -251,7 +251,7 @@ class CheckNotes(Document):
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("notes", "remarks"))] = ()
     contract: tuple[str, ...] = ()
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, DescribedDocument, Isolation, Patch, Sha, Variable
@@ -19,6 +19,8 @@ def _variant(name: str) -> str:
     return name
 
 
+# Policies of version 0.1 call the key `because`.
+ReasonText = Annotated[Text, Field(validation_alias=AliasChoices("reason", "because"))]
 _Variants = tuple[Annotated[str, AfterValidator(_variant)], ...]
 
 
@@ -84,7 +86,7 @@ class Exemption(DescribedDocument):
     """Shown with the count of paths."""
     paths: Patterns
     """The paths that it sets aside."""
-    reason: Text
+    reason: ReasonText
     """Why no run executes them."""
     unless_reached: bool = False
     """Whether this is only what the path suggests: where reach is known, reach decides."""
@@ -99,7 +101,7 @@ class Rule(DescribedDocument):
     """The paths that it is about."""
     levels: Levels
     """The levels that they ask for."""
-    reason: Text
+    reason: ReasonText
     """Why, shown for every path."""
     features: tuple[Text, ...] = ()
     """Tags of level 4 that the paths touch."""
@@ -114,7 +116,7 @@ class SymbolRule(DescribedDocument):
     """Shown at the end of the chain from verl."""
     levels: Levels
     """The levels that the code asks for."""
-    reason: Text
+    reason: ReasonText
     """Why, shown for every symbol."""
     paths: Patterns | None = None
     """The files that it is about."""
@@ -156,7 +158,7 @@ class Unknown(DescribedDocument):
 
     level: LevelNumber = Level.SMOKE
     """The level."""
-    reason: Text = "unknown path: neither a rule nor an exemption of the policy names it"
+    reason: ReasonText = "unknown path: neither a rule nor an exemption of the policy names it"
     """The reason that the plan shows."""
 
 
@@ -183,7 +185,7 @@ class Feature(DescribedDocument):
 
     name: Text = Field(alias="feature")
     """The tag that rules and families name."""
-    reason: Text
+    reason: ReasonText
     """Why it is this script, or why there is none."""
     script: InnerPath | None = WRAPPER_SCRIPT
     """The script of verl to run; null when no maintained one shows the feature."""
