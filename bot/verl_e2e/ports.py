@@ -478,9 +478,9 @@ class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
 
     `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
-    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `answer` is what GitHub
-    said without the address that was asked, else the whole text. `unreached` says why this machine got no connection,
-    empty where it got one.
+    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `answer` is what
+    GitHub said without the address that was asked, else the whole text. `unreached` says why this machine got
+    no connection, empty where it got one.
     """
 
     def __init__(

@@ -894,7 +894,7 @@ def test_a_job_that_the_plan_drops_is_ended_and_its_check_says_so(app: App) -> N
     finish(app, RECOMPUTE, passes)
     look(app)
     (check,) = (run for run in app.hub.runs if run.name == f"verl-e2e / {AMPLIFIED}")
-    assert (check.conclusion, "not asked for any more" in check.summary) == ("cancelled", True)
+    assert (check.conclusion, "no longer requested" in check.summary) == ("cancelled", True)
     assert gate(app)[1] == "success"
 
 

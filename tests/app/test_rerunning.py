@@ -78,7 +78,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
     ("regression", (RAISES,), (PASSES,), Result.FAIL, BOTH, "regression: the merge base dddddddddddd passes, and"),
     ("fails on base too", (RAISES,), (RAISES,), Result.BLOCKED, ONE, "pre-existing, the merge base"),
     ("not reproduced", (RAISES, PASSES), (PASSES,), Result.BLOCKED, BOTH, "not reproduced: the head failed once"),
-    ("fails otherwise on the base", (RAISES,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "fails too, but otherwise"),
+    ("fails otherwise on the base", (RAISES,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "fails too, but in another way"),
     ("the base gets beyond", (RAISES,), (NO_GRADIENT,), Result.FAIL, BOTH, "gets beyond peft (Fail at train_step"),
     ("the base is stopped", (RAISES,), (NO_PACKAGE,), Result.FAIL, ONE, "merge base not conclusive: Blocked at"),
     ("a silent fault", (MATCHES_NOTHING,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "pre-existing"),
@@ -90,7 +90,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (PASSES,),
         Result.FAIL,
         BOTH,
-        "failed again on a retry, otherwise (Fail at peft",
+        "failed again on a retry, in another way (Fail at peft",
     ),
     (
         "the retry is stopped by its host",

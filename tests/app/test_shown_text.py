@@ -302,7 +302,7 @@ def test_a_verl_that_is_nowhere_is_a_refused_option() -> None:
 def test_what_cannot_be_run_counts_for_no_gpu_minutes() -> None:
     app = App()
     app.open(path="src/lora/a.py")
-    assert comment(app, "/verl-e2e level1 model=no one/knows") == ""
+    assert comment(app, "/verl-e2e level1 model=no-one/knows") == ""
     look(app)
     known = app.hub.cards(7)[0].body
     assert re.search(r"about (\d+) planned", known)

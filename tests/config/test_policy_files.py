@@ -32,7 +32,7 @@ rules:
   - name: adapters
     paths: [src/peft/]
     levels: [0, 1]
-    because: verl trains adapters
+    reason: verl trains adapters
 """
 
 
@@ -54,13 +54,13 @@ def test_a_good_policy_has_its_defaults() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     (
-        ("because:", "becuase:", "p.yml:10: rules.0.becuase: unknown key; did you mean 'because'?"),
+        ("reason:", "raeson:", "p.yml:10: rules.0.raeson: unknown key; did you mean 'reason'?"),
         ("rules:", "rule:", "p.yml:6: rule: unknown key; did you mean 'rules'?"),
         ("levels: [0, 1]", "levels: [0, 9]", "p.yml:9: rules.0.levels.1: 9 is no level; use 0 to 5"),
         ("levels: [0, 1]", "levels: [true]", "p.yml:9: rules.0.levels.0: true is not allowed; input should be"),
         ("levels: [0, 1]", "levels: []", "p.yml:9: rules.0.levels: [] is not allowed"),
-        ("    because: verl trains adapters\n", "", "p.yml:7: rules.0.because: missing; this key is required"),
-        ("verl trains adapters", "''", 'p.yml:10: rules.0.because: "" is not allowed'),
+        ("    reason: verl trains adapters\n", "", "p.yml:7: rules.0.reason: missing; this key is required"),
+        ("verl trains adapters", "''", 'p.yml:10: rules.0.reason: "" is not allowed'),
         ("schema: 1", "schema: 2", "p.yml:1: schema: 2 is not allowed"),
         ("9097cc4d4c9cf77e3fe88c34badd7d7549534e4a", "9097cc4", 'p.yml:3: verl.commit: "9097cc4" has the wrong form'),
         (
@@ -84,7 +84,7 @@ def test_a_mistake_is_one_sentence_with_file_line_key_value_and_fix(old: str, ne
 
 
 def test_every_mistake_is_told_not_only_the_first() -> None:
-    assert len(problems(GOOD.replace("because:", "becuase:").replace("[0, 1]", "[7]"))) == 3
+    assert len(problems(GOOD.replace("reason:", "raeson:").replace("[0, 1]", "[7]"))) == 3
 
 
 def test_variants_are_checked_with_a_suggestion() -> None:

@@ -156,7 +156,7 @@ def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     assert (done.returncode, plan["schema"], plan["base"], plan["head"]) == (0, 1, made.base, made.head)
     keys = {"schema", "base", "head", "levels", "jobs", "reasons", "not_required", "families", "features"}
     assert set(plan) == {*keys, "bridge_tests", "incomplete", "looked_at"}
-    assert set(plan["reasons"][0]) == {"level", "path", "symbol", "because", "via"}
+    assert set(plan["reasons"][0]) == {"level", "path", "symbol", "reason", "via"}
 
 
 def test_check_without_a_gpu_is_blocked_with_every_fix_and_the_whole_plan(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.fakes.places import ROOT
 
 SENTENCES = frozenset(
     {
-        *("because", "blame", "cause", "detail", "fix", "fix", "note", "obstacle", "problem", "reason", "reasons"),
+        *("because", "blame", "cause", "detail", "fix", "note", "obstacle", "problem", "reason", "reasons"),
         *("remark", "remarks", "sentence", "summary", "title", "why"),
     }
 )

@@ -1,4 +1,4 @@
-"""Options of a command that the policy or verl's repository refuses: told to the person who gave them, and never run."""
+"""Options of a command that the policy or verl's repository refuses: answered to their author, never run."""
 
 from collections.abc import Mapping
 

@@ -38,7 +38,10 @@ def test_every_recorded_event_is_read_as_it_was_written(path: Path) -> None:
             data = read_data(event, KINDS[event.kind])
             assert data is not None, event
             shown = data.model_dump(by_alias=True)
-            assert {key: value for key, value in event.data.items() if key in shown}.items() <= shown.items()
+            written = {key: value for key, value in event.data.items() if key in shown}
+            if written.get("reason") == "hopeless":  # the word of version 0.1
+                written["reason"] = EndReason.UNRECOVERABLE
+            assert written.items() <= shown.items()
 
 
 @pytest.mark.parametrize("reason", list(EndReason))

@@ -83,7 +83,7 @@ def test_the_plan_shows_the_chosen_tests_and_why() -> None:
     assert document["tests"][0] == {
         "test": NEAR.test,
         "why": "changed",
-        "because": "the change changes it",
+        "reason": "the change changes it",
         "gpu_count": 0,
     }
     assert "Bridge tests chosen" not in render_plan_text(plan(change, POLICY))

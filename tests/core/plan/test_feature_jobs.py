@@ -117,7 +117,7 @@ def test_text_and_document_tell_another_script_and_a_blocked_job() -> None:
     assert "1 job cannot pass as planned and will not be run" in text
     assert "cannot pass as planned, so it is not run: no script of verl shows quant: kept elsewhere; set" in text
     entry = json_jobs(json.loads(plan_json(quant)))["4-feature-quant"]
-    assert ("kept elsewhere" in entry["blocked"], entry["obstacles"][0]["lack"]) == (True, "script")
+    assert ("kept elsewhere" in entry["blocked"], entry["obstacles"][0]["missing"]) == (True, "script")
     assert (entry["gpu_minutes"], quant.gpu_minutes) == (0, 7)
 
 

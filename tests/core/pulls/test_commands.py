@@ -41,7 +41,7 @@ UNDERSTOOD: tuple[tuple[str, str, tuple[str, ...], dict[str, str]], ...] = (
      ("src/megatron/bridge/peft/lora.py:LoRA.transform",), {}),
     (f"approve {SHA.upper()}", "approve", (SHA,), {}),
     (f"override 2 {SHA}  no four GPUs = no run ", "override", ("2", SHA, "no four GPUs = no run"), {}),
-    (f"override level3 {SHA.upper()} no one has FSDP here", "override", ("3", SHA, "nobody has FSDP here"), {}),
+    (f"override level3 {SHA.upper()} no one has FSDP here", "override", ("3", SHA, "no one has FSDP here"), {}),
     ("help", "help", (), {}),
 )  # fmt: skip
 

@@ -127,7 +127,7 @@ TABLE: tuple[Row, ...] = (
      ["the merge queue gave this group up"]),
     ("a merge group that is too late", (), {"target": LATE}, [], []),
     ("a merge group that is too late runs", (LIVE,), {"target": LATE}, [],
-     [f"no verdict within {POLICY.gate.merge_queue_deadline_s // 60} minutes of the merge queue's question"]),
+     [f"no verdict within {POLICY.gate.merge_queue_deadline_s // 60} minutes of the merge queue's request"]),
     ("a merge group without a time", (), {"target": replace(GROUP, since=None)}, ["0-lora-ddp"], []),
 )  # fmt: skip
 
@@ -154,7 +154,7 @@ def test_what_starts_and_what_ends(
                          **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
         ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "1 of 2", underway=True)}, JobStatus.RUNNING, "#8"),
         ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "it failed", underway=False)},
-         JobStatus.BLOCKED, "ull request #8 has this head too"),
+         JobStatus.BLOCKED, "ull request #8 has the same head"),
         ((), {"target": LATE}, JobStatus.BLOCKED, "o verdict within"),
         ((run(SMOKE), run(RESUME)), {"target": LATE}, JobStatus.PASSED, ""),
         ((), {"target": LATE, "entries": (override(Level.SMOKE), override(Level.SAVE_RESUME))}, JobStatus.PASSED, ""),

@@ -58,7 +58,7 @@ def test_which_checks_are_shown(
 @pytest.mark.parametrize(
     ("runs", "given", "check", "expected", "title"),
     (
-        ((), {}, opened("old"), "cancelled", "Not asked for any more"),
+        ((), {}, opened("old"), "cancelled", "No longer requested"),
         ((), {}, opened(FIRST, "0-lora-ddp", OTHER), "cancelled", f"Superseded by {HEAD[:12]}"),
         ((), {"target": SHUT}, opened("old"), "cancelled", "The pull request is closed"),
         ((), {"plan": None, "wanted": ()}, opened("old"), "cancelled", "There is no plan"),
@@ -68,7 +68,7 @@ def test_which_checks_are_shown(
         ((run(SMOKE, RunState.RUNNING),), {"plan": None, "wanted": ()}, opened("old", "0-lora-ddp"), "", ""),
         ((run(SMOKE, RunState.RUNNING, head_sha=OTHER),), {}, opened(FIRST, "0-lora-ddp", OTHER), "in_progress",
          "A new head was pushed"),
-        ((), {}, OpenCheck(name="theirs", head_sha=HEAD, external_id="not ours"), "cancelled", "Not asked for"),
+        ((), {}, OpenCheck(name="theirs", head_sha=HEAD, external_id="not ours"), "cancelled", "No longer requested"),
     ),
 )  # fmt: skip
 def test_how_a_check_ends_that_nobody_waits_for(

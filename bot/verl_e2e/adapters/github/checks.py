@@ -16,7 +16,7 @@ class GithubChecks:
         self._github = github
 
     def check_runs(self, repository: str, head_sha: str) -> tuple[CheckRun, ...]:
-        """Every check run of a commit, the person who wrote it; of several with one name and App the latest, oldest first."""
+        """Every check run of a commit with its author, oldest first; of several with one name and App the latest."""
         return self._list(repository, head_sha)
 
     def same_name(self, repository: str, head_sha: str, name: str) -> tuple[CheckRun, ...]:

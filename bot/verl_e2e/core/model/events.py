@@ -17,7 +17,12 @@ BEGIN, END = "begin", "end"
 
 def _known(word: object) -> object:
     """The reason as a member; a word that is none is left out."""
-    return next((known for known in EndReason if known == word), None) if isinstance(word, str) else word
+    if not isinstance(word, str):
+        return word
+    try:
+        return EndReason(word)
+    except ValueError:
+        return None
 
 
 class EventData(BaseModel):

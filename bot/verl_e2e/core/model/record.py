@@ -196,6 +196,11 @@ class EndReason(StrEnum):
     INTERRUPTED = "interrupted"
     RUNNER_FAULT = "runner_fault"
 
+    @classmethod
+    def _missing_(cls, value: object) -> "EndReason | None":
+        """The member of a word that earlier versions wrote."""
+        return cls.UNRECOVERABLE if value == "hopeless" else None
+
 
 class Event(Document):
     """One line of `events.jsonl`. `t_s` is seconds since the run began, `kind` names what happened.

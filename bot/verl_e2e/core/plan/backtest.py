@@ -225,7 +225,7 @@ def _reasons(outcome: Outcome, level: Level) -> list[Reason]:
 
 
 def _reason_json(reason: Reason) -> dict[str, object]:
-    return {"path": reason.path, "symbol": reason.symbol, "because": reason.reason, "via": list(reason.via)}
+    return {"path": reason.path, "symbol": reason.symbol, "reason": reason.reason, "via": list(reason.via)}
 
 
 def _numbers(levels: Iterable[Level]) -> list[int]:

@@ -194,18 +194,18 @@ def _named_variants(rule: Rule | SymbolRule) -> tuple[Variant, ...]:
 
 
 def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
-    becauses: dict[str, dict[str, int]] = {}
+    by_reason: dict[str, dict[str, int]] = {}
     for path in paths:
         if path.exemption is not None:
-            counts = becauses.setdefault(path.exemption.name, {})
+            counts = by_reason.setdefault(path.exemption.name, {})
             counts[path.exemption.reason] = counts.get(path.exemption.reason, 0) + 1
-    found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in becauses.items()]
+    found = [Exempted(name, sum(counts.values()), _folded(counts)) for name, counts in by_reason.items()]
     return tuple(sorted(found, key=lambda item: (-item.count, item.name)))
 
 
-def _folded(becauses: dict[str, int]) -> str:
+def _folded(by_reason: dict[str, int]) -> str:
     """The reasons of one group, the first few told."""
-    ordered = sorted(becauses)
+    ordered = sorted(by_reason)
     more = len(ordered) - _SHOWN_REASONS
     return "; ".join([*ordered[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])])
 

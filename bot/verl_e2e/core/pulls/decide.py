@@ -237,7 +237,8 @@ def _waits_for(target_state: TargetState) -> str:
     """What the gate waits for though every job of this target is satisfied, empty for nothing."""
     if target_state.beside is None or not target_state.beside.underway:
         return ""
-    return f"pull request #{target_state.beside.number}, which has the same head; its gate says: {target_state.beside.title}"
+    other = target_state.beside
+    return f"pull request #{other.number}, which has the same head; its gate says: {other.title}"
 
 
 def _is_done(wanted: WantedJob, target_state: TargetState) -> bool:

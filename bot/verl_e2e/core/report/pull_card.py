@@ -232,4 +232,5 @@ def _evidence(card: PullCard) -> Iterable[str]:
 
 
 def _earlier(earlier_head: EarlierHead) -> str:
-    return f"- `{earlier_head.head_sha[:12]}` {earlier_head.status.icon} {earlier_head.status.word}: {sentence(earlier_head.sentence, 300)}"
+    status = earlier_head.status
+    return f"- `{earlier_head.head_sha[:12]}` {status.icon} {status.word}: {sentence(earlier_head.sentence, 300)}"

@@ -112,7 +112,8 @@ def _lines(file: str, message: Explained) -> Iterable[str]:
 def _candidate(weighed: Weighed) -> str:
     times = f", {weighed.count}x" if weighed.count > 1 else ""
     mark = ">" if weighed.chosen else " "
-    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.standing}{times}; {weighed.stage}, rule {weighed.rule}]"
+    where = f"{weighed.stage}, rule {weighed.rule}"
+    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.standing}{times}; {where}]"
 
 
 def _clock(phase: Phase) -> str:

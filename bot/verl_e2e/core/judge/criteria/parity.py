@@ -203,4 +203,5 @@ def _figures(metric_comparison: MetricComparison) -> str:
     ratio = "" if math.isnan(metric_comparison.ratio) else f"x{metric_comparison.ratio:.3g}"
     if len(metric_comparison.rows) > 1 and ratio:
         return f"{metric_comparison.compared.metric} {ratio} in the median of {len(metric_comparison.rows)} steps"
-    return f"{metric_comparison.compared.metric} {last.run:.4g} against {last.reference:.4g}{f' ({ratio})' if ratio else ''}"
+    of_larger = f" ({ratio})" if ratio else ""
+    return f"{metric_comparison.compared.metric} {last.run:.4g} against {last.reference:.4g}{of_larger}"
