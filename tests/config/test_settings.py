@@ -150,7 +150,7 @@ def test_every_variable_has_a_mistake_in_the_table_above_or_takes_any_text() -> 
 
 
 def test_what_belongs_to_others_is_left_alone() -> None:
-    load_settings(
+    others = load_settings(
         GOOD
         | {
             "VERL_E2E_DEBUG": "1",
@@ -160,6 +160,7 @@ def test_what_belongs_to_others_is_left_alone() -> None:
             "PATH": "/bin",
         }
     )
+    assert others == load_settings(GOOD)
 
 
 def test_the_documented_table_is_the_one_in_the_code() -> None:

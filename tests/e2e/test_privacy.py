@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_serve import SECRET, key, serving, settings
+from tests.e2e.test_serve import SECRET, key, settings
 from tests.fakes.patience import HANG_S
+from tests.fakes.service_process import serving
 from verl_e2e.cli.privacy import close_to_others
 
 __all__ = ["key", "settings"]

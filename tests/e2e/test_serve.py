@@ -3,15 +3,12 @@
 import hashlib
 import hmac
 import json
-import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.fakes.patience import HANG_S
+from tests.fakes.service_process import SERVE, figures, inherited, serving
 
 SECRET = "hunter2hunter2hunter2"
-SERVE = (sys.executable, "-m", "verl_e2e", "serve")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +29,7 @@ def key() -> str:
 
 @pytest.fixture
 def settings(key: str, tmp_path: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return kept | {
+    return inherited() | {
         "GITHUB_API_URL": "http://127.0.0.1:9",
         "GITHUB_APP_ID": "1",
         "GITHUB_APP_PRIVATE_KEY": key,
@@ -50,22 +46,6 @@ def ended(environ: Mapping[str, str], *words: str) -> "subprocess.CompletedProce
     )
 
 
-@contextmanager
-def serving(environ: Mapping[str, str], log: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    with log.open("a") as lines:
-        process = subprocess.Popen(SERVE, env=dict(environ), stdout=subprocess.PIPE, stderr=lines, text=True)
-    try:
-        assert process.stdout is not None
-        words = process.stdout.readline()
-        assert words.startswith("listening on http://"), log.read_text()
-        yield process, words.split()[2].removesuffix("/webhook")
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-
 def deliver(address: str, event: str, body: bytes, delivery: str, secret: str = SECRET) -> int:
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
     headers = {
@@ -77,12 +57,6 @@ def deliver(address: str, event: str, body: bytes, delivery: str, secret: str = 
     request = urllib.request.Request(f"{address}/webhook", body, headers)
     with urllib.request.urlopen(request, timeout=HANG_S) as answer:
         return int(answer.status)
-
-
-def figures(address: str) -> dict[str, float]:
-    with urllib.request.urlopen(f"{address}/metrics", timeout=HANG_S) as answer:
-        rows = (line.rpartition(" ") for line in answer.read().decode().splitlines())
-        return {name.removeprefix("verl_e2e_"): float(value) for name, _, value in rows}
 
 
 def waited_for(address: str, name: str, value: float) -> None:

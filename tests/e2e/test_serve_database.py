@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.databases import fresh_database
-from tests.e2e.test_serve import figures, serving
-from tests.e2e.test_serve_story import environment, until, world
 from tests.fakes.github_standin.world import World
 from tests.fakes.postgres import controlled_server
-
-__all__ = ["world"]
+from tests.fakes.service_process import environment, figures, serving, until
 
 pytestmark = pytest.mark.postgres
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.databases import fresh_database, server
-from tests.e2e.test_serve import serving
-from tests.e2e.test_serve_story import environment, world
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
 from tests.fakes.github_standin.world import World
 from tests.fakes.patience import HANG_S
+from tests.fakes.service_process import environment, serving
 
-__all__ = ["server", "world"]
+__all__ = ["server"]
 
 KILLS = 4
 PATIENCE_S = HANG_S

@@ -5,13 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.test_serve import serving
-from tests.e2e.test_serve_story import environment, until, world
 from tests.fakes.github_standin.faults import Fault, slow_down
 from tests.fakes.github_standin.state import Comment
 from tests.fakes.github_standin.world import World
-
-__all__ = ["world"]
+from tests.fakes.service_process import environment, serving, until
 
 # A command is to be heard in 2 s and a pull request to show a first sign in 3 s on an idle machine; what is limited
 # waits for 40 s, and a busy machine is slow.

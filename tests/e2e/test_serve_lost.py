@@ -4,12 +4,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.e2e.test_serve import serving
-from tests.e2e.test_serve_story import environment, until, world
 from tests.fakes.github_standin.world import World
 from tests.fakes.patience import slowness
-
-__all__ = ["world"]
+from tests.fakes.service_process import environment, serving, until
 
 TICK_S = 5.0
 # For the look itself, on a machine that others use too.

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.fakes.patience import HANG_S
 from tests.runners.world import World
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
@@ -122,7 +123,7 @@ def test_a_failed_import_names_its_root_and_whose_fault_it_is(
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     (trees.bridge / "src/megatron/bridge/__init__.py").write_text(line + "\n")
     # Only the import that never ends needs a short limit; a busy machine must not give the others one.
-    made = proof(world, trees, private, base, tmp_path, timeout_s=4 if "sleep" in line else 90)
+    made = proof(world, trees, private, base, tmp_path, timeout_s=4 if "sleep" in line else HANG_S)
     finding = by_check(made)[Check.IMPORT_DRIVER]
     assert (finding.blocking, finding.ok, finding.stage) == (True, False, stage)
     assert words in finding.summary

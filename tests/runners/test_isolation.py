@@ -139,7 +139,7 @@ def test_inputs_are_read_through_links_into_and_out_of_the_system_folders(tmp_pa
     (tmp_path / "data/config.json").write_text("read me")
     (tmp_path / "link").symlink_to("data")
     cage = caged(tmp_path, reads=(Path("/usr/bin/awk"), Path("/usr/lib/os-release"), tmp_path / "link"))
-    done = run(("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    done = run(("cat", str(tmp_path / "link/config.json")), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage)
     assert (done.code, done.stdout) == (0, "read me"), done.stderr
 
 
@@ -155,7 +155,7 @@ def test_without_a_network_the_host_cannot_be_reached_and_the_loopback_device_wo
         "import socket; s = socket.create_server((socket.gethostname(), 0)); socket.create_connection(s.getsockname())"
     )
     cage = closed_network.cage
-    assert run((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=20, cage=cage).code == 0
+    assert run((PYTHON, "-c", own), env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage).code == 0
 
 
 def test_what_is_the_recorders_stays_out_of_sight_below_a_folder_that_may_be_read(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_is_the_recorders_stays_out_of_sight_below_a_folder_that_may_be_rea
     cage = caged(tmp_path, reads=(tmp_path / "data",))
     cage = replace(cage, hidden=(tmp_path / "data/out", tmp_path / "data/key"))
     words = ("sh", "-c", 'cd "$1"; cat rows key; ls out', "sh", str(tmp_path / "data"))
-    done = run(words, env={}, cwd=cage.outbox, timeout_s=20, cage=cage)
+    done = run(words, env={}, cwd=cage.outbox, timeout_s=HANG_S, cage=cage)
     assert (done.stdout, done.code) == ("shown", 0), done.stderr
 
 

@@ -184,7 +184,9 @@ def test_a_strange_link_is_left_out(url: str) -> None:
 
 def test_a_verdict_that_is_no_document_is_no_card_s_end() -> None:
     for text in ("{", "[]", '{"deliverables": 3, "limitations": "x", "key_lines": [1], "repositories": {}}'):
-        render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict=text)),)))
+        card = render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict=text)),)))
+        assert card == render(PullCard(HEAD, JobStatus.PASSED, "s", (row_of(_finished(verdict="")),)))
+        assert card.startswith(MARKER)
 
 
 TAG = re.compile(r"<(/?\w+)")
