@@ -73,6 +73,6 @@ def test_a_module_that_runs_has_a_row_of_its_own() -> None:
 def test_an_explanation_as_a_document() -> None:
     (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
     assert json.loads(json.dumps(explanation_json(found))) == {
-        "path": PATH, "symbol": "gone", "found": False, "levels": (), "rules": (), "via": (),
+        "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
         "reason": "this file has no such symbol",
     }  # fmt: skip
