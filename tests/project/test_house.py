@@ -150,6 +150,25 @@ def test_core_needs_two_libraries_and_git_nothing_beside_the_standard_library() 
     assert third_party("bot/verl_e2e/git") == set()
 
 
+# Each starts programs for a reason of its own, which docs/design.md gives.
+STARTS_PROGRAMS = {
+    "bot/verl_e2e/adapters/dispatch/local.py",
+    "bot/verl_e2e/adapters/dispatch/local_backend.py",
+    "bot/verl_e2e/adapters/limited/processes.py",
+    "bot/verl_e2e/git/program.py",
+    "runners/verl_e2e_runner/process/confined.py",
+    "runners/verl_e2e_runner/process/deadline.py",
+}
+
+
+def test_programs_are_started_in_few_places() -> None:
+    started = re.compile(r"subprocess\.(Popen|run|call|check_\w+)\(|os\.(exec|spawn|posix_spawn|fork|system|popen)")
+    found = {
+        path.relative_to(ROOT).as_posix() for path in our_sources("bot", "runners") if started.search(path.read_text())
+    }
+    assert found == STARTS_PROGRAMS
+
+
 def _git_commands(path: Path) -> list[int]:
     """The lines where a file writes a command that begins with `git`."""
     commands = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.List | ast.Tuple))

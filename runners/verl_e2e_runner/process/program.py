@@ -1,4 +1,4 @@
-"""The one way in which the preparing half of the runner starts a program: argument list, time limit, own group."""
+"""How the runner starts a program before the wrapper: argument list, time limit, own process group."""
 
 import contextlib
 import os
@@ -78,23 +78,18 @@ def run(
         return Finished(tuple(argv), process.returncode, _tail(out), _tail(err), seconds, timed_out)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started in a group of its own, and everything else in that group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def _ends_within(confined: Confined, timeout_s: float) -> bool:
+    """Whether the program ends by itself in time; nothing of its group or its cage is left either way."""
+    process = confined.process
     try:
-        confined.process.wait(timeout_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        kill_group(confined.process)
         return False
-    except BaseException:
-        kill_group(confined.process)
-        raise
     finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         confined.kill()
         confined.gone(_GONE_S)
         confined.close()
