@@ -13,6 +13,7 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from tempfile import TemporaryFile
 from urllib.parse import urlsplit
 
 _POLL_S = 0.2
-_CHUNK_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 20
 _STDERR_BYTES = 64 << 10
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory|mmap failed|Cannot allocate memory|exceeded maximum allowed tree depth")
 _ENVIRONMENT = {
@@ -192,6 +193,7 @@ class Git:
                 cwd="/",
                 stdin=given,
                 stdout=subprocess.PIPE,
+                pipesize=_PIPE_BYTES,
                 stderr=errors,
                 start_new_session=self.own_session,
                 pass_fds=tuple(keep_open),
@@ -257,15 +259,25 @@ def _watch(
             return b"", Stop.EXCESS, reason
         if not readable.poll(1000 * min(_POLL_S, left_s)):
             continue
-        if chunk := os.read(source, _CHUNK_BYTES):
+        if chunk := os.read(source, _PIPE_BYTES):
             output += chunk
             if len(output) > limits.output_bytes:
                 return b"", Stop.OUTPUT, f"printed more than {limits.output_bytes >> 20} MiB"
             continue
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(left_s)
+        _wait(process, left_s)
+        if time.monotonic() < ends:
             return bytes(output), None, ""
     return b"", Stop.TIME, f"took more than {limits.time_s:g} s"
+
+
+def _wait(process: "subprocess.Popen[bytes]", limit_s: float) -> None:
+    """Wait for the end of a git that printed all, or kill it; `Popen.wait` with a limit sleeps longer than it runs."""
+    timer = threading.Timer(limit_s, process.kill)
+    timer.start()
+    try:
+        process.wait()
+    finally:
+        timer.cancel()
 
 
 def _authorization(remote: Remote) -> dict[str, str]:
