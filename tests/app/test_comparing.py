@@ -49,7 +49,7 @@ def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
     (other / "job.json").write_text(json.dumps(job))
     report = compare_folders(FOLDERS, FIRST, other)
     assert "LORA_RANK differs: 4 and 8." in report.notes
-    assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["remarks"]
+    assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["notes"]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def doctor(world: World, folder: Path, *arguments: str, **environment: str) -> s
 def sick(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     """What is to be fixed, by what it is about; every one with its fix."""
     found = [
-        item for ones in json.loads(done.stdout)["repositories"].values() for item in ones if item["state"] == "ill"
+        item for ones in json.loads(done.stdout)["repositories"].values() for item in ones if item["state"] == "error"
     ]
     assert all(load["fix"] for load in found)
     return {load["about"]: load["sentence"] for load in found}
@@ -163,7 +163,7 @@ def test_a_machine_without_a_network_is_told_that_and_nothing_else(world: World,
     assert done.returncode == 1
     ((found,),) = json.loads(done.stdout)["repositories"].values()
     message = "GitHub cannot be reached from this machine: Connection refused"
-    assert (found["about"], found["state"], found["sentence"]) == ("network", "ill", message)
+    assert (found["about"], found["state"], found["sentence"]) == ("network", "error", message)
     assert found["fix"].startswith("check the network of this machine")
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.pulls.checkup import Finding
 
 EXIT_FINDINGS = 1
-_MARKS = {"well": "ok", "note": "note", "ill": "FIX"}
+_MARKS = {"ok": "ok", "note": "note", "error": "FIX"}
 
 
 @click.command()
@@ -51,11 +50,15 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
             break
     if as_json:
         click.echo(
-            json_text({"schema": 1, "repositories": {name: list(map(asdict, ones)) for name, ones in found.items()}})
+            json_text({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
         )
     else:
         click.echo("\n\n".join(_text(name, ones) for name, ones in found.items()))
     return EXIT_FINDINGS if any(item.state is State.ERROR for ones in found.values() for item in ones) else 0
+
+
+def _json(finding: "Finding") -> dict[str, str]:
+    return {"about": finding.about, "state": finding.state, "sentence": finding.sentence, "fix": finding.fix}
 
 
 def _text(name: str, found: "Iterable[Finding]") -> str:

@@ -41,7 +41,7 @@ def test_a_card_is_one_document_of_everything() -> None:
         "checkpoint",
         "jobs",
         "not_run",
-        "remarks",
+        "notes",
         "limitations",
         "followups",
         "plan",
@@ -52,7 +52,7 @@ def test_a_card_is_one_document_of_everything() -> None:
     assert job.pop("evidence") == json.loads(evidence_json(FAILED.evidence))["evidence"]
     assert {"schema": 2, **job} == json.loads(verdict_json(FAILED))
     assert document["not_run"] == [{"job_id": NOT_RUN.job_id, "coverage": NOT_RUN.coverage, "reason": NOT_RUN.reason}]
-    assert document["remarks"] == ["A recording."]
+    assert document["notes"] == ["A recording."]
     assert document["limitations"][0] == "A recording."
 
 

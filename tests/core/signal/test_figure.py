@@ -123,7 +123,7 @@ def test_the_document_holds_numbers_that_json_has() -> None:
     assert document["curves"]["policy_loss"]["values"][6] == "nan"
     assert document["curves"]["entropy"]["values"][6] == "inf"
     assert [load["outcome"] for load in document["baselines"]] == ["learning-signal passed"] * 3
-    assert {load["standing"] for load in document["comparisons"]} <= {"above", "below", "level with"}
+    assert {load["state"] for load in document["comparisons"]} <= {"above", "below", "level with"}
     assert signal_json(report, spoiled) == signal_json(report, spoiled)
 
 

@@ -101,7 +101,7 @@ def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
         (6, False),
         (7, False),
     ]
-    assert [candidate.standing.split(":")[0].split()[0] for candidate in message.candidates] == [
+    assert [candidate.state.split(":")[0].split()[0] for candidate in message.candidates] == [
         "raised",
         "only",
         "only",
@@ -152,4 +152,4 @@ def test_the_json_begins_with_the_keys_of_triage() -> None:
     message = explain(scan([recorded("level0-pass")]))
     shown = explain_json("a.log", message)
     assert list(shown)[:11] == list(triage_json("a.log", message.answer))
-    assert list(shown)[11:] == ["rule", "decided", "fix", "runs", "phases", "candidates"]
+    assert list(shown)[11:] == ["schema", "rule", "decided", "fix", "runs", "phases", "candidates"]

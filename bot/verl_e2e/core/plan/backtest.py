@@ -115,7 +115,7 @@ def everything_minutes() -> int:
 def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """The whole backtest as one document."""
     return {
-        "schema": 1,
+        "schema": 2,
         **asdict(figures(outcomes)),
         "gpu_minutes_everything": everything_minutes(),
         "cost_table": cost_table(),
@@ -160,7 +160,7 @@ def usage_json(counted: Usage) -> dict[str, object]:
     """The usage beside its two alternatives: everything always, and level 0 always."""
     smoke = variants_of(Level.SMOKE)[0].gpu_minutes
     return {
-        "schema": 1,
+        "schema": 2,
         **asdict(counted),
         "gpu_minutes_everything": counted.commits * everything_minutes(),
         "gpu_minutes_level_0_always": counted.commits * smoke,

@@ -11,11 +11,11 @@ _READ_WRITE = ("read", "write", "admin")
 
 
 class State(StrEnum):
-    """How a thing was found. A note needs no one, or no one but time; `error_finding` needs a fix."""
+    """How a thing was found. A note needs nothing, or time alone; an error needs a fix."""
 
-    OK = "well"
+    OK = "ok"
     NOTE = "note"
-    ERROR = "ill"
+    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def markdown_rows(report: Report) -> tuple[str, ...]:
 
 def report_json(reports: tuple[Report, ...]) -> str:
     """The reports as one document, deterministic; numbers that JSON lacks are the strings nan, inf and -inf."""
-    document = {"schema": 1, "reports": [_report(report) for report in reports]}
+    document = {"schema": 2, "reports": [_report(report) for report in reports]}
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -75,7 +75,7 @@ def _report(report: Report) -> dict[str, object]:
         "steps": list(found.steps),
         "same_samples": list(found.same_samples),
         "tolerances": found.source,
-        "remarks": list(report.notes),
+        "notes": list(report.notes),
         "metrics": [_metric(metric) for metric in found.metrics],
     }
 

@@ -37,7 +37,7 @@ def card_json(card: Card) -> str:
             for verdict in card.verdicts
         ],
         "not_run": [asdict(job) for job in card.not_run],
-        "remarks": list(card.notes),
+        "notes": list(card.notes),
         "contract": list(card.contract),
         "limitations": list(limitations_of(card)),
         "followups": list(followups_of(card)),

@@ -42,7 +42,7 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
     trained = train_steps(steps)
     curves = ((text, curve(trained, text)) for text in (*SHOWN, CAP_SHARE))
     document = {
-        "schema": 1,
+        "schema": 2,
         "outcome": report.outcome,
         "sentence": report.sentence,
         "cause": report.cause,
@@ -50,7 +50,7 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
         "failed": report.failed,
         "stuck": report.stuck,
         "weak": list(report.weak),
-        "remarks": list(report.notes),
+        "notes": list(report.notes),
         "trend": _trend(report.trend),
         "baseline_moved": report.baseline_moved,
         "baselines": [_baseline(baseline) for baseline in report.baselines],
@@ -76,7 +76,7 @@ def _baseline(baseline_signal: BaselineSignal) -> dict[str, object]:
 def _comparison(comparison: Comparison) -> dict[str, object]:
     return {
         "quantity": comparison.quantity.key,
-        "standing": comparison.standing,
+        "state": comparison.standing,
         "shared_steps": comparison.shared,
         "gap": _trend(comparison.gap),
         "inside_band": comparison.inside,

@@ -24,7 +24,7 @@ class Weighed:
 
     line: int
     error: str
-    standing: str
+    state: str
     stage: Stage
     rule: str
     count: int
@@ -113,7 +113,7 @@ def _candidate(weighed: Weighed) -> str:
     times = f", {weighed.count}x" if weighed.count > 1 else ""
     mark = ">" if weighed.chosen else " "
     where = f"{weighed.stage}, rule {weighed.rule}"
-    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.standing}{times}; {where}]"
+    return f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]"
 
 
 def _clock(phase: Phase) -> str:
@@ -129,6 +129,7 @@ def explain_json(file: str, message: Explained) -> dict[str, object]:
     answer = message.answer
     return {
         **triage_json(file, answer),
+        "schema": 2,
         "rule": answer.rule,
         "decided": message.decided,
         "fix": answer.fix,
