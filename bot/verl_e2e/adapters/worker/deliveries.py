@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.worker.failures import problem, retry_at, tell
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import PEOPLE
 from verl_e2e.ports import Deliveries, UnreadableDeliveryError

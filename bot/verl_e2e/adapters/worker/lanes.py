@@ -1,10 +1,19 @@
-"""Work in lanes: what waits in one lane, on a slow or limited GitHub, holds up nothing of another."""
+"""Work in lanes: what waits in one lane, on a slow or limited GitHub, holds up nothing of another. And what fails."""
 
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime, timedelta
+
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.ports import BackendError, ForgeError
+
+_FIRST_RETRY_S, _LAST_RETRY_S = 5.0, 900.0
+
+log = logging.getLogger(__name__)
 
 # How a pool of so many threads with names that begin so is made; a test may give one that works in the caller's thread.
 MakePool = Callable[[int, str], Executor]
@@ -89,3 +98,20 @@ class Lanes:
                     del self._running[lane]
             self._begin()
             self._done()
+
+
+def retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
+    """Later with each failure; an answer that named a time is asked again then."""
+    named_s = float(getattr(error, "wait_s", 0.0))
+    return now + timedelta(seconds=named_s or min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S))
+
+
+def tell(what: str, error: Exception, about: dict[str, str]) -> None:
+    """What others answered is one line, a fault of ours comes with where it lies."""
+    expected = isinstance(error, UserError | ForgeError | BackendError)
+    log.warning("%s: %s", what, error, exc_info=None if expected else error, extra=about)
+
+
+def problem(error: Exception) -> str:
+    """A failure in one text, as the tables keep it."""
+    return f"{type(error).__name__}: {error}"

@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.worker.failures import problem, retry_at, tell
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
 from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.ports import ForgeError, Outbox
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from verl_e2e.adapters.worker.deliveries import Hearing
-from verl_e2e.adapters.worker.failures import tell
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool, thread_pool
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, tell, thread_pool
 from verl_e2e.adapters.worker.messages import Mailing
 from verl_e2e.adapters.worker.targets import Counts, Reconciling
 from verl_e2e.core.pulls.deliveries import Received
