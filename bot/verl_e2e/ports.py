@@ -15,7 +15,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CheckNotes, Record
 from verl_e2e.core.pulls.check_runs import Annotation as Annotation
 from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
-from verl_e2e.core.pulls.deliveries import AcceptedJob, Backlog, Received
+from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
 from verl_e2e.core.pulls.forge import (
     Artifact,
     BranchRules,
@@ -361,14 +361,14 @@ class Worklist(Protocol):
 
     def take(
         self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
-    ) -> tuple[AcceptedJob, ...]:
+    ) -> tuple[ClaimedTarget, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
         They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
         """
         ...
 
-    def finish(self, taken: AcceptedJob, now: datetime, again_at: datetime | None = None) -> None:
+    def finish(self, taken: ClaimedTarget, now: datetime, again_at: datetime | None = None) -> None:
         """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.

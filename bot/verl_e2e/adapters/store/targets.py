@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from verl_e2e.adapters.store.database import Store
 from verl_e2e.adapters.store.leases import take_rows
 from verl_e2e.adapters.store.schema import instant, targets
-from verl_e2e.core.pulls.deliveries import AcceptedJob
+from verl_e2e.core.pulls.deliveries import ClaimedTarget
 
 _PROBLEM_CHARACTERS = 500
 
@@ -57,7 +57,7 @@ class SqlWorklist:
 
     def take(
         self, now: datetime, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
-    ) -> tuple[AcceptedJob, ...]:
+    ) -> tuple[ClaimedTarget, ...]:
         """The targets to look at now: those named `first`, then the longest waiting; `only` some of them.
 
         They are this process's, and no other one gets them, until `finish`, `postpone` or `release`.
@@ -69,9 +69,9 @@ class SqlWorklist:
             wanted = wanted.where(table.target.in_(only))
         named = sa.case((table.target.in_(first), 0), else_=1)
         rows = take_rows(self._store, wanted.order_by(named, table.since, table.target).limit(limit), targets)
-        return tuple(AcceptedJob(row.target, row.asked, row.attempts) for row in rows)
+        return tuple(ClaimedTarget(row.target, row.asked, row.attempts) for row in rows)
 
-    def finish(self, taken: AcceptedJob, now: datetime, again_at: datetime | None = None) -> None:
+    def finish(self, taken: ClaimedTarget, now: datetime, again_at: datetime | None = None) -> None:
         """It was looked at for all that was asked when it was taken; what was asked meanwhile is not lost.
 
         With `again_at` it is wanted then once more, or earlier when something happens to it.

@@ -69,6 +69,11 @@ class Hearing:
         with self._lock:
             return tuple(self._held)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a thread still works on a delivery."""
+        return bool(self._quick.keys or self._asking.keys)
+
     def stop(self) -> None:
         """Begin nothing more."""
         self._quick.stop()

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
-from verl_e2e.core.pulls.deliveries import AcceptedJob
+from verl_e2e.core.pulls.deliveries import ClaimedTarget
 from verl_e2e.ports import Worklist
 
 # Threads beside the others, for what someone with a role has just asked about.
@@ -80,17 +80,14 @@ class Reconciling:
             self._put(self._signs, taken.target.partition("/")[0], taken, self._sign)
         return bool(begun or shown)
 
-    def stop(self, grace_s: float) -> None:
-        """Begin nothing more, and give what runs a few seconds."""
+    def stop(self) -> None:
+        """Begin nothing more."""
         self._looks.stop()
         self._signs.stop()
-        deadline = time.monotonic() + grace_s
-        while self._looks.keys and time.monotonic() < deadline:
-            time.sleep(0.05)
 
     def _take(
         self, limit: int, *, first: Collection[str] = (), only: Collection[str] | None = None
-    ) -> tuple[AcceptedJob, ...]:
+    ) -> tuple[ClaimedTarget, ...]:
         if limit <= 0:
             return ()
         found = self._worklist.take(self._now(), limit, first=first, only=only)
@@ -99,12 +96,12 @@ class Reconciling:
         self._fresh -= targets
         return found
 
-    def _put(self, lanes: Lanes, lane: str, taken: AcceptedJob, work: Callable[[AcceptedJob], None]) -> None:
+    def _put(self, lanes: Lanes, lane: str, taken: ClaimedTarget, work: Callable[[ClaimedTarget], None]) -> None:
         if not lanes.put(taken.target, lane, partial(work, taken)):
             # The thread of the look before has returned the target and is about to end.
             self._worklist.release(taken.target)
 
-    def _look(self, taken: AcceptedJob) -> None:
+    def _look(self, taken: ClaimedTarget) -> None:
         """One look at one target. What failed is wanted again later."""
         started, target = time.monotonic(), taken.target
         try:
@@ -121,7 +118,7 @@ class Reconciling:
             self.counts.reconciled += 1
             log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
 
-    def _sign(self, taken: AcceptedJob) -> None:
+    def _sign(self, taken: ClaimedTarget) -> None:
         """Let the pull request show that it was seen; it is looked at afterwards."""
         try:
             self._announce(taken.target)

@@ -116,14 +116,19 @@ class Worker:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_GRACE_S)
-        for part in (self._hearing, self._mailing, self._aside):
+        for part in (self._hearing, self._mailing, self._reconciling, self._aside):
             part.stop()
-        self._reconciling.stop(_GRACE_S)
+        deadline = time.monotonic() + _GRACE_S
+        while self._is_busy() and time.monotonic() < deadline:
+            time.sleep(0.05)
         try:
             if not self._reconciling.held:
                 self._leases.leave()
         except Exception as error:
             tell("not said that this process ends", error, {})
+
+    def _is_busy(self) -> bool:
+        return bool(self._hearing.busy or self._mailing.held or self._reconciling.held or self._aside.keys)
 
     def renew(self) -> None:
         """Say that this process lives."""

@@ -19,7 +19,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedJob:
+class ClaimedTarget:
     """A target that one process has taken to look at."""
 
     target: str
