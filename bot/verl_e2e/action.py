@@ -15,7 +15,6 @@ from pathlib import Path
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.app.accept_job import Order
 from verl_e2e.app.action_run import Here, act_on, busy_pulls
-from verl_e2e.app.merge_groups import remembered_group
 from verl_e2e.config.action_settings import (
     ActionSettings,
     CheckDigestSettings,
@@ -31,7 +30,7 @@ from verl_e2e.core.pulls.webhook_events import Event
 from verl_e2e.core.pulls.webhooks import BadDeliveryError, parse_event
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.wiring.accept_job import Place, check_order, digest_of_folder, take_order
-from verl_e2e.wiring.action import action_rooms
+from verl_e2e.wiring.action import action_handlers
 
 Say = Callable[[str], None]
 # A pull request from a fork gets a token that may write only under this name; the event is the same.
@@ -101,14 +100,15 @@ def _named(settings: ActionSettings, here: Here) -> tuple[Reference, ...]:
     target = read_target(settings.target)
     if target.number is not None:
         return (PullRef(settings.repository, target.number),)
-    group = remembered_group(settings.repository, target.head_sha, here.rooms)
+    group = here.groups.remembered_group(settings.repository, target.head_sha)
     return (group,) if group is not None else ()
 
 
 @contextmanager
 def _here(settings: ActionSettings, environ: Mapping[str, str]) -> Iterator[Here]:
-    with action_rooms(settings, environ, SystemClock()) as (rooms, memory):
-        yield Here(rooms, memory, time.sleep, settings.patience_s)
+    with action_handlers(settings, environ, SystemClock()) as (own, memory):
+        entries = (own.events, own.reconciler, own.base_changes, own.groups, own.pulls)
+        yield Here(*entries, memory, time.sleep, settings.patience_s)
 
 
 def _order(environ: Mapping[str, str], say: Say) -> int:

@@ -557,7 +557,19 @@ class Workflows(Protocol):
         ...
 
 
-class Administration(Protocol):
+class WebhookHistory(Protocol):
+    """What GitHub tried to deliver to our App. Errors are ForgeError."""
+
+    def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
+        """Every attempt to deliver a webhook to our App since a time, newest first."""
+        ...
+
+    def redeliver(self, delivery_id: int) -> None:
+        """Ask GitHub to deliver once more."""
+        ...
+
+
+class Administration(WebhookHistory, Protocol):
     """How our App and a repository are set up. Errors are ForgeError."""
 
     def installation(self, repository: str) -> Installation | None:
@@ -574,14 +586,6 @@ class Administration(Protocol):
 
     def workflow_state(self, repository: str, workflow: str) -> str:
         """GitHub's word for the state of a workflow file (`active`, `disabled_manually`, ...), empty without one."""
-        ...
-
-    def deliveries(self, since: datetime) -> tuple[DeliveryAttempt, ...]:
-        """Every attempt to deliver a webhook to our App since a time, newest first."""
-        ...
-
-    def redeliver(self, delivery_id: int) -> None:
-        """Ask GitHub to deliver once more."""
         ...
 
 

@@ -5,8 +5,6 @@ import pytest
 from tests.fakes.app import APP, REF, App
 from tests.fakes.events import comment_event
 from verl_e2e.app.answer_commands import MAX_EACH, MAX_TOGETHER, NO_MORE
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 
 
 @pytest.fixture
@@ -20,8 +18,8 @@ def ask(app: App, author: str, times: int = 1) -> list[str]:
     """Someone asks; gives what was answered."""
     before = len(app.hub.talk.get(7, []))
     for _ in range(times):
-        hear(comment_event(app.hub.say(REF, author, "/verl-e2e help")), app.rooms)
-    reconcile(REF, app.rooms)
+        app.handlers.events.hear(comment_event(app.hub.say(REF, author, "/verl-e2e help")))
+    app.handlers.reconciler.reconcile(REF)
     answers = [
         comment.body for comment in app.hub.talk[7][before:] if comment.app_id == APP and ":reply:" in comment.body
     ]

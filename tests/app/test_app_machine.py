@@ -18,8 +18,6 @@ from tests.fakes.app import BASE, POLICY, REF, REPOSITORY, App, blocks, fails, p
 from tests.fakes.events import check_event, comment_event, group_event, pull_event
 from tests.fakes.searching import search
 from tests.fakes.trees import sha
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import RunState
@@ -79,7 +77,7 @@ class AppMachine(RuleBasedStateMachine):
             self.app.restart()
 
     def look(self) -> None:
-        self.safely(lambda: reconcile(REF, self.app.rooms))
+        self.safely(lambda: self.app.handlers.reconciler.reconcile(REF))
 
     @rule(path=st.sampled_from(sorted(PATHS)))
     def push(self, path: str) -> None:
@@ -126,7 +124,7 @@ class AppMachine(RuleBasedStateMachine):
     @rule()
     def look_at_a_group(self) -> None:
         if self.groups:
-            self.safely(lambda: reconcile(self.groups[-1], self.app.rooms))
+            self.safely(lambda: self.app.handlers.reconciler.reconcile(self.groups[-1]))
 
     @rule(text=st.sampled_from(COMMANDS), author=st.sampled_from(PEOPLE))
     def comment(self, text: str, author: str) -> None:
@@ -145,7 +143,7 @@ class AppMachine(RuleBasedStateMachine):
         if self.waiting:
             place = random.Random(seed).randrange(len(self.waiting))
             event, delivery = self.waiting[place] if keep else self.waiting.pop(place)
-            self.safely(lambda: hear(event, self.app.rooms, delivery))
+            self.safely(lambda: self.app.handlers.events.hear(event, delivery))
 
     @rule()
     def lose_a_delivery(self) -> None:
@@ -232,12 +230,12 @@ class AppMachine(RuleBasedStateMachine):
                 self.app.backend.finish(run, passes)
             self.look()
             for group in self.groups:
-                self.safely(lambda group=group: reconcile(group, self.app.rooms))  # type: ignore[misc]
+                self.safely(lambda group=group: self.app.handlers.reconciler.reconcile(group))  # type: ignore[misc]
         assert self.app.backend.live() == []
         assert all(item.state in {*RunState} and item.state.final for item in self.app.ledger.kept.values())
         assert self.app.under_way() == set()
         self.app.hub.calls.clear()
-        assert reconcile(PullRef(REPOSITORY, 7), self.app.rooms) is None
+        assert self.app.handlers.reconciler.reconcile(PullRef(REPOSITORY, 7)) is None
         assert set(self.app.hub.calls) <= {"read", "check_runs", "pull", "role", "file_at", "tip"}
         pull = self.app.hub.pulls[7]
         assert [check for check in self.app.hub.runs if check.status != "completed"] == []

@@ -6,8 +6,6 @@ from typing import cast
 from tests.fakes.app import POLICY, REF, REPOSITORY, App
 from tests.fakes.trees import sha
 from verl_e2e.app.action_run import DerivedMemory, Here, busy_pulls
-from verl_e2e.app.base_branch_changed import outdated
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.pull import PullRef
 
@@ -18,7 +16,7 @@ def change_policy(app: App, text: str) -> None:
 
 
 def outdated_now(app: App) -> list[int]:
-    return [pull.ref.number for pull in outdated(app.hub.open_pulls(REPOSITORY), app.rooms)]
+    return [pull.ref.number for pull in app.handlers.base_changes.outdated(app.hub.open_pulls(REPOSITORY))]
 
 
 def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
@@ -26,13 +24,13 @@ def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
     pull = app.open(path="docs/a.md")
     app.hub.pulls[8] = replace(pull, ref=PullRef(REPOSITORY, 8), head_sha=sha("never looked at"))
     assert outdated_now(app) == []
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     assert outdated_now(app) == []
     change_policy(app, f"{POLICY}# newer\n")
     assert outdated_now(app) == [7]
     app.restart()
     assert outdated_now(app) == [7]
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     assert outdated_now(app) == []
     del app.hub.tips["main"]
     assert outdated_now(app) == [7]
@@ -41,8 +39,10 @@ def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:
 def test_the_sweep_of_the_workflows_looks_at_what_a_policy_concerns() -> None:
     app = App()
     app.open(path="docs/a.md")
-    reconcile(REF, app.rooms)
-    here = Here(app.rooms, cast(DerivedMemory, app.ledger), lambda _: None, 0.0)
+    app.handlers.reconciler.reconcile(REF)
+    own = app.handlers
+    memory = cast(DerivedMemory, app.ledger)
+    here = Here(own.events, own.reconciler, own.base_changes, own.groups, app.hub, memory, lambda _: None, 0.0)
     assert list(busy_pulls(REPOSITORY, here)) == []
     change_policy(app, f"{POLICY}# newer\n")
     assert list(busy_pulls(REPOSITORY, here)) == [REF]

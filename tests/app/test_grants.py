@@ -5,8 +5,6 @@ import pytest
 from tests.fakes.app import BASE, POLICY, REF, App
 from tests.fakes.events import comment_event, pull_event
 from tests.fakes.trees import sha
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.ledger import RecordedCommand
 from verl_e2e.core.pulls.pull import PullState
@@ -23,11 +21,11 @@ def app() -> App:
 
 def look(app: App, seconds: float = 60) -> float | None:
     app.clock.pass_s(seconds)
-    return reconcile(REF, app.rooms)
+    return app.handlers.reconciler.reconcile(REF)
 
 
 def say(app: App, author: str, body: str) -> str:
-    hear(comment_event(app.hub.say(REF, author, f"/verl-e2e {body}")), app.rooms)
+    app.handlers.events.hear(comment_event(app.hub.say(REF, author, f"/verl-e2e {body}")))
     return app.hub.talk[7][-1].body
 
 
@@ -155,7 +153,7 @@ def test_nobody_overrides_a_head_of_his_own(app: App, why: str) -> None:
     if why == "opened":
         app.open(path=LORA, author="Mona")
     if why == "pushed":
-        hear(pull_event("synchronize", "one", sender="mona"), app.rooms)
+        app.handlers.events.hear(pull_event("synchronize", "one", sender="mona"))
     if why == "wrote":
         app.hub.authors[sha("one")] = frozenset({"MONA", "alice"})
     look(app)
@@ -170,14 +168,14 @@ def test_nobody_overrides_a_head_of_his_own(app: App, why: str) -> None:
 def test_an_override_ends_when_it_is_learnt_that_its_giver_pushed_the_head(app: App) -> None:
     look(app)
     say(app, "mona", f"override 0 {sha('one')} no machine is free")
-    hear(pull_event("synchronize", "one", sender="mona"), app.rooms)
+    app.handlers.events.hear(pull_event("synchronize", "one", sender="mona"))
     look(app)
     assert gate(app) != "success"
 
 
 def test_a_head_that_somebody_else_pushed_again_stays_that_of_both(app: App) -> None:
-    hear(pull_event("synchronize", "one", sender="mona"), app.rooms)
-    hear(pull_event("synchronize", "one", sender="rob"), app.rooms)
+    app.handlers.events.hear(pull_event("synchronize", "one", sender="mona"))
+    app.handlers.events.hear(pull_event("synchronize", "one", sender="rob"))
     app.restart()
     assert "cannot override its levels" in say(app, "mona", f"override 0 {sha('one')} no machine is free")
 

@@ -15,8 +15,6 @@ from tests.fakes.events import (
     workflow_event,
 )
 from tests.fakes.trees import sha
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.check_runs import CheckId
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
@@ -34,7 +32,7 @@ def app() -> App:
 
 def say(app: App, author: str, body: str, **given: object) -> tuple[object, ...]:
     comment = app.hub.say(REF, author, body)
-    return hear(comment_event(comment, **given), app.rooms)  # type: ignore[arg-type]
+    return app.handlers.events.hear(comment_event(comment, **given))  # type: ignore[arg-type]
 
 
 def asked(app: App) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -57,7 +55,7 @@ def test_a_command_is_kept_with_the_head_as_it_is(app: App) -> None:
 def test_a_comment_heard_twice_is_kept_once(app: App) -> None:
     comment = app.hub.say(REF, "alice", "/verl-e2e run\n/verl-e2e level0 steps=x")
     for _ in range(3):
-        hear(comment_event(comment), app.rooms)
+        app.handlers.events.hear(comment_event(comment))
     assert (len(app.ledger.written), len(answers(app))) == (1, 1)
 
 
@@ -107,7 +105,7 @@ def test_a_wish_that_will_not_be_served_is_refused_with_the_reason(app: App) -> 
     assert (len(app.ledger.written), answers(app)) == (20, [])
     late = app.hub.say(REF, "alice", "/verl-e2e level0 steps=99")
     for _ in range(2):
-        hear(comment_event(late), app.rooms)
+        app.handlers.events.hear(comment_event(late))
     assert len(app.ledger.written) == 20
     (answer,) = answers(app)
     assert "20 different wishes" in answer
@@ -129,13 +127,13 @@ def test_an_approval_names_the_head_as_it_is(app: App) -> None:
 
 
 def test_an_override_names_the_head_as_it_is_whenever_it_is_heard(app: App) -> None:
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     late = app.hub.say(REF, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     app.push("two")
     # Written, pushed and heard in the same second.
-    hear(comment_event(late), app.rooms)
-    reconcile(REF, app.rooms)
-    hear(comment_event(late), app.rooms)
+    app.handlers.events.hear(comment_event(late))
+    app.handlers.reconciler.reconcile(REF)
+    app.handlers.events.hear(comment_event(late))
     assert app.ledger.written == []
     assert f"/verl-e2e override 0 {sha('two')} the cluster is down today" in answers(app)[-1]
     say(app, "mona", f"/verl-e2e override 0 {sha('two')} the cluster is down today")
@@ -160,18 +158,18 @@ def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, comm
     aside = {"base_branch": "aside", "base_sha": lenient, "path": "src/lora/a.py", "author": "carol"}
     app.open(**aside, head_repository="alice/bridge")
     app.hub.roles["alice"] = "read"
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     say(app, "alice", f"/verl-e2e {command}")
     assert len(app.ledger.written) == 1
     app.clock.pass_s(60)
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     shown = app.hub.gate(sha("one"))
     assert shown is not None
     assert shown.conclusion != "action_required"
     app.open(path="src/lora/a.py", author="carol", head_repository="alice/bridge")
     for _ in range(2):
         app.clock.pass_s(60)
-        reconcile(REF, app.rooms)
+        app.handlers.reconciler.reconcile(REF)
         app.backend.settle()
     shown = app.hub.gate(sha("one"))
     assert shown is not None
@@ -179,7 +177,7 @@ def test_what_one_base_lets_somebody_say_counts_for_no_other_base(app: App, comm
 
 
 def test_an_override_needs_its_capability(app: App) -> None:
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     say(app, "alice", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     assert app.ledger.written == []
     say(app, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
@@ -203,17 +201,17 @@ def test_a_label_is_the_command_of_whoever_set_it(
     app: App, label: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     event = pull_event("labeled", "one", sender, label)
-    assert hear(event, app.rooms) == (REF,)
-    hear(event, app.rooms)
+    assert app.handlers.events.hear(event) == (REF,)
+    app.handlers.events.hear(event)
     # Whoever sets a label without the role for it is told so, once.
     message = [f"A label asked for `level 3` in the name of {sender}" in answer for answer in answers(app)]
     assert (asked(app), message) == (kept, [True] if sender == "rita" else [])
 
 
 def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:
-    hear(pull_event("labeled", "one", "alice", "verl-e2e:run"), app.rooms)
+    app.handlers.events.hear(pull_event("labeled", "one", "alice", "verl-e2e:run"))
     app.push("two")
-    hear(pull_event("labeled", "two", "alice", "verl-e2e:run"), app.rooms)
+    app.handlers.events.hear(pull_event("labeled", "two", "alice", "verl-e2e:run"))
     assert [item.head_sha for item in app.ledger.written if isinstance(item, RecordedCommand)] == [
         sha("one"),
         sha("two"),
@@ -222,13 +220,13 @@ def test_a_label_set_again_on_a_new_head_counts_for_that_head(app: App) -> None:
 
 def test_a_label_of_an_earlier_head_asks_for_nothing(app: App) -> None:
     app.push("two")
-    assert hear(pull_event("labeled", "one", "alice", "verl-e2e:level5"), app.rooms) == (REF,)
+    assert app.handlers.events.hear(pull_event("labeled", "one", "alice", "verl-e2e:level5")) == (REF,)
     assert app.ledger.written == []
 
 
 @pytest.mark.parametrize("action", ["opened", "synchronize", "reopened", "closed", "ready_for_review", "edited"])
 def test_what_happens_to_a_pull_request_is_only_looked_at(app: App, action: str) -> None:
-    assert hear(pull_event(action, "one"), app.rooms) == (REF,)
+    assert app.handlers.events.hear(pull_event(action, "one")) == (REF,)
     assert (app.ledger.written, app.hub.calls) == ([], [])
 
 
@@ -247,28 +245,28 @@ def test_a_button_is_the_command_of_whoever_pressed_it(
     app: App, button: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     event = check_event(GATE, "one", sender=sender, button=button)
-    assert hear(event, app.rooms, "d1") == (REF,)
-    hear(event, app.rooms, "d1")
+    assert app.handlers.events.hear(event, "d1") == (REF,)
+    app.handlers.events.hear(event, "d1")
     assert asked(app) == kept
-    hear(event, app.rooms, "d2")
+    app.handlers.events.hear(event, "d2")
     assert len(asked(app)) == 2 * len(kept)
 
 
 def test_a_button_of_an_earlier_head_or_of_another_app_asks_for_nothing(app: App) -> None:
     app.push("two")
-    assert hear(check_event(GATE, "one", button="rerun"), app.rooms) == (REF,)
-    assert hear(check_event(GATE, "one", button="rerun", app=1), app.rooms) == ()
-    assert hear(check_event("someone-else", "one", button="rerun"), app.rooms) == ()
-    assert hear(check_event(str(CheckId(7, sha("two"))), "one", button="rerun"), app.rooms) == ()
+    assert app.handlers.events.hear(check_event(GATE, "one", button="rerun")) == (REF,)
+    assert app.handlers.events.hear(check_event(GATE, "one", button="rerun", app=1)) == ()
+    assert app.handlers.events.hear(check_event("someone-else", "one", button="rerun")) == ()
+    assert app.handlers.events.hear(check_event(str(CheckId(7, sha("two"))), "one", button="rerun")) == ()
     assert app.ledger.written == []
 
 
 def ended_in_failure(app: App) -> None:
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     (run,) = app.backend.live()
     app.backend.finish(run, fails)
     app.clock.pass_s(60)
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     app.clock.pass_s(60)
 
 
@@ -276,47 +274,50 @@ def test_one_job_asked_for_again_runs_again_and_its_check_is_written_anew(app: A
     ended_in_failure(app)
     app.hub.calls.clear()
     own = str(CheckId(7, sha("one"), "0-lora-ddp"))
-    hear(check_event(own, "one", name="verl-e2e / 0-lora-ddp"), app.rooms, "d1")
+    app.handlers.events.hear(check_event(own, "one", name="verl-e2e / 0-lora-ddp"), "d1")
     assert asked(app) == [("alice", "rerun", ("0-lora-ddp",))]
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     assert [text.attempt for text in app.backend.live()] == [2]
 
 
 def test_a_check_that_github_set_back_is_written_again_though_nothing_changed(app: App) -> None:
     ended_in_failure(app)
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     app.hub.calls.clear()
-    hear(check_event(GATE, "one", sender="stranger"), app.rooms, "d1")
-    reconcile(REF, app.rooms)
+    app.handlers.events.hear(check_event(GATE, "one", sender="stranger"), "d1")
+    app.handlers.reconciler.reconcile(REF)
     assert app.hub.calls.count("write_check") == 1
 
 
 def test_a_suite_asked_for_again_is_a_rerun(app: App) -> None:
     ended_in_failure(app)
-    assert hear(suite_event("one"), app.rooms, "d1") == (REF,)
-    assert hear(suite_event("two"), app.rooms, "d2") == ()
+    assert app.handlers.events.hear(suite_event("one"), "d1") == (REF,)
+    assert app.handlers.events.hear(suite_event("two"), "d2") == ()
     assert asked(app) == [("alice", "rerun", ())]
 
 
 def test_a_merge_group_is_remembered_for_when_github_is_silent(app: App) -> None:
     group = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
-    assert hear(group_event("checks_requested", "group"), app.rooms) == (group,)
+    assert app.handlers.events.hear(group_event("checks_requested", "group")) == (group,)
     app.clock.pass_s(10)
-    assert hear(group_event("checks_requested", "group"), app.rooms) == (group,)
-    assert hear(group_event("destroyed", "group"), app.rooms) == (group,)
-    assert reconcile(group, app.rooms) is None
+    assert app.handlers.events.hear(group_event("checks_requested", "group")) == (group,)
+    assert app.handlers.events.hear(group_event("destroyed", "group")) == (group,)
+    assert app.handlers.reconciler.reconcile(group) is None
     assert app.backend.submitted == []
 
 
 def test_a_workflow_run_leads_to_the_target_that_it_is_for(app: App) -> None:
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
     (run,) = app.ledger.kept.values()
     app.ledger.kept[run.key] = run.model_copy(update={"handle": "123"})
-    assert (hear(workflow_event(123), app.rooms), hear(workflow_event(124), app.rooms)) == ((REF,), ())
+    assert (app.handlers.events.hear(workflow_event(123)), app.handlers.events.hear(workflow_event(124))) == (
+        (REF,),
+        (),
+    )
 
 
 def test_a_mirror_push_is_looked_at(app: App) -> None:
-    assert hear(push_event(7), app.rooms) == (REF,)
+    assert app.handlers.events.hear(push_event(7)) == (REF,)
 
 
 def test_under_a_broken_policy_only_asking_is_left(app: App) -> None:
@@ -329,7 +330,7 @@ def test_under_a_broken_policy_only_asking_is_left(app: App) -> None:
 def test_a_pull_request_that_is_gone_is_nothing(app: App) -> None:
     app.hub.pulls.clear()
     assert say(app, "alice", "/verl-e2e run") == ()
-    assert reconcile(REF, app.rooms) is None
+    assert app.handlers.reconciler.reconcile(REF) is None
 
 
 def test_two_commands_that_are_delivered_in_the_wrong_order_count_as_they_were_written(app: App) -> None:
@@ -338,18 +339,18 @@ def test_two_commands_that_are_delivered_in_the_wrong_order_count_as_they_were_w
     second = app.hub.say(REF, "alice", "/verl-e2e cancel")
     app.clock.pass_s(5)
     for comment in (second, first):
-        hear(comment_event(comment), app.rooms)
-    reconcile(REF, app.rooms)
+        app.handlers.events.hear(comment_event(comment))
+    app.handlers.reconciler.reconcile(REF)
     assert not app.backend.submitted
     third = app.hub.say(REF, "alice", "/verl-e2e run")
-    hear(comment_event(third), app.rooms)
-    reconcile(REF, app.rooms)
+    app.handlers.events.hear(comment_event(third))
+    app.handlers.reconciler.reconcile(REF)
     assert app.backend.submitted
 
 
 def test_commands_of_one_second_count_in_the_order_of_their_comments(app: App) -> None:
     first, second = (app.hub.say(REF, "alice", f"/verl-e2e {verb}") for verb in ("cancel", "run"))
     for comment in (second, first):
-        hear(comment_event(comment), app.rooms)
-    reconcile(REF, app.rooms)
+        app.handlers.events.hear(comment_event(comment))
+    app.handlers.reconciler.reconcile(REF)
     assert app.backend.submitted

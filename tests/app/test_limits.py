@@ -1,6 +1,6 @@
 """What a stranger wrote takes too much, or ends the service: the pull request is told, and nothing goes on for ever."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,16 +10,15 @@ from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.analysis import DirectAnalysis
 from verl_e2e.app.collect_runs import MOST_JUDGINGS
-from verl_e2e.app.crash_loops import LONGEST_REST, MOST_BEGUN, reconcile_counted, rest_after
+from verl_e2e.app.crash_loops import LONGEST_REST, MOST_BEGUN, rest_after
 from verl_e2e.app.judge_finished import Judged
 from verl_e2e.app.plan_change import Planned
-from verl_e2e.app.reconcile import reconcile
-from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import Target
+from verl_e2e.wiring.handlers import Handlers
 
 
 class Killed(BaseException):
@@ -47,15 +46,12 @@ class Troubled(DirectAnalysis):
         return DirectAnalysis.judge(self, run, folder)
 
 
-def troubled(app: App, planning: BaseException | None = None, judging: Exception | None = None) -> AppRooms:
+def troubled(
+    app: App, planning: BaseException | None = None, judging: Exception | None = None
+) -> tuple[Handlers, Troubled]:
     plain = app.analysis()
     own = Troubled(plain.changes, plain.uses, plain.summaries, plain.folders, planning, judging)
-    return replace(app.rooms, analysis=own)
-
-
-def asked(rooms: AppRooms) -> list[str]:
-    assert isinstance(rooms.analysis, Troubled)
-    return rooms.analysis.asked
+    return app.connect(analysis=own), own
 
 
 def gate(app: App, head: str = "one") -> tuple[str, str]:
@@ -67,32 +63,32 @@ def gate(app: App, head: str = "one") -> tuple[str, str]:
 def test_a_change_that_takes_too_much_closes_its_gate_and_is_not_tried_again() -> None:
     app = App()
     app.open()
-    rooms = troubled(app, LimitError("the number of files", "200,000"))
+    handlers, own = troubled(app, LimitError("the number of files", "200,000"))
     for _ in range(3):
-        assert reconcile(REF, rooms) is None
+        assert handlers.reconciler.reconcile(REF) is None
         app.clock.pass_s(3600)
     conclusion, message = gate(app)
     assert conclusion == "action_required"
     assert "cannot be planned" in message
     assert "the number of files exceeds 200,000" in message.replace("\\", "")
-    assert asked(rooms) == ["plan"]
+    assert own.asked == ["plan"]
     app.push("two")
-    reconcile(REF, rooms)
-    assert asked(rooms) == ["plan", "plan"]
+    handlers.reconciler.reconcile(REF)
+    assert own.asked == ["plan", "plan"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault"), IndexError("tuple index out of range"), RecursionError()])
 def test_judging_that_fails_again_and_again_is_blocked_and_not_tried_for_ever(error: Exception) -> None:
     app = App()
     app.open()
-    rooms = troubled(app, judging=error)
-    reconcile(REF, rooms)
+    handlers, _ = troubled(app, judging=error)
+    handlers.reconciler.reconcile(REF)
     app.backend.begin()
     app.backend.finish(app.backend.live()[0], passes)
     for _ in range(MOST_JUDGINGS - 1):
         with pytest.raises(type(error)):
-            reconcile(REF, rooms)
-    reconcile(REF, rooms)
+            handlers.reconciler.reconcile(REF)
+    handlers.reconciler.reconcile(REF)
     (run,) = app.ledger.runs(REF.repository, number=REF.number)
     assert (run.state.final, run.result) == (True, Result.BLOCKED)
     assert run.sentence == f"what the run left cannot be judged: judging it failed 5 times ({type(error).__name__})"
@@ -102,11 +98,11 @@ def test_judging_that_fails_again_and_again_is_blocked_and_not_tried_for_ever(er
 def test_a_run_folder_that_takes_too_much_is_blocked_at_once() -> None:
     app = App()
     app.open()
-    rooms = troubled(app, judging=LimitError("the memory that it needs", "2048 MiB"))
-    reconcile(REF, rooms)
+    handlers, _ = troubled(app, judging=LimitError("the memory that it needs", "2048 MiB"))
+    handlers.reconciler.reconcile(REF)
     app.backend.begin()
     app.backend.finish(app.backend.live()[0], passes)
-    reconcile(REF, rooms)
+    handlers.reconciler.reconcile(REF)
     (run,) = app.ledger.runs(REF.repository, number=REF.number)
     assert run.sentence == "what the run left cannot be judged: the memory that it needs exceeds 2048 MiB"
 
@@ -114,17 +110,17 @@ def test_a_run_folder_that_takes_too_much_is_blocked_at_once() -> None:
 def test_a_look_that_never_returned_three_times_is_set_aside_and_tried_again_later() -> None:
     app = App()
     app.open()
-    rooms = troubled(app, Killed())
+    handlers, own = troubled(app, Killed())
     for _ in range(MOST_BEGUN):
         with pytest.raises(Killed):
-            reconcile_counted(REF, rooms)
-    assert len(asked(rooms)) == MOST_BEGUN
-    assert reconcile_counted(REF, rooms) == rest_after(MOST_BEGUN).total_seconds() == 5.0
-    assert len(asked(rooms)) == MOST_BEGUN
+            handlers.crash_loops.reconcile_counted(REF)
+    assert len(own.asked) == MOST_BEGUN
+    assert handlers.crash_loops.reconcile_counted(REF) == rest_after(MOST_BEGUN).total_seconds() == 5.0
+    assert len(own.asked) == MOST_BEGUN
     conclusion, message = gate(app)
     assert (conclusion, "was ended 3 times" in message) == ("action_required", True)
     app.clock.pass_s((rest_after(MOST_BEGUN) + timedelta(seconds=1)).total_seconds())
-    assert reconcile_counted(REF, app.rooms) is not None
+    assert app.handlers.crash_loops.reconcile_counted(REF) is not None
     assert gate(app)[0] != "action_required"
 
 
@@ -137,11 +133,11 @@ def test_the_rest_grows_with_each_look_that_never_returned() -> None:
 def test_a_look_that_fails_or_ends_is_no_look_that_never_returned() -> None:
     app = App()
     app.open()
-    rooms = troubled(app, RuntimeError("a fault"))
+    handlers, own = troubled(app, RuntimeError("a fault"))
     for _ in range(MOST_BEGUN + 2):
         with pytest.raises(RuntimeError):
-            reconcile_counted(REF, rooms)
-    assert len(asked(rooms)) == MOST_BEGUN + 2
+            handlers.crash_loops.reconcile_counted(REF)
+    assert len(own.asked) == MOST_BEGUN + 2
     for _ in range(MOST_BEGUN + 2):
-        reconcile_counted(REF, app.rooms)
+        app.handlers.crash_loops.reconcile_counted(REF)
     assert gate(app)[0] != "action_required"

@@ -14,8 +14,6 @@ from verl_e2e.adapters.dispatch.local_backend import follow_ups
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
 from verl_e2e.app.look_up_person import AUTHOR_KEPT
-from verl_e2e.app.merge_groups import remember_end, remember_group
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.facts import LogFacts
@@ -39,7 +37,7 @@ def app() -> App:
 
 def look(app: App, seconds: float = 60) -> float | None:
     app.clock.pass_s(seconds)
-    return reconcile(REF, app.rooms)
+    return app.handlers.reconciler.reconcile(REF)
 
 
 def gate(app: App, head: str = "one") -> tuple[str, str, str]:
@@ -671,7 +669,7 @@ def test_a_pull_request_is_under_way_until_its_runs_are_over(app: App) -> None:
 def group(app: App, path: str = "src/lora/a.py") -> MergeGroup:
     app.paths[sha("group")] = path
     made = MergeGroup(REPOSITORY, "main", BASE, sha("group"), (7,))
-    remember_group(made, app.rooms)
+    app.handlers.groups.remember(made)
     return made
 
 
@@ -679,7 +677,7 @@ def test_a_merge_group_carries_a_pass_forward_where_nothing_it_reaches_differs(a
     app.open(path="src/lora/a.py")
     to_the_end(app)
     ran = len(app.backend.submitted)
-    assert reconcile(group(app), app.rooms) is None
+    assert app.handlers.reconciler.reconcile(group(app)) is None
     assert (gate(app, "group")[1], len(app.backend.submitted)) == ("success", ran)
     assert f"carried forward from `{sha('one')[:12]}`" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
 
@@ -688,19 +686,19 @@ def test_a_merge_group_in_which_something_differs_runs_again(app: App) -> None:
     app.open(path="src/lora/a.py")
     to_the_end(app)
     made = group(app, "src/lora/b.py")
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert [(text.job_id, text.number) for text in app.backend.live()] == [(SMOKE, None)]
     finish(app, SMOKE, passes)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert gate(app, "group")[1] == "success"
 
 
 def test_a_merge_group_is_answered_before_the_queue_gives_up(app: App) -> None:
     made = group(app)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert gate(app, "group")[0] == "in_progress"
     app.clock.pass_s(3_400)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert (gate(app, "group")[1], "no verdict within 55 minutes" in gate(app, "group")[2].lower()) == (
         "action_required",
         True,
@@ -709,37 +707,37 @@ def test_a_merge_group_is_answered_before_the_queue_gives_up(app: App) -> None:
 
 def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
     made = group(app)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert app.under_way() == {made}
-    remember_end(made, app.rooms)
-    reconcile(made, app.rooms)
+    app.handlers.groups.remember_end(made)
+    app.handlers.reconciler.reconcile(made)
     app.backend.settle()
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     assert (live(app), app.under_way()) == ([], set())
-    assert reconcile(made, app.rooms) is None
+    assert app.handlers.reconciler.reconcile(made) is None
 
 
 def test_a_merge_group_that_was_given_up_leaves_no_check_open(app: App) -> None:
     made = group(app)
-    reconcile(made, app.rooms)
-    remember_end(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
+    app.handlers.groups.remember_end(made)
     for _ in range(3):
-        reconcile(made, app.rooms)
+        app.handlers.reconciler.reconcile(made)
         app.backend.settle()
     assert unfinished(app) == []
     assert (gate(app, "group")[1:], live(app)) == (("cancelled", "The merge queue gave this group up"), [])
     app.hub.calls.clear()
-    assert reconcile(made, app.rooms) is None
+    assert app.handlers.reconciler.reconcile(made) is None
     assert app.hub.calls == []
 
 
 def test_a_group_that_was_merged_keeps_its_green_gate(app: App) -> None:
     made = group(app)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
     finish(app, SMOKE, passes)
-    reconcile(made, app.rooms)
-    remember_end(made, app.rooms)
-    reconcile(made, app.rooms)
+    app.handlers.reconciler.reconcile(made)
+    app.handlers.groups.remember_end(made)
+    app.handlers.reconciler.reconcile(made)
     assert gate(app, "group")[1] == "success"
 
 
@@ -798,7 +796,7 @@ def test_whatever_holds_a_job_leaves_no_check_that_waits_for_ever(app: App, endi
     if ending == "cancel":
         ask(app, "cancel")
     if ending == "problem":
-        app.rooms = replace(app.rooms, changes=no_trees)
+        app.handlers = app.connect(changes=no_trees)
     if ending not in message:
         app.hub.tips["main"] = moved
     app.open(**message.get(ending, {}))

@@ -8,8 +8,6 @@ import pytest
 from tests.fakes.app import BASE, REF, REPOSITORY, App, FakeSource, fails, passes
 from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
 from verl_e2e.adapters.github.check_limits import checked
-from verl_e2e.app.reconcile import reconcile
-from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Record
@@ -43,14 +41,14 @@ def _ended(how: Callable[[Job], tuple[Record, LogFacts | None]], path: str = LOR
         return source
 
     analysis = replace(app.analysis(), changes=changes)
-    rooms: AppRooms = replace(app.rooms, changes=changes, analysis=analysis)
-    reconcile(REF, rooms)
+    handlers = app.connect(changes=changes, analysis=analysis)
+    handlers.reconciler.reconcile(REF)
     app.backend.begin()
     planned = len(source.read)
     for run in app.backend.live():
         app.backend.finish(run, how)
     app.clock.pass_s(60)
-    reconcile(REF, rooms)
+    handlers.reconciler.reconcile(REF)
     source.read = source.read[planned:]
     checks = app.hub.check_runs(REPOSITORY, pull.head_sha)
     assert {check.name for check in checks} >= {"verl-e2e", "verl-e2e / 0-lora-ddp"}

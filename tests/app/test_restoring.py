@@ -8,8 +8,6 @@ import pytest
 from tests.fakes.app import APP, REF, App, passes
 from tests.fakes.events import comment_event
 from tests.fakes.trees import sha
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.core.pulls.pull import PullState
 from verl_e2e.core.pulls.webhook_events import CommentEvent
 from verl_e2e.core.pulls.webhooks import parse_event
@@ -32,7 +30,7 @@ def app() -> App:
 
 def look(app: App, seconds: float = 20) -> None:
     app.clock.pass_s(seconds)
-    reconcile(REF, app.rooms)
+    app.handlers.reconciler.reconcile(REF)
 
 
 def card(app: App) -> Comment:
@@ -83,7 +81,7 @@ def shown(app: App) -> object:
 
 
 def ask_status(app: App) -> None:
-    assert hear(comment_event(app.hub.say(REF, "stranger", "/verl-e2e status")), app.rooms) == (REF,)
+    assert app.handlers.events.hear(comment_event(app.hub.say(REF, "stranger", "/verl-e2e status"))) == (REF,)
 
 
 TOUCHES = (edit_card, hide_card, delete_card, edit_gate, fail_gate, reopen_gate)
@@ -126,10 +124,10 @@ def test_somebody_elses_hand_on_our_card_leads_to_a_look_and_ours_does_not(app: 
     before = shown(app)
     (edit_card if action == "edited" else delete_card)(app)
     ours = comment_event(known, "verl-e2e[bot]", via=APP, action=action)
-    assert hear(ours, app.rooms) == ()
+    assert app.handlers.events.hear(ours) == ()
     look(app)
     assert shown(app) != before
-    assert hear(comment_event(known, "mona", via=APP, action=action), app.rooms) == (REF,)
+    assert app.handlers.events.hear(comment_event(known, "mona", via=APP, action=action)) == (REF,)
     look(app)
     assert shown(app) == before
 
@@ -137,7 +135,7 @@ def test_somebody_elses_hand_on_our_card_leads_to_a_look_and_ours_does_not(app: 
 def test_other_peoples_comments_may_be_edited_and_say_nothing(app: App) -> None:
     theirs = app.hub.say(REF, "alice", "/verl-e2e cancel")
     for sender, action in (("alice", "edited"), ("mona", "edited"), ("mona", "deleted"), ("alice", "deleted")):
-        assert hear(comment_event(theirs, sender, action=action), app.rooms) == ()
+        assert app.handlers.events.hear(comment_event(theirs, sender, action=action)) == ()
     assert app.ledger.written == []
 
 

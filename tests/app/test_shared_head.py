@@ -7,8 +7,6 @@ import pytest
 from tests.fakes.app import POLICY, REF, REPOSITORY, App, fails, passes
 from tests.fakes.events import comment_event, pull_event, workflow_event, workflow_job_event
 from tests.fakes.trees import sha
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.ports import ForgeError
@@ -29,7 +27,7 @@ def app() -> App:
 
 def look(app: App, ref: PullRef = REF) -> float | None:
     app.clock.pass_s(60)
-    return reconcile(ref, app.rooms)
+    return app.handlers.reconciler.reconcile(ref)
 
 
 def open_other(app: App, pull: Pull, **given: object) -> None:
@@ -151,7 +149,7 @@ def test_the_end_of_a_shared_run_is_a_reason_to_look_at_everybody_who_has_its_he
     (run,) = app.ledger.runs(REPOSITORY)
     app.ledger.put_run(run.model_copy(update={"handle": "77"}))
     for event in (workflow_event(77), workflow_job_event(77)):
-        assert hear(event, app.rooms) == (REF, OTHER)
+        assert app.handlers.events.hear(event) == (REF, OTHER)
 
 
 def test_what_is_heard_of_one_is_a_reason_to_look_at_the_others(app: App) -> None:
@@ -160,10 +158,10 @@ def test_what_is_heard_of_one_is_a_reason_to_look_at_the_others(app: App) -> Non
     open_other(app, pull)
     look(app, OTHER)
     said_now = app.hub.say(REF, "alice", "/verl-e2e status")
-    assert set(hear(comment_event(said_now), app.rooms)) == {REF, OTHER}
-    assert set(hear(pull_event("closed", "one"), app.rooms)) == {REF, OTHER}
+    assert set(app.handlers.events.hear(comment_event(said_now))) == {REF, OTHER}
+    assert set(app.handlers.events.hear(pull_event("closed", "one"))) == {REF, OTHER}
     pushed = pull_event("synchronize", "two").model_copy(update={"before": sha("one")})
-    assert set(hear(pushed, app.rooms)) == {REF, OTHER}
+    assert set(app.handlers.events.hear(pushed)) == {REF, OTHER}
 
 
 def test_a_gate_that_waits_for_another_names_what_that_one_needs(app: App) -> None:

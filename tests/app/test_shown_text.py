@@ -1,7 +1,6 @@
 """What people read on GitHub, as GitHub's own renderer shows it: commands are code that can be copied as it is."""
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import cmarkgfm
@@ -12,8 +11,6 @@ from tests.fakes.app import APP, POLICY, REF, App, blocks, fails
 from tests.fakes.events import check_event, comment_event
 from tests.fakes.trees import sha
 from verl_e2e.adapters.files.run_folder import FolderError
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.pulls.pull import PullState
@@ -97,7 +94,7 @@ def asks_to_approve(pages: list[Shown], head: str) -> bool:
 def look(app: App, times: int = 1) -> None:
     for _ in range(times):
         app.clock.pass_s(60)
-        reconcile(REF, app.rooms)
+        app.handlers.reconciler.reconcile(REF)
 
 
 @pytest.mark.parametrize("words", SAID)
@@ -107,7 +104,7 @@ def test_every_answer_shows_commands_as_code(words: str) -> None:
     look(app)
     text = words.format(head=sha("one"), short=sha("one")[:7], other=sha("two"), upper=sha("one")[:12].upper())
     for author in ("mona", "stranger"):
-        hear(comment_event(app.hub.say(REF, author, text)), app.rooms)
+        app.handlers.events.hear(comment_event(app.hub.say(REF, author, text)))
     look(app)
     check_shown(app)
 
@@ -116,7 +113,7 @@ def test_every_answer_shows_commands_as_code(words: str) -> None:
 def test_who_approves_without_the_whole_sha_is_shown_the_command_to_copy(given: str) -> None:
     app = App()
     app.open(head_repository="evil/bridge", author="mallory")
-    hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e approve {given}")), app.rooms)
+    app.handlers.events.hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e approve {given}")))
     assert asks_to_approve(check_shown(app), "one")
     assert app.ledger.written == []
 
@@ -129,7 +126,7 @@ def test_a_fork_shows_the_command_on_card_and_gate_and_it_works_as_copied() -> N
     assert asks_to_approve([card], "one")
     assert asks_to_approve([gate], "one")
     copied = next(code for code in card.code if code.startswith("/verl-e2e approve"))
-    hear(comment_event(app.hub.say(REF, "mona", copied)), app.rooms)
+    app.handlers.events.hear(comment_event(app.hub.say(REF, "mona", copied)))
     look(app)
     assert len(app.backend.live()) == 1
 
@@ -160,7 +157,7 @@ def test_every_state_of_a_pull_request_shows_commands_as_code(how: str) -> None:
         app.open("two")
     words = {"cancel": "cancel", "override": f"override 0 {sha('one')} `all` hosts are gone"}.get(how)
     if words:
-        hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {words}")), app.rooms)
+        app.handlers.events.hear(comment_event(app.hub.say(REF, "mona", f"/verl-e2e {words}")))
     for _ in range(4):
         look(app)
         app.backend.settle()
@@ -209,7 +206,7 @@ def test_heading_table_and_gate_say_the_same_of_a_held_and_of_a_cancelled_pull_r
         app.open(head_repository="evil/bridge" if how == "fork" else "octo/bridge")
         look(app)
         if how == "cancel":
-            hear(comment_event(app.hub.say(REF, "alice", "/verl-e2e cancel")), app.rooms)
+            app.handlers.events.hear(comment_event(app.hub.say(REF, "alice", "/verl-e2e cancel")))
         for _ in range(3):
             look(app)
             app.backend.settle()
@@ -238,7 +235,7 @@ def test_a_button_pressed_by_somebody_without_the_role_is_answered_once() -> Non
     gate = app.hub.gate(sha("one"))
     assert gate is not None
     for delivery in ("a", "a", "b"):
-        hear(check_event(gate.external_id, "one", sender="stranger", button="cancel"), app.rooms, delivery)
+        app.handlers.events.hear(check_event(gate.external_id, "one", sender="stranger", button="cancel"), delivery)
     (answer,) = (comment.body for comment in app.hub.talk[7] if comment.app_id == APP and "reply" in comment.body)
     assert "stranger" in answer
     assert "needs the role write" in answer
@@ -248,7 +245,7 @@ def test_a_button_pressed_by_somebody_without_the_role_is_answered_once() -> Non
 def comment(app: App, body: str, author: str = "alice") -> str:
     """Someone comments; gives our answer, empty for none."""
     before = len(app.hub.talk.get(7, ()))
-    hear(comment_event(app.hub.say(REF, author, body)), app.rooms)
+    app.handlers.events.hear(comment_event(app.hub.say(REF, author, body)))
     ours = [item.body for item in app.hub.talk[7][before:] if item.app_id == APP and "reply" in item.body]
     return "".join(ours)
 
@@ -293,7 +290,7 @@ def test_a_verl_that_is_nowhere_is_a_refused_option() -> None:
         def resolve(self, _: str) -> str:
             raise FolderError("names no commit")
 
-    app.rooms = replace(app.rooms, verl=lambda _: Nowhere())  # type: ignore[arg-type, return-value]
+    app.handlers = app.connect(verl=lambda _: Nowhere())  # type: ignore[arg-type, return-value]
     answer = comment(app, "/verl-e2e level0 verl_ref=nowhere")
     assert "`verl_ref=nowhere`: verl's repository has no such commit" in answer
     assert app.ledger.written == []

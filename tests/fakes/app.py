@@ -14,9 +14,8 @@ from tests.fakes.clocks import HandClock
 from tests.fakes.rooms import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
-from verl_e2e.app.analysis import DirectAnalysis
-from verl_e2e.app.merge_groups import reference_of
-from verl_e2e.app.services import AppRooms
+from verl_e2e.app.analysis import Analysis, DirectAnalysis
+from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.facts import LogFacts
@@ -27,7 +26,8 @@ from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedComma
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef, PullState, Target
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.reach.entries import Uses
-from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, UnknownPullError
+from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
+from verl_e2e.wiring.handlers import GithubPorts, Handlers, JobPorts, build_handlers
 
 REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
 REF = PullRef(REPOSITORY, 7)
@@ -423,37 +423,43 @@ class App:
         self.backend = FakeBackend(self.folders)
         self.hub.files[(BASE, POLICY_PATH)] = POLICY.encode()
         self.hub.roles |= {"alice": "write", "mona": "maintain", "admin": "admin", "rita": "triage"}
-        self.rooms = self._rooms()
+        self.handlers = self.connect()
 
     def restart(self) -> None:
-        self.rooms = self._rooms()
+        self.handlers = self.connect()
 
     def analysis(self) -> DirectAnalysis:
         """What reads the text of strangers, in this process."""
         return DirectAnalysis(lambda _: FakeSource(self.paths), Uses((), (), "nothing"), FakeSummaries(), self.folders)
 
-    def _rooms(self) -> AppRooms:
+    def connect(
+        self,
+        *,
+        analysis: Analysis | None = None,
+        changes: Callable[[Target], SourceTrees] | None = None,
+        verl: Callable[[str], Revisions] | None = None,
+    ) -> Handlers:
+        """Handlers on what is here, with something else in the place of one or the other."""
         source = FakeSource(self.paths)
-
-        def changes(_: Target) -> FakeSource:
-            return source
-
-        return AppRooms(
-            pulls=self.hub,
-            conversation=self.hub,
-            checks=self.hub,
-            people=self.hub,
-            ledger=self.ledger,
+        jobs = JobPorts(
             backend=self.backend,
-            analysis=self.analysis(),
-            clock=self.clock,
-            changes=changes,
-            verl=lambda _: source,
-            site=site(),
+            analysis=analysis or self.analysis(),
+            changes=changes or (lambda _: source),
+            sources=JobSources(verl or (lambda _: source), site()),
             artifacts=Path("/artifacts"),
-            read_commands=command_lines,
-            app_id=APP,
         )
+        return build_handlers(
+            GithubPorts(self.hub, self.hub, self.hub, self.hub, app_id=APP),
+            jobs,
+            self.ledger,
+            self.clock,
+            command_lines,
+        )
+
+    def under_way(self) -> set[Reference | None]:
+        """What has runs that are not over, as the service's tick asks."""
+        live = (run for run in self.ledger.kept.values() if not run.state.final)
+        return {self.handlers.groups.reference_of(run) for run in live}
 
     def open(self, head: str = "one", path: str = "src/peft/lora.py", **given: object) -> Pull:
         """A pull request of alice from a branch of the repository itself."""
@@ -472,11 +478,6 @@ class App:
         )
         self.hub.pulls[REF.number] = replace(pull, **given)  # type: ignore[arg-type]
         return self.hub.pulls[REF.number]
-
-    def under_way(self) -> set[Reference | None]:
-        """What has runs that are not over, as the service's tick asks."""
-        live = (run for run in self.ledger.kept.values() if not run.state.final)
-        return {reference_of(run, self.rooms) for run in live}
 
     def push(self, head: str, path: str = "src/peft/lora.py") -> Pull:
         """A new head on the pull request."""

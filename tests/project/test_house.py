@@ -97,6 +97,7 @@ PLANTED = (
         "No circles inside any package",
     ),
     ("bot/verl_e2e/core/pulls/ledger.py", "import verl_e2e.core.pulls.decide", "No circles inside any package"),
+    ("bot/verl_e2e/app/create_once.py", "import verl_e2e.app.reconcile", "No circles inside any package"),
     ("bot/verl_e2e/app/planted.py", "import verl_e2e.git.program", "Only the adapters, the wiring and the runner use"),
     ("bot/verl_e2e/git/planted.py", "import verl_e2e.ports", "Imports point down through the layers"),
     ("bot/verl_e2e/wiring/check.py", "import verl_e2e_runner", "Only the command line starts the runner"),

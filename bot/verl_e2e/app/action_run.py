@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from verl_e2e.app.base_branch_changed import outdated
-from verl_e2e.app.on_event import hear
-from verl_e2e.app.reconcile import reconcile
-from verl_e2e.app.services import AppRooms
+from verl_e2e.app.base_branch_changed import BaseChanges
+from verl_e2e.app.merge_groups import MergeGroups
+from verl_e2e.app.on_event import EventHandler
+from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.core.pulls.pull import PullRef
 from verl_e2e.core.pulls.references import Reference
 from verl_e2e.core.pulls.webhook_events import CommentEvent, Event
-from verl_e2e.ports import Comment, Ledger, UnknownPullError
+from verl_e2e.ports import Comment, Ledger, Pulls, UnknownPullError
 
 MOST_LOOKS = 8
 
@@ -35,12 +35,16 @@ class DerivedMemory(Ledger, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What one workflow run works with: `memory` is the ledger of the rooms, `sleep` lets seconds pass.
+    """What one workflow run works with: `memory` is the ledger of the handlers, `sleep` lets seconds pass.
 
     It waits `patience_s` at a time for what is due soon, as the card's next edit is; the rest is for the next run.
     """
 
-    rooms: AppRooms
+    events: EventHandler
+    reconciler: Reconciler
+    base_changes: BaseChanges
+    groups: MergeGroups
+    pulls: Pulls
     memory: DerivedMemory
     sleep: Callable[[float], None]
     patience_s: float
@@ -52,7 +56,7 @@ def act_on(event: Event | None, asked: tuple[Reference, ...], delivery: str, her
     Whatever ends it, what was learnt is written first.
     """
     try:
-        named = hear(event, here.rooms, delivery) if event is not None else ()
+        named = here.events.hear(event, delivery) if event is not None else ()
         if isinstance(event, CommentEvent):
             ref = PullRef(event.repository.full_name, event.issue.number)
             here.memory.hear(ref, [event.comment.id])
@@ -73,7 +77,7 @@ def _catch_up(ref: PullRef, here: Here) -> None:
     except UnknownPullError:
         return
     for comment in missed:
-        hear(_said(ref, comment), here.rooms)
+        here.events.hear(_said(ref, comment))
     if missed:
         here.memory.hear(ref, [item.id for item in missed])
 
@@ -100,7 +104,7 @@ def _said(ref: PullRef, comment: Comment) -> CommentEvent:
 
 def _look(reference: Reference, here: Here) -> None:
     for _ in range(MOST_LOOKS):
-        wait_s = reconcile(reference, here.rooms)
+        wait_s = here.reconciler.reconcile(reference)
         if wait_s is None or wait_s > here.patience_s:
             return
         here.sleep(wait_s)
@@ -111,11 +115,11 @@ def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
 
     One that cannot be seen any more is passed over.
     """
-    pulls = here.rooms.pulls.open_pulls(repository)
-    changed = {pull.ref for pull in outdated(pulls, here.rooms)}
+    pulls = here.pulls.open_pulls(repository)
+    changed = {pull.ref for pull in here.base_changes.outdated(pulls)}
     for pull in pulls:
         try:
-            runs = here.rooms.ledger.runs(repository, number=pull.ref.number)
+            runs = here.memory.runs(repository, number=pull.ref.number)
         except UnknownPullError:
             continue
         if pull.ref in changed or any(not run.state.final for run in runs):

@@ -1,11 +1,11 @@
 """Answer the commands that ask for words: `help` and `explain`, each with one comment."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from verl_e2e.app.keep_message import say, was_said
-from verl_e2e.app.look_up_person import allowed
-from verl_e2e.app.services import AppRooms
+from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.look_up_person import Permissions
+from verl_e2e.app.publish_comments import Messages
 from verl_e2e.core.model.access import Capability
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import render_explanation
@@ -29,52 +29,58 @@ MAX_ROWS = 80
 TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 
 
-def answer(target_state: TargetState, rooms: AppRooms) -> None:
-    """Answer what was asked on this pull request, each question once, within bounds for each person."""
-    target = target_state.target
-    if not isinstance(target, Pull):
-        return
-    asked = [
-        entry
-        for entry in target_state.entries
-        if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
-    ]
-    for place, question in enumerate(asked):
-        message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
-        if was_said(message, rooms):
-            continue
-        left = _answers_left(question, asked[:place], target, target_state.policy, rooms)
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Answers questions, each once."""
+
+    messages: Messages
+    permissions: Permissions
+    analysis: Analysis
+
+    def answer(self, target_state: TargetState) -> None:
+        """Answer what was asked on this pull request, each question once, within bounds for each person."""
+        target = target_state.target
+        if not isinstance(target, Pull):
+            return
+        asked = [
+            entry
+            for entry in target_state.entries
+            if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
+        ]
+        for place, question in enumerate(asked):
+            message = reply_to(question.repository, question.number, question.source, "", person=question.by_person)
+            if self.messages.was_said(message):
+                continue
+            left = self._answers_left(question, asked[:place], target, target_state.policy)
+            if left > 0:
+                text = render_help() if question.verb == "help" else self._explained(question, target_state)
+                self.messages.say(replace(message, body=text))
+            elif left == 0:
+                self.messages.say(replace(message, body=NO_MORE))
+
+    def _answers_left(
+        self, question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy
+    ) -> int:
+        """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
+        asked = Counter(earlier.actor.lower() for earlier in before)
+        own = asked[question.actor.lower()]
+        # What was asked beyond the bound was not answered and takes nothing from others.
+        left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
         if left > 0:
-            text = render_help() if question.verb == "help" else _explained(question, target_state, rooms)
-            say(replace(message, body=text), rooms)
-        elif left == 0:
-            say(replace(message, body=NO_MORE), rooms)
+            return left
+        if isinstance(self.permissions.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
+            return MAX_WITH_ROLE - own
+        message = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+        return -1 if message else 0
 
-
-def _answers_left(
-    question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy, rooms: AppRooms
-) -> int:
-    """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
-    asked = Counter(earlier.actor.lower() for earlier in before)
-    own = asked[question.actor.lower()]
-    # What was asked beyond the bound was not answered and takes nothing from others.
-    left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
-    if left > 0:
-        return left
-    if isinstance(allowed(question.actor, Capability.PLAN, pull, policy.capabilities, rooms), Granted):
-        return MAX_WITH_ROLE - own
-    message = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
-    return -1 if message else 0
-
-
-def _explained(asked: RecordedCommand, target_state: TargetState, rooms: AppRooms) -> str:
-    path, _, symbol = asked.arguments[0].partition(":")
-    try:
-        found = rooms.analysis.explain(target_state.target, target_state.policy, path, symbol)
-    except UserError as error:
-        return _fenced((str(error),))
-    rows = tuple(row for explanation in found for row in render_explanation(explanation).splitlines())
-    return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
+    def _explained(self, asked: RecordedCommand, target_state: TargetState) -> str:
+        path, _, symbol = asked.arguments[0].partition(":")
+        try:
+            found = self.analysis.explain(target_state.target, target_state.policy, path, symbol)
+        except UserError as error:
+            return _fenced((str(error),))
+        rows = tuple(row for explanation in found for row in render_explanation(explanation).splitlines())
+        return _fenced((*rows[:MAX_ROWS], *((TOO_MANY,) if len(rows) > MAX_ROWS else ())))
 
 
 def _fenced(rows: tuple[str, ...]) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from verl_e2e.app.services import AppRooms
 from verl_e2e.core.pulls.ledger import Posted
-from verl_e2e.ports import UncertainError
+from verl_e2e.ports import Clock, Ledger, UncertainError
 
 _CREATING = "creating"
 # In the ledger `remote_id` counts how often it was created again without knowing what became of the time before, and
@@ -43,93 +42,94 @@ class Outcome:
     """In how many seconds to ask again, when there is no id."""
 
 
-def create_once(creation: Creation, find: Callable[[], int], create: Callable[[], int], rooms: AppRooms) -> Outcome:
-    """Find the thing, or create it, or wait; raises what `find` and `create` raise, but for UncertainError."""
-    if known := find():
-        settle(creation, rooms)
-        return Outcome(known, found=True)
-    if (wait_s := unsettled_s(creation, rooms)) > 0:
-        return Outcome(wait_s=wait_s)
-    begin(creation, rooms)
-    try:
-        made = create()
-    except UncertainError:
-        if not rooms.lag_s:
+@dataclass(frozen=True, slots=True)
+class Creations:
+    """What we create on GitHub, each once."""
+
+    clock: Clock
+    lag_s: float
+    ledger: Ledger
+
+    def create_once(self, creation: Creation, find: Callable[[], int], create: Callable[[], int]) -> Outcome:
+        """Find the thing, or create it, or wait; raises what `find` and `create` raise, but for UncertainError."""
+        if known := find():
+            self.settle(creation)
+            return Outcome(known, found=True)
+        if (wait_s := self.unsettled_s(creation)) > 0:
+            return Outcome(wait_s=wait_s)
+        self.begin(creation)
+        try:
+            made = create()
+        except UncertainError:
+            if not self.lag_s:
+                raise
+            return Outcome(wait_s=self.lag_s)
+        except Exception:
+            self.settle(creation)
             raise
-        return Outcome(wait_s=rooms.lag_s)
-    except Exception:
-        settle(creation, rooms)
-        raise
-    settle(creation, rooms)
-    return Outcome(made)
+        self.settle(creation)
+        return Outcome(made)
 
+    def begin(self, creation: Creation) -> None:
+        """Write down that a thing is about to be created."""
+        kept = self._kept(creation)
+        times = (kept.remote_id + (kept.digest == _ASKED)) if kept is not None else 0
+        self._keep(creation, times, _ASKED, self.clock.now())
 
-def begin(creation: Creation, rooms: AppRooms) -> None:
-    """Write down that a thing is about to be created."""
-    kept = _kept(creation, rooms)
-    times = (kept.remote_id + (kept.digest == _ASKED)) if kept is not None else 0
-    _keep(creation, times, _ASKED, rooms.clock.now(), rooms)
+    def settle(self, creation: Creation) -> None:
+        """It is known what became of the last attempt; those before it may still have left something."""
+        kept = self._kept(creation)
+        if kept is not None and kept.digest == _ASKED:
+            self._keep(creation, kept.remote_id, _LOOKED + "0", kept.at)
 
+    def unsettled_s(self, creation: Creation) -> float:
+        """For how many seconds a list that does not show the thing cannot be believed."""
+        kept = self._kept(creation)
+        if kept is None or kept.digest != _ASKED:
+            return 0.0
+        now = self.clock.now()
+        if kept.at > now:
+            # The clock was set back: count from now.
+            self._keep(creation, kept.remote_id, _ASKED, now)
+            return self.lag_s
+        return max(0.0, (kept.at + timedelta(seconds=self.lag_s) - now).total_seconds())
 
-def settle(creation: Creation, rooms: AppRooms) -> None:
-    """It is known what became of the last attempt; those before it may still have left something."""
-    kept = _kept(creation, rooms)
-    if kept is not None and kept.digest == _ASKED:
-        _keep(creation, kept.remote_id, _LOOKED + "0", kept.at, rooms)
+    def was_begun(self, creation: Creation) -> bool:
+        """Whether the thing may have been created without anyone knowing."""
+        kept = self._kept(creation)
+        return kept is not None and kept.digest == _ASKED
 
+    def end_doubles_of(self, creation: Creation, end: Callable[[], None]) -> float:
+        """Have doubles of the thing ended, by `end`, when it is time; gives in how many seconds to come again, else 0.
 
-def unsettled_s(creation: Creation, rooms: AppRooms) -> float:
-    """For how many seconds a list that does not show the thing cannot be believed."""
-    kept = _kept(creation, rooms)
-    if kept is None or kept.digest != _ASKED:
-        return 0.0
-    now = rooms.clock.now()
-    if kept.at > now:
-        # The clock was set back: count from now.
-        _keep(creation, kept.remote_id, _ASKED, now, rooms)
-        return rooms.lag_s
-    return max(0.0, (kept.at + timedelta(seconds=rooms.lag_s) - now).total_seconds())
+        That it was done is written down afterwards, so that a kill in between lets it be done again.
+        """
+        kept = self._kept(creation)
+        if kept is None or not kept.remote_id or kept.digest == _ASKED:
+            return 0.0
+        age_s = (self.clock.now() - kept.at).total_seconds()
+        looks = [number * self.lag_s for number in _LOOKS]
+        looked = int(kept.digest.removeprefix(_LOOKED))
+        if age_s < looks[looked]:
+            return min(looks[looked] - age_s, looks[looked])
+        end()
+        last = looked + 1 == len(looks)
+        self._keep(creation, 0 if last else kept.remote_id, f"{_LOOKED}{0 if last else looked + 1}", kept.at)
+        return 0.0 if last else max(looks[-1] - age_s, 1.0)
 
+    def _kept(self, creation: Creation) -> Posted | None:
+        return self.ledger.posted(creation.repository, _CREATING, creation.subject) if self.lag_s else None
 
-def was_begun(creation: Creation, rooms: AppRooms) -> bool:
-    """Whether the thing may have been created without anyone knowing."""
-    kept = _kept(creation, rooms)
-    return kept is not None and kept.digest == _ASKED
-
-
-def end_doubles_of(creation: Creation, end: Callable[[], None], rooms: AppRooms) -> float:
-    """Have doubles of the thing ended, by `end`, when it is time; gives in how many seconds to come again, 0 for never.
-
-    That it was done is written down afterwards, so that a kill in between lets it be done again.
-    """
-    kept = _kept(creation, rooms)
-    if kept is None or not kept.remote_id or kept.digest == _ASKED:
-        return 0.0
-    age_s = (rooms.clock.now() - kept.at).total_seconds()
-    looks = [number * rooms.lag_s for number in _LOOKS]
-    looked = int(kept.digest.removeprefix(_LOOKED))
-    if age_s < looks[looked]:
-        return min(looks[looked] - age_s, looks[looked])
-    end()
-    last = looked + 1 == len(looks)
-    _keep(creation, 0 if last else kept.remote_id, f"{_LOOKED}{0 if last else looked + 1}", kept.at, rooms)
-    return 0.0 if last else max(looks[-1] - age_s, 1.0)
-
-
-def _kept(creation: Creation, rooms: AppRooms) -> Posted | None:
-    return rooms.ledger.posted(creation.repository, _CREATING, creation.subject) if rooms.lag_s else None
-
-
-def _keep(creation: Creation, times: int, digest: str, at: datetime, rooms: AppRooms) -> None:
-    if not rooms.lag_s:
-        return
-    rooms.ledger.put_posted(
-        Posted(
-            repository=creation.repository,
-            kind=_CREATING,
-            subject=creation.subject,
-            remote_id=times,
-            digest=digest,
-            at=at,
+    def _keep(self, creation: Creation, times: int, digest: str, at: datetime) -> None:
+        if not self.lag_s:
+            return
+        self.ledger.put_posted(
+            Posted(
+                repository=creation.repository,
+                kind=_CREATING,
+                subject=creation.subject,
+                remote_id=times,
+                digest=digest,
+                at=at,
+            )
         )
-    )

@@ -1,7 +1,11 @@
 """What people allowed counts while they may still allow it: looked up again at each look, by the policy of now."""
 
-from verl_e2e.app.look_up_person import known_actor
-from verl_e2e.app.services import AppRooms
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from verl_e2e.app.kept_values import Kept
+from verl_e2e.app.look_up_person import Permissions
 from verl_e2e.core.model.access import Capability
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import VERBS
@@ -10,38 +14,78 @@ from verl_e2e.core.pulls.overrides import OWN_HEAD, Uncounted
 from verl_e2e.core.pulls.pull import Pull, PullRef
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import Denied, may
+from verl_e2e.ports import Clock, Ledger, Pulls
 
 # In the ledger: who pushed a head, as the webhook of the push told, several with a space between.
 _PUSHER = "pusher"
 
 
-def standing_entries(
-    pull: Pull, entries: tuple[Entry, ...], policy: Policy, rooms: AppRooms
-) -> tuple[tuple[Entry, ...], tuple[Uncounted, ...]]:
-    """The entries of givers who may still give them, and the overrides of this head that do not count for that."""
-    standing: list[Entry] = []
-    refused: list[Uncounted] = []
-    for entry in entries:
-        why = _why_not(entry, pull, policy, rooms)
-        if not why:
-            standing.append(entry)
-        elif isinstance(entry, Override):
-            refused.append(Uncounted(entry, why))
-    return tuple(standing), tuple(refused)
+@dataclass(frozen=True, slots=True)
+class CurrentGrants:
+    """Which kept entries count now, and whose head it is."""
 
+    permissions: Permissions
+    clock: Clock
+    ledger: Ledger
+    pulls: Pulls
+    # Held while a remembered list is read and changed, for several looks may share it.
+    lock: AbstractContextManager[object] = field(default_factory=Lock)
+    committers: Kept[frozenset[str]] = field(default_factory=lambda: Kept(256))
 
-def _why_not(entry: Entry, pull: Pull, policy: Policy, rooms: AppRooms) -> str:
-    """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
-    # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role.
-    if entry.head_sha != pull.head_sha or (isinstance(entry, RecordedCommand) and entry.verb == "cancel"):
-        return ""
-    if isinstance(entry, RecordedCommand) and entry.verb not in VERBS:
-        return "the command is gone"
-    needs = _needs(entry)
-    leave = may(known_actor(entry.actor, needs, pull, policy, rooms), needs, policy.capabilities)
-    if isinstance(leave, Denied):
-        return leave.reason
-    return OWN_HEAD if isinstance(entry, Override) and is_own_head(entry.actor, pull, rooms) else ""
+    def standing(
+        self, pull: Pull, entries: tuple[Entry, ...], policy: Policy
+    ) -> tuple[tuple[Entry, ...], tuple[Uncounted, ...]]:
+        """The entries of givers who may still give them, and the overrides of this head that do not count for that."""
+        standing: list[Entry] = []
+        refused: list[Uncounted] = []
+        for entry in entries:
+            why = self._why_not(entry, pull, policy)
+            if not why:
+                standing.append(entry)
+            elif isinstance(entry, Override):
+                refused.append(Uncounted(entry, why))
+        return tuple(standing), tuple(refused)
+
+    def _why_not(self, entry: Entry, pull: Pull, policy: Policy) -> str:
+        """Why an entry does not count any more, empty when it does; of an earlier head nothing counts anyway."""
+        # To cancel takes nothing that was not the giver's to take, and must not be undone by a lost role.
+        if entry.head_sha != pull.head_sha or (isinstance(entry, RecordedCommand) and entry.verb == "cancel"):
+            return ""
+        if isinstance(entry, RecordedCommand) and entry.verb not in VERBS:
+            return "the command is gone"
+        needs = _needs(entry)
+        leave = may(self.permissions.known_actor(entry.actor, needs, pull, policy), needs, policy.capabilities)
+        if isinstance(leave, Denied):
+            return leave.reason
+        return OWN_HEAD if isinstance(entry, Override) and self.is_own_head(entry.actor, pull) else ""
+
+    def is_own_head(self, login: str, pull: Pull) -> bool:
+        """Whether someone opened the pull request, pushed its head, or is named by GitHub in one of its commits.
+
+        Who pushed is known where the webhook of the push arrived. Whom a commit names is what its author wrote there.
+        """
+        name = login.lower()
+        known = self.ledger.posted(pull.ref.repository, _PUSHER, _subject(pull.ref, pull.head_sha))
+        pushers = known.digest.split() if known is not None else []
+        if name in {pull.author.lower(), *pushers}:
+            return True
+        key = (str(pull.ref), pull.head_sha)
+        return name in self.committers.get(
+            key, lambda: frozenset(committer.lower() for committer in self.pulls.committers(pull))
+        )
+
+    def remember_pusher(self, ref: PullRef, head_sha: str, login: str) -> None:
+        """Put down who pushed a head."""
+        subject, now = _subject(ref, head_sha), self.clock.now()
+        with self.lock:
+            known = self.ledger.posted(ref.repository, _PUSHER, subject)
+            names = known.digest.split() if known is not None else []
+            if login.lower() not in names:
+                text = " ".join([*names, login.lower()])
+                posted = Posted(
+                    repository=ref.repository, kind=_PUSHER, subject=subject, remote_id=0, digest=text, at=now
+                )
+                self.ledger.put_posted(posted)
 
 
 def _needs(entry: Entry) -> Capability:
@@ -52,34 +96,6 @@ def _needs(entry: Entry) -> Capability:
             return Capability.OVERRIDE
         case RecordedCommand():
             return VERBS[entry.verb].needs
-
-
-def is_own_head(login: str, pull: Pull, rooms: AppRooms) -> bool:
-    """Whether someone opened the pull request, pushed its head, or is named by GitHub in one of its commits.
-
-    Who pushed is known where the webhook of the push arrived. Whom a commit names is what its author wrote there.
-    """
-    name = login.lower()
-    known = rooms.ledger.posted(pull.ref.repository, _PUSHER, _subject(pull.ref, pull.head_sha))
-    pushers = known.digest.split() if known is not None else []
-    if name in {pull.author.lower(), *pushers}:
-        return True
-    key = (str(pull.ref), pull.head_sha)
-    return name in rooms.committers.get(
-        key, lambda: frozenset(committer.lower() for committer in rooms.pulls.committers(pull))
-    )
-
-
-def remember_pusher(ref: PullRef, head_sha: str, login: str, rooms: AppRooms) -> None:
-    """Put down who pushed a head."""
-    subject, now = _subject(ref, head_sha), rooms.clock.now()
-    with rooms.bookkeeping:
-        known = rooms.ledger.posted(ref.repository, _PUSHER, subject)
-        names = known.digest.split() if known is not None else []
-        if login.lower() not in names:
-            text = " ".join([*names, login.lower()])
-            posted = Posted(repository=ref.repository, kind=_PUSHER, subject=subject, remote_id=0, digest=text, at=now)
-            rooms.ledger.put_posted(posted)
 
 
 def _subject(ref: PullRef, head_sha: str) -> str:

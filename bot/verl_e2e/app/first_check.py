@@ -4,18 +4,18 @@ What comes of the look takes its place; a look that fails says so there, so that
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
-from verl_e2e.app.base_policy import noted_digest, policy_of, without_policy
-from verl_e2e.app.open_checks import open_checks
+from verl_e2e.app.base_policy import BasePolicies
+from verl_e2e.app.open_checks import OpenChecks
 from verl_e2e.app.policy_text import NoPolicyError
-from verl_e2e.app.publish import CHECK, check_digest, check_subject, post_checks
-from verl_e2e.app.services import AppRooms
+from verl_e2e.app.publish_checks import CHECK, CheckPublisher, check_digest, check_subject
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.check_runs import CheckId, CheckRun, CheckStatus, Conclusion
 from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.text.escape import sentence
-from verl_e2e.ports import BackendError, ForgeError
+from verl_e2e.ports import BackendError, Clock, ForgeError, Ledger
 
 # A fault that may pass by itself is not told on the pull request before it has lasted so long.
 PATIENCE = timedelta(minutes=5)
@@ -23,45 +23,54 @@ PLANNING, FAILED = "Planning", "The change could not be planned"
 _PLANNING_SUMMARY = "What the change does to the code that verl runs is being read; the jobs that it needs come next."
 
 
-def show_planning(target: Target, rooms: AppRooms) -> None:
-    """Show the gate of a head on which there is none yet. ForgeError where checks cannot be written."""
-    if isinstance(target, Pull) and noted_digest(target.ref, target.head_sha, rooms) is not None:
-        return
-    over = target.state is PullState.CLOSED if isinstance(target, Pull) else target.destroyed
-    name = _gate_name(target, rooms)
-    if not over and rooms.ledger.posted(repository_of(target), CHECK, check_subject(target.head_sha, name)) is None:
-        post_checks(target, (_planning(target, name),), rooms)
+@dataclass(frozen=True, slots=True)
+class FirstCheck:
+    """Shows a target that it was seen, and why no look at it succeeds."""
 
+    policies: BasePolicies
+    check_posts: CheckPublisher
+    open_checks: OpenChecks
+    clock: Clock
+    ledger: Ledger
 
-def tell_failure(target: Target, error: Exception, rooms: AppRooms) -> None:
-    """Put the reason on a gate that still says `Planning`; whatever ended the look is raised by the caller."""
-    with suppress(ForgeError, BackendError):
-        for check in open_checks(target, rooms):
-            planning = _planning(target, check.name)
-            posted = rooms.ledger.posted(repository_of(target), CHECK, check_subject(target.head_sha, check.name))
-            if posted is None or posted.digest != check_digest(planning):
-                continue
-            if not _may_pass(error) or rooms.clock.now() - posted.at >= PATIENCE:
-                post_checks(target, (_failed(planning, error),), rooms)
+    def show(self, target: Target) -> None:
+        """Show the gate of a head on which there is none yet. ForgeError where checks cannot be written."""
+        if isinstance(target, Pull) and self.policies.noted_digest(target.ref, target.head_sha) is not None:
+            return
+        over = target.state is PullState.CLOSED if isinstance(target, Pull) else target.destroyed
+        name = self._gate_name(target)
+        if not over and self.ledger.posted(repository_of(target), CHECK, check_subject(target.head_sha, name)) is None:
+            self.check_posts.post_checks(target, (_planning(target, name),))
 
+    def tell_failure(self, target: Target, error: Exception) -> None:
+        """Put the reason on a gate that still says `Planning`; whatever ended the look is raised by the caller."""
+        with suppress(ForgeError, BackendError):
+            for check in self.open_checks.of_target(target):
+                planning = _planning(target, check.name)
+                posted = self.ledger.posted(repository_of(target), CHECK, check_subject(target.head_sha, check.name))
+                if posted is None or posted.digest != check_digest(planning):
+                    continue
+                if not _may_pass(error) or self.clock.now() - posted.at >= PATIENCE:
+                    self.check_posts.post_checks(target, (_failed(planning, error),))
 
-def tell_set_aside(target: Target, why: str, rooms: AppRooms) -> None:
-    """Close the gate of a head that is not looked at for a while, and say why."""
-    planning = _planning(target, _gate_name(target, rooms))
-    hint = "Other pull requests go on. It is looked at again soon, and later each time; the service's log says more."
-    post_checks(target, (_closed(planning, why, hint),), rooms)
+    def tell_set_aside(self, target: Target, why: str) -> None:
+        """Close the gate of a head that is not looked at for a while, and say why."""
+        planning = _planning(target, self._gate_name(target))
+        hint = (
+            "Other pull requests go on. It is looked at again soon, and later each time; the service's log says more."
+        )
+        self.check_posts.post_checks(target, (_closed(planning, why, hint),))
+
+    def _gate_name(self, target: Target) -> str:
+        try:
+            return self.policies.policy_of(target).gate.name
+        except NoPolicyError as error:
+            return self.policies.without_policy(target, error).gate.name
 
 
 def _may_pass(error: Exception) -> bool:
     passing = isinstance(error, ForgeError) and error.passing
     return passing or (isinstance(error, BackendError) and not error.final)
-
-
-def _gate_name(target: Target, rooms: AppRooms) -> str:
-    try:
-        return policy_of(target, rooms).gate.name
-    except NoPolicyError as error:
-        return without_policy(target, error, rooms).gate.name
 
 
 def _planning(target: Target, name: str) -> CheckRun:

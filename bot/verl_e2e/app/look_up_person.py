@@ -1,14 +1,17 @@
 """Look up who someone is, as far as the policy asks."""
 
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from verl_e2e.app.services import AppRooms
+from verl_e2e.app.kept_values import Kept
 from verl_e2e.core.model.access import Access, Capability, Grant
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import Approval
+from verl_e2e.core.pulls.messages import MEMBERS
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
 from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
+from verl_e2e.ports import Clock, People
 
 # An author who loses a role may run so long yet; whoever gives a command is looked up each time.
 AUTHOR_KEPT = timedelta(minutes=5)
@@ -16,43 +19,54 @@ AUTHOR_KEPT = timedelta(minutes=5)
 GIVER_KEPT = timedelta(minutes=1)
 
 
-def allowed(login: str, capability: Capability, pull: Pull, access: Access, rooms: AppRooms) -> Granted | Denied:
-    """Whether someone may ask for this on a pull request."""
-    return may(actor_for(login, access.of(capability), pull, rooms), capability, access)
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Who someone is, and what the policy lets them do."""
 
+    clock: Clock
+    people: People
+    authors: Kept[tuple[datetime, Actor]] = field(default_factory=lambda: Kept(256))
 
-def actor_for(login: str, grant: Grant, pull: Pull, rooms: AppRooms) -> Actor:
-    """What is known of someone, as far as a grant asks for it: no one is looked up in vain."""
-    is_author = login == pull.author
-    if grant.anyone or (grant.author and is_author):
-        return Actor(login, is_author=is_author)
-    role = rooms.people.role(pull.ref.repository, login)
-    teams = frozenset(team for team in grant.teams if rooms.people.in_team(team, login))
-    return Actor(login, role, teams, is_author)
+    def allowed(self, login: str, capability: Capability, pull: Pull, access: Access) -> Granted | Denied:
+        """Whether someone may ask for this on a pull request."""
+        return may(self.actor_for(login, access.of(capability), pull), capability, access)
 
+    def is_member(self, repository: str, login: str, association: str) -> bool:
+        """Whether someone has a role in the repository; `association` is what GitHub says of them in the event."""
+        if association in MEMBERS:
+            return True
+        # A role that a team gives is not always told.
+        return self.people.role(repository, login) not in ("none", "read")
 
-def trust_of(target: Target, entries: tuple[Entry, ...], policy: Policy, rooms: AppRooms) -> Trusted | NeedsApproval:
-    """Whether the head may run: a merge group's may, for whoever queued it could have merged it."""
-    if isinstance(target, MergeGroup):
-        return Trusted("the merge queue made this commit from approved pull requests")
-    approvals = tuple(entry for entry in entries if isinstance(entry, Approval))
-    unknown = may_run(target, approvals, Actor(target.author), policy.capabilities)
-    if isinstance(unknown, Trusted) or target.from_fork:
-        return unknown
-    return may_run(target, approvals, _author(target, policy, rooms), policy.capabilities)
+    def actor_for(self, login: str, grant: Grant, pull: Pull) -> Actor:
+        """What is known of someone, as far as a grant asks for it: no one is looked up in vain."""
+        is_author = login == pull.author
+        if grant.anyone or (grant.author and is_author):
+            return Actor(login, is_author=is_author)
+        role = self.people.role(pull.ref.repository, login)
+        teams = frozenset(team for team in grant.teams if self.people.in_team(team, login))
+        return Actor(login, role, teams, is_author)
 
+    def trust_of(self, target: Target, entries: tuple[Entry, ...], policy: Policy) -> Trusted | NeedsApproval:
+        """Whether the head may run: a merge group's may, for whoever queued it could have merged it."""
+        if isinstance(target, MergeGroup):
+            return Trusted("the merge queue made this commit from approved pull requests")
+        approvals = tuple(entry for entry in entries if isinstance(entry, Approval))
+        unknown = may_run(target, approvals, Actor(target.author), policy.capabilities)
+        if isinstance(unknown, Trusted) or target.from_fork:
+            return unknown
+        return may_run(target, approvals, self._author(target, policy), policy.capabilities)
 
-def _author(pull: Pull, policy: Policy, rooms: AppRooms) -> Actor:
-    return known_actor(pull.author, Capability.RUN, pull, policy, rooms, AUTHOR_KEPT)
+    def _author(self, pull: Pull, policy: Policy) -> Actor:
+        return self.known_actor(pull.author, Capability.RUN, pull, policy, AUTHOR_KEPT)
 
-
-def known_actor(
-    login: str, capability: Capability, pull: Pull, policy: Policy, rooms: AppRooms, kept: timedelta = GIVER_KEPT
-) -> Actor:
-    """What is known of someone as far as a capability asks for it, looked up again when that is longer ago."""
-    now, key = rooms.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
-    found = rooms.authors.find(key)
-    if found is None or now - found[0] >= kept:
-        grant = policy.capabilities.of(capability)
-        found = rooms.authors.put(key, (now, actor_for(login, grant, pull, rooms)))
-    return found[1]
+    def known_actor(
+        self, login: str, capability: Capability, pull: Pull, policy: Policy, kept: timedelta = GIVER_KEPT
+    ) -> Actor:
+        """What is known of someone as far as a capability asks for it, looked up again when that is longer ago."""
+        now, key = self.clock.now(), (str(pull.ref), login.lower(), capability.value, policy.source, policy.text_digest)
+        found = self.authors.find(key)
+        if found is None or now - found[0] >= kept:
+            grant = policy.capabilities.of(capability)
+            found = self.authors.put(key, (now, self.actor_for(login, grant, pull)))
+        return found[1]

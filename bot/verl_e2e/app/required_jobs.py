@@ -1,27 +1,28 @@
 """From a target to the jobs that are wanted for it: policy and plan of the base, wishes of people, complete jobs."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
+from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.check import in_order
+from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
-from verl_e2e.app.refused_options import refused_image
-from verl_e2e.app.services import AppRooms
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
-from verl_e2e.core.plan.build import BuildError, build_job, select_patches
+from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.images import site_in_image
+from verl_e2e.core.plan.images import refused_image, site_in_image
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.job_order import portable_sources
 from verl_e2e.core.pulls.past_costs import PastCost, expected_cost, past_costs
 from verl_e2e.core.pulls.pull import Pull, Target, repository_of
 from verl_e2e.core.pulls.requests import Entry, LevelRequest, level_requests
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
-from verl_e2e.ports import SourceTrees
+from verl_e2e.ports import Ledger, Revisions, SourceTrees
 
 
 class UnplannableError(UserError):
@@ -40,6 +41,18 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSources:
+    """Where the jobs of this installation find what they run."""
+
+    verl: Callable[[str], Revisions]
+    """The verl repository in which a revision can be found."""
+    site: SiteProfile
+    """The host profile of the jobs."""
+    place: Callable[[str, str], Sources] = portable_sources
+    """The repositories by their commits of Bridge and verl, as a job is told of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Order:
     """How one job is to be built, as far as it is not the plan's."""
 
@@ -50,39 +63,50 @@ class _Order:
     mark: str = ""
 
 
-def prepare(target: Target, policy: Policy, entries: tuple[Entry, ...], rooms: AppRooms) -> Prepared:
-    """The plan of the target and every wanted job, complete or with what it lacks."""
-    try:
-        trees = rooms.changes(target)
-        found = rooms.plans.get(
-            (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
-            lambda: _planned(target, policy, rooms),
-        )
-    except UserError as error:
-        return Prepared(problem=str(error))
-    broken = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
-    # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
-    stranger = isinstance(target, Pull) and target.from_fork
-    strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
-    repository = repository_of(target)
-    past = rooms.past_costs.get((repository, target.head_sha), lambda: past_costs(rooms.ledger.runs(repository)))
-    builder = _Builder(strict, trees, rooms, past)
-    wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
-    unique = {text.id: text for text in reversed(wanted)}
-    jobs = tuple(text for text in wanted if unique.get(text.id) is text)
-    return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
+@dataclass(frozen=True, slots=True)
+class RequiredJobs:
+    """Plans targets and completes their jobs."""
 
+    analysis: Analysis
+    changes: Callable[[Target], SourceTrees]
+    job_sources: JobSources
+    ledger: Ledger
+    past_costs: Kept[tuple[PastCost, ...]] = field(default_factory=lambda: Kept(64))
+    plans: Kept[Planned] = field(default_factory=lambda: Kept(64))
+    unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
 
-def _planned(target: Target, policy: Policy, rooms: AppRooms) -> Planned:
-    """The plan; what took too much once is not tried again on the same head by this process."""
-    key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
-    known = rooms.unplannable.find(key)
-    if known is not None:
-        raise UnplannableError(known)
-    try:
-        return rooms.analysis.plan(target, policy)
-    except LimitError as error:
-        raise UnplannableError(rooms.unplannable.put(key, unplannable(error))) from None
+    def prepare(self, target: Target, policy: Policy, entries: tuple[Entry, ...]) -> Prepared:
+        """The plan of the target and every wanted job, complete or with what it lacks."""
+        try:
+            trees = self.changes(target)
+            found = self.plans.get(
+                (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest),
+                lambda: self._planned(target, policy),
+            )
+        except UserError as error:
+            return Prepared(problem=str(error))
+        broken = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
+        # A fork's code runs only where the recorder is out of its reach, whatever the policy prefers.
+        stranger = isinstance(target, Pull) and target.from_fork
+        strict = policy.model_copy(update={"isolation": Isolation.REQUIRED}) if stranger else policy
+        repository = repository_of(target)
+        past = self.past_costs.get((repository, target.head_sha), lambda: past_costs(self.ledger.runs(repository)))
+        builder = _Builder(strict, trees, self.job_sources, past)
+        wanted = [*_required(found, policy, builder), *_extras(found, policy, entries, builder)]
+        unique = {text.id: text for text in reversed(wanted)}
+        jobs = tuple(text for text in wanted if unique.get(text.id) is text)
+        return Prepared(found.plan, "", broken, jobs, found.change.merge_base or "")
+
+    def _planned(self, target: Target, policy: Policy) -> Planned:
+        """The plan; what took too much once is not tried again on the same head by this process."""
+        key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
+        known = self.unplannable.find(key)
+        if known is not None:
+            raise UnplannableError(known)
+        try:
+            return self.analysis.plan(target, policy)
+        except LimitError as error:
+            raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
 
 
 def unplannable(error: LimitError) -> str:
@@ -149,8 +173,8 @@ def _with_options(outline: JobOutline, request: LevelRequest, policy: Policy) ->
 class _Builder:
     """Completes jobs of one target."""
 
-    def __init__(self, policy: Policy, trees: SourceTrees, rooms: AppRooms, past: tuple[PastCost, ...]) -> None:
-        self._policy, self._trees, self._rooms, self._past = policy, trees, rooms, past
+    def __init__(self, policy: Policy, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]) -> None:
+        self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
         self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
 
     def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
@@ -176,25 +200,25 @@ class _Builder:
             order.outline,
             policy=self._policy,
             site=self._site(order.image),
-            sources=self._rooms.sources(order.bridge_commit, verl_commit),
+            sources=self._sources.place(order.bridge_commit, verl_commit),
             patches=self._fitting(order.bridge_commit, verl_commit),
             require_bridge_checks=self._policy.require_bridge_checks,
         )
 
     def _verl_commit(self, ref: str) -> str:
-        return ref if ref == self._policy.verl.commit else self._rooms.verl(ref).resolve(ref)
+        return ref if ref == self._policy.verl.commit else self._sources.verl(ref).resolve(ref)
 
     def _site(self, image: str) -> SiteProfile:
         refused = refused_image(image, self._policy) if image else ""
         if refused:
             raise BuildError(refused)
-        return site_in_image(self._rooms.site, self._policy.image, image)
+        return site_in_image(self._sources.site, self._policy.image, image)
 
     def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:
         """The declared patches that fit both commits."""
         key = (bridge_commit, verl_commit)
         if key not in self._patches and self._policy.patches:
-            sources = {"bridge": (self._trees, bridge_commit), "verl": (self._rooms.verl(verl_commit), verl_commit)}
+            sources = {"bridge": (self._trees, bridge_commit), "verl": (self._sources.verl(verl_commit), verl_commit)}
 
             def digest_of(patch: Patch) -> str | None:
                 source, commit = sources[patch.repository]

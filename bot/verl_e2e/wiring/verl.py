@@ -1,5 +1,6 @@
 """verl as the service reads it: a clone on this machine, or single files and names through GitHub's API."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +21,12 @@ def verl_at(place: str) -> Revisions:
     web, _, name = place.rpartition("/")
     web, _, owner = web.rpartition("/")
     return _PublicRepository(anonymously(api_url=api_of(web)), f"{owner}/{name.removesuffix('.git')}")
+
+
+def verl_source(place: str) -> Callable[[str], Revisions]:
+    """The verl repository of a place for whatever revision; it is opened with the first."""
+    opened = lru_cache(1)(verl_at)
+    return lambda _: opened(place)
 
 
 class _PublicRepository:

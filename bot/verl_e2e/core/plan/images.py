@@ -1,7 +1,7 @@
 """The image that a job is ordered in: what the policy pins, else what the site names, else the policy's tag."""
 
 from verl_e2e.core.model.jobs import SiteProfile
-from verl_e2e.core.plan.policy import Image
+from verl_e2e.core.plan.policy import Image, Policy
 
 
 def site_in_image(site: SiteProfile, image: Image, asked: str = "") -> SiteProfile:
@@ -27,3 +27,11 @@ def site_in_image(site: SiteProfile, image: Image, asked: str = "") -> SiteProfi
 def with_image(site: SiteProfile, image: str) -> SiteProfile:
     """The site with the image that a setting of the service names; unchanged for an empty one."""
     return site.model_copy(update={"image": image}) if image else site
+
+
+def refused_image(image: str, policy: Policy) -> str:
+    """Why an image may not be named, empty when it may."""
+    own = policy.image.name
+    if image.partition("@")[0].partition(":")[0] == own:
+        return ""
+    return f"`image={image}`: only images of {own}, the policy's, may be named"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.plan.build import Sources
 from verl_e2e.core.text import packed
 
 MAX_INPUTS = 25
@@ -38,6 +39,14 @@ MEGATRON_LM_FOLDER = "bridge/3rdparty/Megatron-LM"
 
 class OrderError(UserError, ValueError):
     """An order that cannot be sent or understood; the text says why and what to do."""
+
+
+def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
+    """The repositories by folder names: the back end checks them out where the job runs."""
+    return Sources(
+        bridge=Repository(path=BRIDGE_FOLDER, commit=bridge_commit),
+        verl=Repository(path=VERL_FOLDER, commit=verl_commit),
+    )
 
 
 def portable(job: Job) -> Job:

@@ -1,11 +1,14 @@
-"""Which open pull requests count as missed."""
+"""What no delivery told of: which open pull requests count as missed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
+from tests.fakes.app import App
+from verl_e2e.app.deliveries import LostEvents
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.pulls.pull import OpenPull, Pull, PullRef
-from verl_e2e.ports import ForgeError
-from verl_e2e.wiring.app_services import missed_targets
+from verl_e2e.core.pulls.references import read_reference
+from verl_e2e.ports import ForgeError, Worklist
 
 
 @dataclass
@@ -37,19 +40,36 @@ class Listed:
         raise NotImplementedError
 
 
+def search(known: tuple[str, ...], served: tuple[str, ...], pulls: Listed) -> set[str]:
+    app = App()
+    # What is known was looked at, each with the head that all of them have here.
+    for ref in map(read_reference, known):
+        assert isinstance(ref, PullRef)
+        app.handlers.heads.remember(replace(app.open(), ref=ref, head_sha="1" * 40))
+    lost = LostEvents(pulls, app.handlers.heads, app.handlers.base_changes, cast(Worklist, NothingWanted()), served)
+    return set(lost.search(known))
+
+
+class NothingWanted:
+    """Nothing may be wanted of it here."""
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(name)
+
+
 def test_only_what_is_newer_than_all_that_is_known_was_missed() -> None:
     pulls = Listed({"o/r": (3, 8, 11, 12), "o/other": (5,)})
-    assert missed_targets(("o/r#8", "o/r#10", "o/other#5"), (), pulls) == {"o/r#11", "o/r#12"}
+    assert search(("o/r#8", "o/r#10", "o/other#5"), (), pulls) == {"o/r#11", "o/r#12"}
 
 
 def test_a_repository_of_which_nothing_is_known_is_not_searched() -> None:
-    assert missed_targets((), ("o/r",), Listed({"o/r": (1, 2)})) == set()
+    assert search((), ("o/r",), Listed({"o/r": (1, 2)})) == set()
 
 
 def test_a_repository_that_is_served_no_longer_is_not_searched() -> None:
     pulls = Listed({"O/R": (9,), "o/gone": (9,)})
-    assert missed_targets(("O/R#1", "o/gone#1"), ("o/r",), pulls) == {"O/R#9"}
+    assert search(("O/R#1", "o/gone#1"), ("o/r",), pulls) == {"O/R#9"}
 
 
 def test_a_repository_that_the_app_has_left_hides_no_other() -> None:
-    assert missed_targets(("o/gone#1", "o/r#1"), (), Listed({"o/r": (2,)})) == {"o/r#2"}
+    assert search(("o/gone#1", "o/r#1"), (), Listed({"o/r": (2,)})) == {"o/r#2"}

@@ -1,0 +1,224 @@
+"""The handlers of events and targets, each with the few things that it takes: the same for the App and the Action."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from verl_e2e.adapters.github.checks import GithubChecks
+from verl_e2e.adapters.github.conversation import GithubConversation
+from verl_e2e.adapters.github.people import GithubPeople
+from verl_e2e.adapters.github.pulls import GithubPulls
+from verl_e2e.adapters.github.session import GitHub
+from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.answer_commands import Answers
+from verl_e2e.app.base_branch_changed import BaseChanges
+from verl_e2e.app.base_policy import BasePolicies
+from verl_e2e.app.collect_runs import RunCollector
+from verl_e2e.app.crash_loops import CrashLoops
+from verl_e2e.app.create_once import Creations
+from verl_e2e.app.current_grants import CurrentGrants
+from verl_e2e.app.dispatch import Dispatch
+from verl_e2e.app.first_check import FirstCheck
+from verl_e2e.app.keep_command import CommandKeeper
+from verl_e2e.app.known_heads import KnownHeads
+from verl_e2e.app.look_up_person import Permissions
+from verl_e2e.app.merge_groups import MergeGroups
+from verl_e2e.app.on_check import CheckEvents
+from verl_e2e.app.on_comment import CommentEvents
+from verl_e2e.app.on_event import EventHandler
+from verl_e2e.app.open_checks import OpenChecks
+from verl_e2e.app.publish_checks import CheckPublisher
+from verl_e2e.app.publish_comments import CommentPublisher, Messages
+from verl_e2e.app.read_target import Situations, TargetReader
+from verl_e2e.app.reconcile import Reconciler
+from verl_e2e.app.required_jobs import JobSources, RequiredJobs
+from verl_e2e.app.restore_posts import PostRestorer
+from verl_e2e.app.reuse_verdict import VerdictReuse
+from verl_e2e.app.show import Display
+from verl_e2e.core.pulls.commands import CommandLine
+from verl_e2e.core.pulls.pull import Target
+from verl_e2e.ports import Backend, Checks, Clock, Conversation, Ledger, Outbox, People, Pulls, SourceTrees
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What an entry point calls."""
+
+    events: EventHandler
+    reconciler: Reconciler
+    crash_loops: CrashLoops
+    base_changes: BaseChanges
+    heads: KnownHeads
+    groups: MergeGroups
+    pulls: Pulls
+    # Writes what waited in the outbox.
+    comments: CommentPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class GithubPorts:
+    """One forge, as the handlers see it."""
+
+    pulls: Pulls
+    conversation: Conversation
+    checks: Checks
+    people: People
+    # Our App's id, None where GitHub's own token speaks for us.
+    app_id: int | None = None
+    # How long GitHub's lists may not show what was created; 0 where a process waits for that by itself.
+    lag_s: float = 0.0
+    # Where messages of the outbox are written, in a lane of their own; None for `conversation`.
+    courtesy: Conversation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobPorts:
+    """Where jobs are planned, run and judged."""
+
+    backend: Backend
+    # Reads what strangers wrote.
+    analysis: Analysis
+    # The trees of a target, base and head among them.
+    changes: Callable[[Target], SourceTrees]
+    sources: JobSources
+    # The folder that run folders are brought into.
+    artifacts: Path
+    # How long a run under way is left alone when no event tells of it: short where none ever does.
+    poll_s: float = 30.0
+
+
+def github_ports(
+    github: GitHub, *, app_id: int | None, lag_s: float = 0.0, courtesy: Conversation | None = None
+) -> GithubPorts:
+    """GitHub itself; the rest is as in `GithubPorts`."""
+    return GithubPorts(
+        pulls=GithubPulls(github),
+        conversation=GithubConversation(github),
+        checks=GithubChecks(github),
+        people=GithubPeople(github),
+        app_id=app_id,
+        lag_s=lag_s,
+        courtesy=courtesy,
+    )
+
+
+def build_handlers(
+    github: GithubPorts,
+    jobs: JobPorts,
+    ledger: Ledger,
+    clock: Clock,
+    read_commands: Callable[[str], tuple[CommandLine, ...]],
+    outbox: Outbox | None = None,
+    bookkeeping: AbstractContextManager[object] | None = None,
+) -> Handlers:
+    """The handlers.
+
+    `read_commands` finds the command lines of a comment; without `outbox` messages are written at once.
+    `bookkeeping` is held while a remembered list is read and changed, by all processes that share the ledger.
+    """
+    pulls, lock = github.pulls, bookkeeping if bookkeeping is not None else Lock()
+    creations = Creations(ledger=ledger, clock=clock, lag_s=github.lag_s)
+    heads, groups = KnownHeads(pulls=pulls, ledger=ledger), MergeGroups(ledger=ledger, clock=clock)
+    open_checks = OpenChecks(heads=heads, ledger=ledger, clock=clock, lock=lock)
+    checks = CheckPublisher(
+        creations=creations,
+        open_checks=open_checks,
+        checks=github.checks,
+        ledger=ledger,
+        clock=clock,
+        app_id=github.app_id,
+    )
+
+    def comments_by(conversation: Conversation) -> CommentPublisher:
+        return CommentPublisher(
+            creations=creations, conversation=conversation, ledger=ledger, clock=clock, app_id=github.app_id
+        )
+
+    comments = comments_by(github.conversation)
+    messages = Messages(comments=comments, ledger=ledger, clock=clock, outbox=outbox)
+    policies = BasePolicies(pulls=pulls, ledger=ledger, clock=clock)
+    permissions = Permissions(people=github.people, clock=clock)
+    grants = CurrentGrants(permissions=permissions, pulls=pulls, ledger=ledger, clock=clock, lock=lock)
+    restorer = PostRestorer(
+        check_posts=checks, checks=github.checks, conversation=github.conversation, ledger=ledger, clock=clock
+    )
+    first_check = FirstCheck(policies=policies, open_checks=open_checks, check_posts=checks, ledger=ledger, clock=clock)
+    situations = Situations(
+        policies=policies,
+        grants=grants,
+        permissions=permissions,
+        required_jobs=RequiredJobs(
+            analysis=jobs.analysis, changes=jobs.changes, job_sources=jobs.sources, ledger=ledger
+        ),
+        reuse=VerdictReuse(analysis=jobs.analysis, ledger=ledger, clock=clock),
+        clock=clock,
+    )
+    collector = RunCollector(
+        backend=jobs.backend, analysis=jobs.analysis, artifacts=jobs.artifacts, ledger=ledger, clock=clock
+    )
+    targets = TargetReader(
+        pulls=pulls, ledger=ledger, groups=groups, runs=collector, situations=situations, open_checks=open_checks
+    )
+    display = Display(
+        answers=Answers(messages=messages, permissions=permissions, analysis=jobs.analysis),
+        check_posts=checks,
+        comments=comments,
+        restorer=restorer,
+        analysis=jobs.analysis,
+    )
+    reconciler = Reconciler(
+        reader=targets,
+        dispatch=Dispatch(creations=creations, backend=jobs.backend, pulls=pulls, ledger=ledger, clock=clock),
+        display=display,
+        first_check=first_check,
+        heads=heads,
+        policies=policies,
+        poll_s=jobs.poll_s,
+    )
+    keeper = CommandKeeper(
+        policies=policies,
+        grants=grants,
+        messages=messages,
+        permissions=permissions,
+        clock=clock,
+        ledger=ledger,
+        verl=jobs.sources.verl,
+    )
+    return Handlers(
+        events=EventHandler(
+            on_check=CheckEvents(
+                policies=policies,
+                check_posts=checks,
+                commands=keeper,
+                heads=heads,
+                groups=groups,
+                ledger=ledger,
+                app_id=github.app_id,
+            ),
+            commands=keeper,
+            on_comment=CommentEvents(
+                commands=keeper,
+                heads=heads,
+                messages=messages,
+                restorer=restorer,
+                permissions=permissions,
+                app_id=github.app_id,
+                read_commands=read_commands,
+            ),
+            grants=grants,
+            heads=heads,
+            groups=groups,
+            ledger=ledger,
+        ),
+        reconciler=reconciler,
+        crash_loops=CrashLoops(
+            first_check=first_check, reconciler=reconciler, targets=targets, ledger=ledger, clock=clock
+        ),
+        base_changes=BaseChanges(policies=policies, pulls=pulls, clock=clock),
+        heads=heads,
+        groups=groups,
+        pulls=pulls,
+        comments=comments_by(github.courtesy) if github.courtesy is not None else comments,
+    )
