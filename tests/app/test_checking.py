@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
 from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
-from verl_e2e.app.check import CheckRequest, Rooms, check_change, in_order
+from verl_e2e.app.check import CheckRequest, Rooms, check_change
 from verl_e2e.app.judge_folder import card_of
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.config.policy import packaged_policy
@@ -26,6 +26,7 @@ from verl_e2e.core.model.record import Finding as PreflightFinding
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card, render_text, result_of, sentence_of
@@ -203,7 +204,7 @@ def test_level_0_runs_first_and_alone_and_the_others_by_their_cost(tmp_path: Pat
 
 def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     change = Change(BASE, HEAD, BASE, (ChangedPath("src/megatron/bridge/peft/lora.py", PathStatus.MODIFIED),))
-    ordered = in_order(plan(change, packaged_policy(), EVERY_LEVEL))
+    ordered = in_order(plan(change, packaged_policy(), EVERY_LEVEL).jobs)
     assert ordered[0].id == "0-lora-ddp"
     levels = [job.variant.level is Level.SMOKE for job in ordered]
     assert levels == sorted(levels, reverse=True)
@@ -211,7 +212,7 @@ def test_the_order_is_level_0_and_then_what_costs_least() -> None:
     assert costs == sorted(costs)
     slow = replace(ordered[0], variant=Variant(Level.SMOKE, "slow", 8), requires=("0-lora-ddp",))
     planned = replace(plan(change, packaged_policy(), EVERY_LEVEL), jobs=(*ordered, slow))
-    assert [job.id for job in in_order(planned)].index("0-slow") == sum(levels)
+    assert [job.id for job in in_order(planned.jobs)].index("0-slow") == sum(levels)
 
 
 def test_no_level_starts_before_level_0_has_passed(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Check a change on this machine: plan it, run every level that it asks for, judge, and make one card."""
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
@@ -16,9 +16,10 @@ from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, S
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
+from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import site_in_image
+from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
@@ -89,7 +90,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     patches, notes = _patches(request, rooms)
-    for outline in in_order(planned):
+    for outline in in_order(planned.jobs):
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
@@ -127,28 +128,14 @@ def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
     return ""
 
 
-def in_order(planned: Plan) -> tuple[JobOutline, ...]:
-    """The jobs as they are run: level 0 before all others, then by what they cost."""
-    return tuple(sorted(planned.jobs, key=lambda job: (job.variant.level is not Level.SMOKE, _cost(job))))
-
-
-def _cost(job: JobOutline) -> tuple[bool, int, str]:
-    return bool(job.requires), job.gpu_minutes, job.id
-
-
 def _planned_sentence(planned: Plan) -> str:
     levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
     return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
 
 
 def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
-    commits = {"bridge": request.head, "verl": request.verl_commit}
-
-    def digest_of(patch: Patch) -> str | None:
-        blob = rooms.blobs[patch.repository].read_blob(commits[patch.repository], patch.file)
-        return None if blob is None else hashlib.sha256(blob).hexdigest()
-
-    choice = select_patches(request.policy.patches, digest_of)
+    places = {"bridge": (rooms.blobs["bridge"], request.head), "verl": (rooms.blobs["verl"], request.verl_commit)}
+    choice = fit_patches(request.policy.patches, places)
     return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
 
 

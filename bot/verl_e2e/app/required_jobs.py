@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.check import in_order
+from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
-from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
+from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import refused_image, site_in_image
 from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.job_order import portable_sources
@@ -115,7 +116,7 @@ def unplannable(error: LimitError) -> str:
 
 
 def _required(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
-    for outline in in_order(found.plan):
+    for outline in in_order(found.plan.jobs):
         yield builder.wanted(_Order(outline, found.plan.head, policy.verl.commit))
 
 
@@ -123,7 +124,7 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "
     for request in level_requests(entries, found.plan.head):
         asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
-        outlines = [item for item in in_order(asked) if item.variant.level in levels]
+        outlines = [item for item in in_order(asked.jobs) if item.variant.level in levels]
         yield from _wished(outlines, request, policy, builder, found.plan.head)
 
 
@@ -218,12 +219,7 @@ class _Builder:
         """The declared patches that fit both commits."""
         key = (bridge_commit, verl_commit)
         if key not in self._patches and self._policy.patches:
-            sources = {"bridge": (self._trees, bridge_commit), "verl": (self._sources.verl(verl_commit), verl_commit)}
-
-            def digest_of(patch: Patch) -> str | None:
-                source, commit = sources[patch.repository]
-                blob = source.read_blob(commit, patch.file)
-                return None if blob is None else hashlib.sha256(blob).hexdigest()
-
-            self._patches[key] = select_patches(self._policy.patches, digest_of).chosen
+            verl = self._sources.verl(verl_commit)
+            places = {"bridge": (self._trees, bridge_commit), "verl": (verl, verl_commit)}
+            self._patches[key] = fit_patches(self._policy.patches, places).chosen
         return self._patches.get(key, ())

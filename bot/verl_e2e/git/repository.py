@@ -11,7 +11,6 @@ Errors:
 Besides, `LimitError` for what would take more than is read.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -146,11 +145,6 @@ class GitRepository:
         """The content of a file at a commit; None when there is no file of that name, or it is larger than is read."""
         found = self._entry(revision, path)
         return None if found is None or found.kind != "blob" else self.read_objects([found.id])[found.id]
-
-    def digest(self, revision: str, path: str) -> str | None:
-        """The SHA-256 of a file's content at a commit, None when it is not there."""
-        content = self.read_blob(revision, path)
-        return None if content is None else hashlib.sha256(content).hexdigest()
 
     def submodule_commit(self, revision: str, path: str) -> str | None:
         """The commit that a submodule path points at, None when the path is not a submodule at that commit."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from verl_e2e.adapters.dispatch.local import LocalDispatcher
 from verl_e2e.adapters.files.baselines import BaselineCache
 from verl_e2e.app.check import CheckRequest, Rooms, check_change
+from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.follow_up_runs import Beside, follow_up
 from verl_e2e.config.bands import load_bands, read_bands
 from verl_e2e.config.profiles import load_profile
@@ -15,11 +16,10 @@ from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job, Patch, Repository
+from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.validated import UnfitError
-from verl_e2e.core.plan.build import select_patches
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository, UnknownRevisionError
@@ -107,7 +107,7 @@ def _beside_check(
     if commit is None:
         return without_base(allowed, "base and head have no common ancestor in this repository")
     core = _megatron_lm(bridge, commit, order.megatron_lm)
-    patches = _fitting(policy.patches, {"bridge": (bridge, commit), "verl": (verl, verl_commit)})
+    patches = fit_patches(policy.patches, {"bridge": (bridge, commit), "verl": (verl, verl_commit)}).chosen
     return replace(allowed, merge_base=MergeBase(commit, core, patches))
 
 
@@ -127,16 +127,8 @@ def beside_job(job: Job, baseline: str | None, *, lenient: bool = False) -> Allo
             raise
         return without_base(AS_ASKED, f"{baseline[:12]} is not in the repository of the job")
     core = _megatron_lm(bridge, commit, Path(job.megatron_lm.path)) if job.megatron_lm else None
-    patches = _fitting(job.patches, {"bridge": (bridge, commit), "verl": (verl, job.verl.commit)})
+    patches = fit_patches(job.patches, {"bridge": (bridge, commit), "verl": (verl, job.verl.commit)}).chosen
     return replace(AS_ASKED, merge_base=MergeBase(commit, core, patches))
-
-
-def _fitting(patches: tuple[Patch, ...], at: Mapping[str, tuple[GitRepository, str]]) -> tuple[Patch, ...]:
-    def digest_of(patch: Patch) -> str | None:
-        repository, commit = at[patch.repository]
-        return repository.digest(commit, patch.file)
-
-    return select_patches(patches, digest_of).chosen
 
 
 def follow_up_run(

@@ -1,12 +1,13 @@
 """A job before any machine is known: its variant, its checkpoint and the features that it must show."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from verl_e2e.core.judge.criteria.features import can_be_shown
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
-from verl_e2e.core.model.levels import Variant
+from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.policy import UNDECLARED, Feature, ModelFacts
 from verl_e2e.core.plan.sizing import Fitted, fit
@@ -112,3 +113,12 @@ class JobOutline:
             *(f"no script of verl shows {item.name}: {item.reason}" for item in self.not_shown),
             *(f"{name} is not exercised: {model} does not have it" for name in self.absent),
         )
+
+
+def in_order(jobs: Iterable[JobOutline]) -> tuple[JobOutline, ...]:
+    """The jobs as they are run: level 0 before all others, then those that need no other, then by what they cost."""
+
+    def turn(job: JobOutline) -> tuple[bool, bool, int, str]:
+        return job.variant.level is not Level.SMOKE, bool(job.requires), job.gpu_minutes, job.id
+
+    return tuple(sorted(jobs, key=turn))
