@@ -66,3 +66,10 @@ def test_only_an_exit_by_itself_with_code_0_is_a_good_end(reason: EndReason) -> 
 )
 def test_a_value_of_another_type_is_not_read(kind: type[EventData], text: str) -> None:
     assert read_data(Event(t_s=1.0, kind="x", data=json.loads(text)), kind) is None
+
+
+@pytest.mark.parametrize(("word", "known"), [("hopeless", EndReason.UNRECOVERABLE), ("of tomorrow", None)])
+def test_a_reason_of_another_version_is_read_where_it_is_known(word: str, known: EndReason | None) -> None:
+    ended = read_data(Event(t_s=1.0, kind="ended", data={"reason": word}), Ended)
+    assert ended is not None
+    assert ended.end_reason is known

@@ -16,7 +16,7 @@ BEGIN, END = "begin", "end"
 
 
 def _known(word: object) -> object:
-    """The reason as a member; a word that is none is left out."""
+    """The reason as a member, by its word of an earlier version too; a word that is none is left out."""
     if not isinstance(word, str):
         return word
     try:
