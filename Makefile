@@ -36,11 +36,11 @@ REST_COVERAGE := 0
 test: check ## Set up, then lint, types, architecture and every test that is not slow
 	$(PYTEST) -m "not slow"
 
-test-fast: $(VENV)/.$(SET) ## The tests of the decisions alone, in seconds
+test-fast: $(VENV)/.$(SET) ## Only the tests of the decisions, in seconds
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" tests/core
 
-# Core is covered by its own tests, branch by branch; what runs the rest is a story as often as a test of its own.
-test-all: check ## Everything, with the coverage of core and of the rest
+# Core must be covered by its own tests alone. The rest is covered by stories as well as by tests of its own.
+test-all: check ## Every test, with coverage of core and of the rest
 	$(PYTEST) tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
 	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --cov=verl_e2e --cov=verl_e2e_runner \
 	  --cov-fail-under=$(REST_COVERAGE)
@@ -62,10 +62,10 @@ format: $(VENV)/.$(SET) ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(VENV)/.run ## Measure against grep and against the wall
+bench: $(VENV)/.run ## Measure the speed of triage and of webhooks
 	$(BIN)/python bench/bench.py
 
-# The lock names no registry: whichever index pip is configured for must serve files of these digests.
+# The lock names no registry: any index that serves files with these digests will do.
 lock: $(VENV)/.run ## Resolve the dependencies again
 	$(PIP) install 'uv>=0.9'
 	for set in all:all dev:dev run:build; do \

@@ -25,7 +25,8 @@ class Step:
 
 
 def outcome(rewards: Sequence[float]) -> SignalOutcome:
-    return signal_report([Step(at, {"critic/score/mean": one}) for at, one in enumerate(rewards, start=1)]).outcome
+    steps = [Step(at, {"critic/score/mean": reward}) for at, reward in enumerate(rewards, start=1)]
+    return signal_report(steps).outcome
 
 
 def gauss(source: random.Random) -> float:
@@ -91,7 +92,7 @@ def of_flat(name: str, count: int, runs: int, wanted: SignalOutcome = SignalOutc
 def of_rise(name: str, count: int, size: float, runs: int, strength: float = 0.0) -> float:
     def make(source: random.Random) -> list[float]:
         noise = carried(source, count, strength)
-        return [size * RISES[name](at / (count - 1)) + one for at, one in enumerate(noise)]
+        return [size * RISES[name](at / (count - 1)) + error for at, error in enumerate(noise)]
 
     return share(make, runs, SignalOutcome.PASSED)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make a virtual environment: create-venv.sh FOLDER [PYTHON]. Without PYTHON, the first interpreter that will do.
-# What FOLDER holds is replaced, so it has to be new, empty, or a virtual environment.
+# Make a virtual environment: create-venv.sh FOLDER [PYTHON]. Without PYTHON, the first interpreter that works.
+# The script replaces what FOLDER holds, so FOLDER must be new, empty, or a virtual environment.
 set -eu
 folder=$1
 candidates=${2:-python3 python3.11 python3.12 python3.13 python3.14}
@@ -10,7 +10,7 @@ if { [ -e "$folder" ] || [ -L "$folder" ]; } && [ ! -d "$folder" ]; then
     echo "$folder is not a folder; name a new one for the virtual environment" >&2
     exit 2
 fi
-# A checkout that an earlier version of this script was pointed at may hold both: it is not ours to empty.
+# A checkout may hold a pyvenv.cfg that an earlier version of this script wrote there: do not empty it.
 if [ -d "$folder" ] && [ -n "$(ls -A "$folder")" ] && { [ ! -f "$folder/pyvenv.cfg" ] || [ -e "$folder/.git" ]; }; then
     echo "$folder is not empty and is not a virtual environment, and its files would be deleted:" \
         "name a new folder, such as $folder/venv" >&2

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Install what the focused Bridge tests need into a job's Python, where it has none: install-bridge-checks.sh [PYTHON]
-# verl's image has neither pytest nor NVIDIA's modelopt, which Bridge imports. The list is ours: what the pull request's
-# own files name is never installed. Wheels only, and nothing that the image has is changed.
+# Install what the focused Bridge tests need and the job's Python does not have: install-bridge-checks.sh [PYTHON]
+# verl's image has neither pytest nor NVIDIA's modelopt, which Bridge imports. The list is fixed here: nothing that the
+# pull request's files name is installed. It installs wheels only, and changes no package that the image has.
 set -eu
 python=${1:-python3}
 
@@ -16,10 +16,10 @@ modelopt=
 constraints=$(mktemp)
 trap 'rm -f "$constraints"' EXIT
 "$python" -c 'from importlib.metadata import distributions as found
-print("\n".join(sorted({f"{one.name}=={one.version}" for one in found() if one.name and one.version})))' >"$constraints"
+print("\n".join(sorted({f"{dist.name}=={dist.version}" for dist in found() if dist.name and dist.version})))' >"$constraints"
 
 install() {
-    # The image is the job's own: there is no other program in it that its packages could break.
+    # The image belongs to this job: it has no other program that these packages could break.
     PIP_BREAK_SYSTEM_PACKAGES=1 "$python" -m pip --disable-pip-version-check --quiet install \
         --only-binary :all: --constraint "$constraints" "$@"
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install hash-locked requirements: install.sh PYTHON REQUIREMENTS [PIP-OPTION...]. Quiet when all goes well.
-# Where pip could not reach its index that is told, and not what follows from it, that it found no distribution.
+# When pip cannot reach its index, it says that it found no distribution. This script prints the real reason instead.
 set -eu
 python=$1
 requirements=$2

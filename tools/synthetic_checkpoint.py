@@ -35,7 +35,7 @@ _MATRIX = re.compile(r"\.(?:[qkvo]_proj|qkv_proj|gate_proj|up_proj|gate_up_proj|
 _HEAD = "lm_head.weight"
 _SCALABLE = tuple(map(np.dtype, (ml_dtypes.bfloat16, np.float16, np.float32)))
 
-# Copied beside the weights: what a tokenizer and a generation need. Everything else of SOURCE is named and left out.
+# Copied next to the weights: what a tokenizer and a generation need. All other files of SOURCE are listed and left out.
 _COPIED = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "*.jinja", "*.model"),
     *("generation_config.json", "*.safetensors.index.json"),
@@ -145,7 +145,7 @@ def scale_file(source: Path, destination: Path, recipe: Recipe) -> tuple[str, ..
     try:
         with safe_open(source, framework="numpy") as file:
             metadata = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is not a mapping)
     except SafetensorError as error:
         raise RecipeError(f"{source} is not a whole safetensors file: {error}") from error
     scaled = tuple(name for name in tensors if recipe.factor(name) != 1)
