@@ -1,7 +1,7 @@
-"""Action mode: what a workflow step runs. The step's environment comes in, lines for GITHUB_OUTPUT go out.
+"""Action mode: the commands of a workflow step. Input is the step's environment, output are lines for GITHUB_OUTPUT.
 
-Nothing here runs code of a pull request. `event` and `sweep` belong in trusted workflows of the base branch; `order`
-is for the job on the GPU host, before any code under test is there.
+Nothing here runs code of a pull request. Use `event` and `sweep` in trusted workflows of the base branch. Use `order`
+in the job on the GPU host, before any code under test is there.
 """
 
 import json
@@ -33,16 +33,16 @@ from verl_e2e.wiring.accept_job import Place, check_order, digest_of_folder, tak
 from verl_e2e.wiring.action import action_handlers
 
 Say = Callable[[str], None]
-# A pull request from a fork gets a token that may write only under this name; the event is the same.
+# For a pull request from a fork only this event gives a token that may write; its payload is the same.
 _TRUSTED = {"pull_request_target": "pull_request"}
 
 
 class ActionError(UserError):
-    """The step is set up wrongly; the text says how to fix it."""
+    """The step is not set up correctly; the text says how to fix it."""
 
 
 def act(command: str, environ: Mapping[str, str], say: Say) -> int:
-    """Run one command of a step; gives the exit code. Raises errors that say so for a user's mistake."""
+    """Run one command of a step and return the exit code. Raises UserError for a user's mistake."""
     match command:
         case "order":
             return _order(environ, say)
@@ -55,7 +55,7 @@ def act(command: str, environ: Mapping[str, str], say: Say) -> int:
         case "sweep":
             return _sweep(environ, say)
         case _:
-            raise ActionError(f"{command}: no such command; give event, sweep, order, digest or check-digest")
+            raise ActionError(f"{command}: there is no such command; use event, sweep, order, digest or check-digest")
 
 
 def _event(environ: Mapping[str, str], say: Say) -> int:
@@ -64,20 +64,20 @@ def _event(environ: Mapping[str, str], say: Say) -> int:
     with _here(settings, environ) as here:
         named = _named(settings, here)
         if event is None and not named:
-            say("nothing to do: this event is none that verl-e2e acts on")
+            say("nothing to do: verl-e2e does not act on this event")
             return 0
         for reference in act_on(event, named, settings.run_id, here):
-            say(f"looked at {_name(reference)}")
+            say(f"updated {_name(reference)}")
     return 0
 
 
 def _sweep(environ: Mapping[str, str], say: Say) -> int:
-    """One look at each open pull request with a run under way, for events that were lost."""
+    """Reconcile each open pull request with a running job once, because its events may have been lost."""
     settings = load_step(ActionSettings, environ)
     with _here(settings, environ) as here:
         for reference in busy_pulls(settings.repository, here):
             act_on(None, (reference,), "", here)
-            say(f"looked at {_name(reference)}")
+            say(f"updated {_name(reference)}")
     return 0
 
 
@@ -94,7 +94,7 @@ def _parsed(settings: ActionSettings) -> Event | None:
 
 
 def _named(settings: ActionSettings, here: Here) -> tuple[Reference, ...]:
-    """What the workflow names itself, as the report of an ended run does."""
+    """The target that the workflow names itself, as the step after an ended run does."""
     if not settings.target:
         return ()
     target = read_target(settings.target)
@@ -113,12 +113,12 @@ def _here(settings: ActionSettings, environ: Mapping[str, str]) -> Iterator[Here
 
 def _order(environ: Mapping[str, str], say: Say) -> int:
     given = load_step(OrderSettings, environ)
-    order = Order(repository=given.repository, job_id=given.job_id, packed=given.job, target=given.target)
+    request = Order(repository=given.repository, job_id=given.job_id, packed=given.job, target=given.target)
     place = Place(given.api_url, given.token, given.workspace, given.temporary / "verl-e2e-order")
-    # A runner that keeps its folders between jobs may hold another job's.
+    # A runner may keep its folders between jobs; this one may hold another job.
     shutil.rmtree(place.work, ignore_errors=True)
-    taken = take_order(order, place)
-    say(f"Blocked: {taken.why}" if taken.why else f"{taken.job.id}: the head is as it was, the job may run")
+    taken = take_order(request, place)
+    say(f"Blocked: {taken.why}" if taken.why else f"{taken.job.id}: the head has not changed, the job may run")
     outputs = {
         "go": "false" if taken.why else "true",
         "why": taken.why,
@@ -133,7 +133,7 @@ def _order(environ: Mapping[str, str], say: Say) -> int:
 
 
 def _digest(environ: Mapping[str, str], say: Say) -> int:
-    """The digest of a run folder whose writers have all ended, for the job that uploads it."""
+    """Print the digest of a run folder for the job that uploads it. All its writers must have ended."""
     digest = digest_of_folder(load_step(DigestSettings, environ).folder)
     say(f"the digest of the run folder is {digest}")
     _write_outputs(environ, {"digest": digest})
@@ -141,19 +141,19 @@ def _digest(environ: Mapping[str, str], say: Say) -> int:
 
 
 def _check_digest(environ: Mapping[str, str], say: Say) -> int:
-    """Whether a run folder is as it was handed over, of the job that was ordered, and this machine GitHub's own."""
+    """Check that a run folder is unchanged and belongs to the requested job. Runs only on a runner of GitHub."""
     given = load_step(CheckDigestSettings, environ)
     found = digest_of_folder(given.folder)
     if found != given.digest:
         what = f"the run folder was changed after the job ended: its digest is {found}, not {given.digest}"
         raise ActionError(f"{what}; run the job again")
     check_order(given.job_id, given.job, given.folder)
-    say(f"the run folder is as the job left it, and of the job that was ordered: {found}")
+    say(f"the run folder is unchanged and belongs to the requested job: {found}")
     return 0
 
 
 def _write_outputs(environ: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-    """One line each, so that no value can name another output."""
+    """Write each output as one line, so that a value cannot set another output."""
     lines = "".join(f"{name}={one_line(value, 1000)}\n" for name, value in outputs.items())
     file = environ.get("GITHUB_OUTPUT", "")
     if not file:

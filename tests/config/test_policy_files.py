@@ -66,15 +66,15 @@ def test_a_good_policy_has_its_defaults() -> None:
         (
             "9097cc4d4c9cf77e3fe88c34badd7d7549534e4a",
             "123",
-            'p.yml:3: verl.commit: 123 is no text; put it in quotes: "123"',
+            'p.yml:3: verl.commit: 123 is not text; put it in quotes: "123"',
         ),
         ("[src/peft/]", '["!"]', "p.yml:8: rules.0.paths.0: '!' is no path pattern; write it as in a .gitignore file"),
         ("[src/peft/]", '["#x"]', "p.yml:8: rules.0.paths.0: '#x' is no path pattern"),
         ("[src/peft/]", '["/"]', "p.yml:8: rules.0.paths.0: '/' is no path pattern"),
-        ("schema: 1", "schema: 1\nschema: 1", "p.yml:2: schema: this key stands at line 1 already; keep one of them"),
-        ("schema: 1", "schema: *one", "p.yml:1: no YAML: aliases are not allowed here, repeat the value"),
+        ("schema: 1", "schema: 1\nschema: 1", "p.yml:2: schema: line 1 has this key already; keep one of them"),
+        ("schema: 1", "schema: *one", "p.yml:1: not valid YAML: aliases are not allowed; repeat the value"),
         ("schema: 1", "schema: !!python/name:os.system x", "p.yml:1: schema: 'x' with tag"),
-        ("schema: 1", "schema: [1", "p.yml:2: no YAML:"),
+        ("schema: 1", "schema: [1", "p.yml:2: not valid YAML:"),
         ("image:", "? [a]\n: 1\nimage:", "p.yml:4: a key must be plain text; use a word"),
     ),
 )
@@ -96,11 +96,11 @@ def test_variants_are_checked_with_a_suggestion() -> None:
     ("text", "sentence"),
     (
         ("", "p.yml: the file is empty; write these keys: schema, verl"),
-        ("- a\n", "p.yml:1: the file holds no mapping of keys to values; write these keys: schema, verl"),
-        (b"a: \xff\n", "p.yml:1: a byte that is no UTF-8; save the file as UTF-8"),
-        ("a: \x07\n", "p.yml: no YAML:"),
-        ("#" * (1 << 20) + "\n", "p.yml: 1048577 bytes are too many for a settings file"),
-        ("a: " + "[" * 5000 + "]" * 5000, "p.yml: nested too deep; flatten it"),
+        ("- a\n", "p.yml:1: the file is not a mapping of keys to values; write these keys: schema, verl"),
+        (b"a: \xff\n", "p.yml:1: a byte that is not UTF-8; save the file as UTF-8"),
+        ("a: \x07\n", "p.yml: not valid YAML:"),
+        ("#" * (1 << 20) + "\n", "p.yml: 1048577 bytes are too many; the limit is 1048576"),
+        ("a: " + "[" * 5000 + "]" * 5000, "p.yml: nested too deeply; use fewer levels"),
     ),
 )
 def test_what_is_no_settings_file_at_all(text: str | bytes, sentence: str) -> None:
@@ -168,15 +168,15 @@ def profile_problems(name: str, **values: str) -> str:
 
 def test_a_profile_mistake_names_file_line_key_and_fix(tmp_path: Path) -> None:
     assert "packaged hopper-offline.yml:" in profile_problems("hopper-offline")
-    assert "python_path.0: ${kit} has no value; --set kit=..." in profile_problems("hopper-offline")
+    assert "python_path.0: ${kit} has no value; add --set kit=..." in profile_problems("hopper-offline")
     assert "did you mean 'kit'?" in profile_problems("hopper-offline", kit="/k", kitt="/k")
     assert "did you mean 'hopper-offline'?" in profile_problems("hoper-offline")
     assert "cannot be read: No such file" in profile_problems("./none.yml")
     mine = tmp_path / "mine.yml"
     mine.write_text("name: mine\nwrapper:\n  MAX_PROMPT_LENGTH: 256\nray_cpu: 4\nprocess: {A: '$${x}', B: '${y}'}\n")
-    assert profile_problems(str(mine)) == f"{mine}:5: process.B: ${{y}} has no value; --set y=..."
+    assert profile_problems(str(mine)) == f"{mine}:5: process.B: ${{y}} has no value; add --set y=..."
     assert profile_problems(str(mine), y="1").splitlines() == [
-        f'{mine}:3: wrapper.MAX_PROMPT_LENGTH: 256 is no text; put it in quotes: "256"',
+        f'{mine}:3: wrapper.MAX_PROMPT_LENGTH: 256 is not text; put it in quotes: "256"',
         f"{mine}:4: ray_cpu: unknown key; did you mean 'ray_cpus'?",
     ]
 

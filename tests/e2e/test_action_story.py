@@ -187,7 +187,7 @@ def test_a_run_whose_report_was_lost_is_found_by_the_sweep(actions: Actions) -> 
     world.finish_run(left_by(run, SMOKE), run, artifact=f"verl-e2e-{run.inputs['key']}")
     done = actions.sweep()
     assert actions.gate() == "success"
-    assert "looked at octo/bridge#1" in done.stderr
+    assert "updated octo/bridge#1" in done.stderr
     assert "looked at" not in actions.sweep().stderr
 
 

@@ -68,7 +68,7 @@ def test_files_that_an_earlier_version_left_open_are_closed_with_a_note(
     with serving(settings, tmp_path / "log"):
         assert modes(data)["runs"] == 0o700
         assert modes(data)["verl-e2e.sqlite3"] == 0o600
-    assert "was open to other users of this host and is no more" in (tmp_path / "log").read_text()
+    assert "was readable by other users of this host; it is private now" in (tmp_path / "log").read_text()
 
 
 def test_secrets_may_come_from_files_and_are_in_no_environment(settings: dict[str, str], tmp_path: Path) -> None:

@@ -69,14 +69,14 @@ def waited_for(address: str, name: str, value: float) -> None:
 def test_check_says_that_settings_are_good_and_starts_nothing(settings: dict[str, str]) -> None:
     done = ended(settings, "--check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "settings are good: App 1 at http://127.0.0.1:9, jobs on github-actions\n"
+    assert done.stdout == "settings are valid: App 1 at http://127.0.0.1:9, jobs on github-actions\n"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     (
         ("GITHUB_WEBHOOK_SECRET", "", "environment: GITHUB_WEBHOOK_SECRET: it is empty; it is required"),
-        ("GITHUB_APP_PRIVATE_KEY", "hunter2", "environment: GITHUB_APP_PRIVATE_KEY: it is no PEM text"),
+        ("GITHUB_APP_PRIVATE_KEY", "hunter2", "environment: GITHUB_APP_PRIVATE_KEY: it is not PEM text"),
         (
             "DATABASE_URL",
             "sqlite:////proc/none/x.sqlite3",
@@ -95,7 +95,7 @@ def test_a_mistake_is_one_line_and_ends_with_2(settings: dict[str, str], name: s
     assert "hunter2" not in done.stderr
 
 
-def test_a_port_in_use_is_told(settings: dict[str, str]) -> None:
+def test_a_port_in_use_is_reported(settings: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = ended(settings | {"VERL_E2E_PORT": port})

@@ -1,4 +1,4 @@
-"""Action mode's step by its environment: what each mistake in it is told."""
+"""Action mode's step by its environment: what each mistake in it reports."""
 
 import json
 import re
@@ -44,14 +44,17 @@ def test_a_payload_that_github_would_not_send_is_one_sentence(tmp_path: Path, pa
 MISTAKES = (
     (
         {"GITHUB_EVENT_PATH": "/no/such.json"},
-        "GITHUB_EVENT_PATH: /no/such.json: no event that can be read; run",
+        "GITHUB_EVENT_PATH: /no/such.json is not an event that can be read; run",
     ),
     ({"VERL_E2E_TOKEN": ""}, "VERL_E2E_TOKEN: it is empty; run this as a step of a workflow"),
     ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty; run this as a step of a workflow"),
-    ({"VERL_E2E_TOOL": "@"}, "VERL_E2E_TOOL: '@' is no commit of a repository; write owner/name@SHA"),
-    ({"VERL_E2E_RUNNERS": "8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' is no GPUS=LABEL,LABEL"),
-    ({"VERL_E2E_SITE_VALUES": "kit"}, "VERL_E2E_SITE_VALUES: 'kit' is no name=value; write kit=/opt/kit"),
-    ({"VERL_E2E_PATIENCE_S": "1m"}, "VERL_E2E_PATIENCE_S: '1m' is no whole number from 0 to 600"),
+    ({"VERL_E2E_TOOL": "@"}, "VERL_E2E_TOOL: '@' is not a commit of a repository; write owner/name@SHA"),
+    ({"VERL_E2E_RUNNERS": "8:gpu"}, "VERL_E2E_RUNNERS: '8:gpu' does not have the form GPUS=LABEL,LABEL"),
+    (
+        {"VERL_E2E_SITE_VALUES": "kit"},
+        "VERL_E2E_SITE_VALUES: 'kit' does not have the form name=value; write for example kit=/opt/kit",
+    ),
+    ({"VERL_E2E_PATIENCE_S": "1m"}, "VERL_E2E_PATIENCE_S: '1m' is not a whole number from 0 to 600"),
     (
         {"VERL_E2E_ATESTATION": "x"},
         "VERL_E2E_ATESTATION: there is no such variable; did you mean",

@@ -308,10 +308,10 @@ def test_a_body_of_exactly_the_cap_is_kept(house: House) -> None:
 def test_a_table_that_fails_is_told_to_github_without_a_word_about_why(house: House) -> None:
     house.trouble = "disk full at /secret/place"
     status, text = post(house)
-    assert (status, text) == (503, "the delivery could not be kept\n")
+    assert (status, text) == (503, "the delivery could not be stored\n")
     assert call(house, "GET", "/healthz") == (503, '{"ok":false}')
     status, text = call(house, "GET", "/metrics")
-    assert (status, text) == (500, "a fault of ours\n")
+    assert (status, text) == (500, "internal error\n")
     house.trouble = ""
     assert post(house)[0] == 202
 

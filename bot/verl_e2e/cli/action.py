@@ -10,11 +10,11 @@ COMMANDS = ("event", "sweep", "order", "digest", "check-digest")
 @click.command()
 @click.argument("command", type=click.Choice(COMMANDS))
 def action(command: str) -> int:
-    """Do what a step of a workflow asks for; action.yml calls this, with everything in the environment.
+    """Run one step of a workflow. action.yml calls this; all settings are environment variables.
 
-    `event` hears the event of the workflow run and reconciles what it is about, `sweep` looks at every open pull
-    request with runs under way, `order` takes a job on a GPU host after reading its head again, `digest` gives the
-    digest of its run folder, and `check-digest` compares it on a machine that never ran the job.
+    `event` handles the event that started the workflow. `sweep` updates every open pull request with running jobs.
+    `order` prepares a job on a GPU host, after it has checked that the head is still the same. `digest` prints the
+    digest of the run folder. `check-digest` compares that digest on a machine that never ran the job.
 
     Example: verl-e2e action event
     """

@@ -1,9 +1,9 @@
 """What all verbs share: the group, common options, and how an outcome becomes an exit code.
 
 Exit codes: 0 done, 1 judged Fail, 2 the user's mistake, 3 a fault of ours, 4 judged Blocked, 130 interrupted,
-141 the reader of the output went away.
-1 and 4 are judgements of `run`, `judge` and `check`; from `doctor` 1 says that something is to be fixed. Rooms are
-imported by the verb that needs them.
+141 the reader of the output closed the pipe.
+1 and 4 are judgements of `run`, `judge` and `check`; `doctor` exits with 1 when something must be fixed. A verb
+imports the packages that it needs when it runs.
 """
 
 import errno
@@ -30,7 +30,7 @@ EXIT_BLOCKED = 4
 EXIT_INTERRUPTED = 130
 EXIT_READER_LEFT = 141
 
-# What the system refuses because of where the user points, with what to do about it.
+# Errors of the operating system that the user can fix by another path, each with its fix.
 _FIXES = {
     errno.ENOSPC: "free space on that disk, or choose a folder on another one",
     errno.EDQUOT: "free space within your quota, or choose a folder on another disk",
@@ -45,7 +45,7 @@ _FIXES = {
 
 
 class _Place(click.Path):
-    """A path; an empty one is a variable that was not set, and not the working directory."""
+    """A path that may not be empty: an empty one is usually an unset variable, and click would read it as `.`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, or a usage error."""
@@ -58,18 +58,18 @@ FOLDER = _Place(path_type=Path)
 
 
 class _ReaderLeftError(Exception):
-    """No one reads our output any more."""
+    """The reader of standard output closed the pipe."""
 
 
 class Verbs(click.Group):
-    """Verbs in the order of a pull request's life rather than of the alphabet."""
+    """A group that lists its verbs in the order in which a pull request needs them, not by the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
-        """The verbs as they were declared."""
+        """The verbs in the order in which they were added."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; click itself would end with 1 where the reader went away, and 1 is the code of a Fail."""
+        """Run the verb. When the reader closes the pipe, click would exit with 1, which is the code of a Fail."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
@@ -81,7 +81,8 @@ class Verbs(click.Group):
 def cli() -> None:
     """Protect Megatron-Bridge from changes that break reinforcement learning with verl.
 
-    Plan the coverage a change needs, run it through verl's own Megatron wrapper, judge the evidence, show the card.
+    verl-e2e plans the tests that a change needs, runs them with verl's own Megatron wrapper, judges the evidence in the
+    logs, and shows the result as a card.
     """
 
 
@@ -89,23 +90,25 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 REPO_OPTION = click.option(
     "--repo", required=True, type=FOLDER, help="A Megatron-Bridge checkout or bare git directory."
 )
-BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change starts from.")
-WORK_OPTION = click.option("--work", type=FOLDER, help="Where private worktrees and caches are kept between runs.")
+BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change is based on.")
+WORK_OPTION = click.option("--work", type=FOLDER, help="Folder for worktrees and caches; it is kept between runs.")
 POLICY_OPTION = click.option(
-    "--policy", type=click.Path(dir_okay=False, path_type=Path), help="A policy file instead of the base commit's."
+    "--policy",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Use this policy file instead of the one at the base commit.",
 )
 
 BANDS_OPTION = click.option(
     "--bands",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A bands file of your own beside the packaged measurements.",
+    help="Use your own bands file in addition to the packaged measurements.",
 )
 
 
 def main() -> NoReturn:
-    """Run the command and exit with its code; a user's mistake is one sentence, never a traceback."""
+    """Run the command and exit with its code. A user's mistake is printed as one message, never as a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        # A progress bar of a log, or a file name that is no text, must not end a verb that did its work.
+        # An odd character from a log or a file name must not make a verb fail when it prints its result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -127,19 +130,20 @@ def main() -> NoReturn:
 
 
 def _reader_left() -> int:
-    """The reader of the output went away, as `| head -1` does: the code of a program that SIGPIPE ended."""
+    """The exit code of a program that SIGPIPE ended, for a reader that stops early, such as `| head -1`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return EXIT_READER_LEFT
 
 
 def report_fault(error: Exception) -> int:
-    """Say on standard error what went wrong, and give the exit code.
+    """Print on standard error what went wrong, and return the exit code.
 
-    A user's mistake says so in one sentence; anything else is ours, with the traceback on request.
+    A user's mistake is printed as its own message. Any other error is an internal one; VERL_E2E_DEBUG shows its
+    traceback.
     """
     from verl_e2e.ports import ForgeError
 
-    # What GitHub refuses is told as plainly, and has no other code.
+    # A refusal by GitHub is printed in the same way and has the same code.
     if isinstance(error, UserError | ForgeError):
         click.echo(f"verl-e2e: {error}", err=True)
         return EXIT_USAGE
@@ -149,7 +153,10 @@ def report_fault(error: Exception) -> int:
         return EXIT_USAGE
     if os.environ.get("VERL_E2E_DEBUG"):
         raise error
-    click.echo(f"verl-e2e: internal error: {type(error).__name__}: {error} (VERL_E2E_DEBUG=1 shows where)", err=True)
+    click.echo(
+        f"verl-e2e: internal error: {type(error).__name__}: {error} (set VERL_E2E_DEBUG=1 to see the traceback)",
+        err=True,
+    )
     return EXIT_INTERNAL
 
 
@@ -162,7 +169,7 @@ def exit_code(card: "Card") -> int:
 
 
 def print_card(card: "Card", *, as_json: bool) -> None:
-    """The card on standard output, as text or as one document."""
+    """Print the card on standard output, as text or as one JSON document."""
     from verl_e2e.core.report.documents import card_json
     from verl_e2e.core.report.run_card import render_text
 
@@ -170,5 +177,5 @@ def print_card(card: "Card", *, as_json: bool) -> None:
 
 
 def json_text(document: object) -> str:
-    """A document as people read it."""
+    """A document as indented JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False)

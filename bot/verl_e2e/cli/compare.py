@@ -1,4 +1,4 @@
-"""The verbs that hold runs against each other: parity, bands."""
+"""The verbs that compare runs: parity, bands."""
 
 from pathlib import Path
 
@@ -7,7 +7,9 @@ import click
 from verl_e2e.cli.command import BANDS_OPTION, FOLDER, JSON_OPTION, Verbs, json_text
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_KEPT = click.option("--bands", required=True, type=_FILE, help="The bands file to write; made when it is not there.")
+_KEPT = click.option(
+    "--bands", required=True, type=_FILE, help="The bands file to write; it is created when it does not exist."
+)
 
 
 @click.command()
@@ -17,10 +19,10 @@ _KEPT = click.option("--bands", required=True, type=_FILE, help="The bands file 
 @BANDS_OPTION
 @JSON_OPTION
 def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json: bool) -> int:
-    """Show two runs of the same training step by step, with tolerances and a verdict for each metric.
+    """Compare two runs of the same training step by step, with a tolerance and a verdict for each metric.
 
-    The runs should differ in their parallel sizes alone, or in nothing; what else differs is said. No level is
-    judged here: `judge` does that, from the runs that `check --parity` makes.
+    The runs should be equal, or differ only in their parallel sizes. Any other difference is reported. This command
+    does not judge a level; `judge` does, with the runs that `check --parity` makes.
 
     Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/trivial_sizes
     """
@@ -38,14 +40,14 @@ def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json
 
 @click.group(cls=Verbs)
 def bands() -> None:
-    """Keep what healthy runs measured: the bands and tolerances that later runs are judged by."""
+    """Record what healthy runs measured. Later runs are judged by the bands and tolerances that follow from it."""
 
 
 @bands.command()
 @click.argument("folders", nargs=-1, required=True, type=FOLDER, metavar="FOLDER...")
 @_KEPT
 def add(folders: tuple[Path, ...], bands: Path) -> int:
-    """Take healthy runs into a bands file; only folders that are judged Pass, and each run once.
+    """Add healthy runs to a bands file. Each folder must be judged Pass; a run is added only once.
 
     Example: verl-e2e bands add out/jobs/0-lora-ddp --bands .github/verl-e2e-bands.yml
     """
@@ -59,11 +61,11 @@ def add(folders: tuple[Path, ...], bands: Path) -> int:
 
 
 @bands.command()
-@click.argument("one", type=FOLDER)
-@click.argument("other", type=FOLDER)
+@click.argument("path", type=FOLDER, metavar="RUN")
+@click.argument("other", type=FOLDER, metavar="OTHER")
 @_KEPT
 def pair(path: Path, other: Path, bands: Path) -> int:
-    """Take two runs of the same training into a bands file: all that differs between them is noise.
+    """Add two runs of the same training to a bands file: every difference between them is noise.
 
     Example: verl-e2e bands pair first/jobs/2-dense second/jobs/2-dense --bands .github/verl-e2e-bands.yml
     """
@@ -80,7 +82,7 @@ def pair(path: Path, other: Path, bands: Path) -> int:
 @BANDS_OPTION
 @JSON_OPTION
 def show(bands: Path | None, *, as_json: bool) -> int:
-    """List the probes that were measured, and the bounds that follow.
+    """List the measured workloads and the bounds that follow from them.
 
     Example: verl-e2e bands show --bands .github/verl-e2e-bands.yml
     """

@@ -1,4 +1,4 @@
-"""The verb that looks at an installation: doctor."""
+"""The verb that checks an installation: doctor."""
 
 import os
 from collections.abc import Iterable
@@ -18,14 +18,19 @@ _MARKS = {"ok": "ok", "note": "note", "error": "FIX"}
 
 @click.command()
 @click.argument("repositories", nargs=-1, metavar="[OWNER/REPO]...")
-@click.option("--branch", default="", metavar="NAME", help="The branch to look at; default: the repository's own.")
-@click.option("--redeliver", is_flag=True, help="Ask GitHub again for the webhooks that were not taken.")
+@click.option(
+    "--branch", default="", metavar="NAME", help="The branch to check; default: the repository's default branch."
+)
+@click.option(
+    "--redeliver", is_flag=True, help="Ask GitHub to send the webhooks again that this service did not accept."
+)
 @JSON_OPTION
 def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_json: bool) -> int:
-    """Check how the App, its repositories and this service are set up, each finding with its fix.
+    """Check the setup of the App, its repositories and this service. Each problem is shown with its fix.
 
-    Reads the same settings as serve. Without a repository it looks at those of VERL_E2E_REPOSITORIES.
-    Exits with 0 when all is well, 1 when something is to be fixed, 2 for a mistake in what it was given.
+    doctor reads the same settings as serve. Without OWNER/REPO it checks the repositories of VERL_E2E_REPOSITORIES.
+    The exit code is 0 when everything is fine, 1 when you must fix something, and 2 for a mistake in the settings or
+    arguments.
 
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
@@ -46,22 +51,22 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
     for name in chosen:
         found[name] = check_up(settings, name, branch, now, redeliver=redeliver)
         if any(finding.about == NETWORK for finding in found[name]):
-            # It would be the same for each repository, after a wait for each.
+            # Each other repository would wait for the same answer.
             break
     if as_json:
         click.echo(
             json_text({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
         )
     else:
-        click.echo("\n\n".join(_text(name, ones) for name, ones in found.items()))
-    return EXIT_FINDINGS if any(item.state is State.ERROR for ones in found.values() for item in ones) else 0
+        click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
+    return EXIT_FINDINGS if any(item.state is State.ERROR for findings in found.values() for item in findings) else 0
 
 
 def _json(finding: "Finding") -> dict[str, str]:
     return {"about": finding.about, "state": finding.state, "sentence": finding.sentence, "fix": finding.fix}
 
 
-def _text(name: str, found: "Iterable[Finding]") -> str:
+def _findings_text(name: str, found: "Iterable[Finding]") -> str:
     lines = [name]
     for finding in found:
         lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")

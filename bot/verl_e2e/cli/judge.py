@@ -1,4 +1,4 @@
-"""The verbs that say what a run or a log shows: judge, triage, card."""
+"""The verbs that judge a run or a log: judge, triage, card."""
 
 import sys
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @BANDS_OPTION
 @JSON_OPTION
 def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
-    """Judge a run folder: verdict with evidence, written beside the log.
+    """Judge a run folder. The verdict and its evidence are also written into the folder.
 
     Example: verl-e2e judge out/jobs/0-lora-ddp
     """
@@ -56,16 +56,16 @@ def _not_run_text(job: "NotRun") -> str:
     "--json/--text",
     "as_json",
     default=None,
-    help="JSON lines, or text for a person. Without either: text on a terminal and with --explain, else JSON lines.",
+    help="Print JSON lines or text. Default: text on a terminal or with --explain, else JSON lines.",
 )
 def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int:
-    """Say of each bare log where it ended and why; `-` reads standard input.
+    """Say where and why the run of each log ended. `-` reads standard input.
 
-    On a terminal the answer is text, otherwise one JSON line for each log. Plain, .gz, .xz and .zst are read alike;
-    with --explain a run folder may be given too. `pass` means only that the requested steps completed with no
-    unexplained error: it is never a verdict.
+    A log may be plain text, .gz, .xz or .zst. With --explain you can also give a run folder. On a terminal the answer
+    is text, otherwise one JSON line for each log. `pass` only means that the requested steps completed without an
+    unexplained error; it is not a verdict.
 
-    A log that cannot be read is named on standard error; the others are judged all the same, and the exit code is 2.
+    A log that cannot be read is reported on standard error. The other logs are still judged, and the exit code is 2.
 
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
@@ -108,7 +108,7 @@ def _explain(name: str, *, as_json: bool) -> None:
 @click.option("--format", "form", type=click.Choice(["text", "markdown"]), default="text", show_default=True)
 @JSON_OPTION
 def card(folder: Path, form: str, *, as_json: bool) -> int:
-    """Show the card of a run folder, or of a whole `check` folder, judged afresh.
+    """Judge a run folder, or the whole folder of a `check`, again and show its card.
 
     Example: verl-e2e card out --format markdown
     """

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from verl_e2e.app.plan_change import Planned
     from verl_e2e.wiring.planning import PlanRequest
 
-_VERL = click.option("--verl", type=FOLDER, help="A verl checkout; without one a packaged list of its imports serves.")
-_VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read, instead of the checkout's HEAD.")
-_CACHE = click.option("--cache", type=FOLDER, help="Where what was read is kept; default: the user's cache folder.")
+_VERL = click.option("--verl", type=FOLDER, help="A verl checkout; default: a packaged list of what verl imports.")
+_VERL_REF = click.option("--verl-ref", metavar="REV", help="The verl commit to read; default: HEAD of the checkout.")
+_CACHE = click.option(
+    "--cache", type=FOLDER, help="Folder for cached summaries of source files; default: your cache folder."
+)
 
 
 def _cache_folder(given: Path | None) -> Path | None:
-    """Where summaries of source files are kept between runs; None when this machine names no such place."""
+    """The folder for cached summaries of source files; None when neither XDG_CACHE_HOME nor HOME is set."""
     if given is not None:
         return given
     named = os.environ.get("XDG_CACHE_HOME")
@@ -29,7 +31,7 @@ def _cache_folder(given: Path | None) -> Path | None:
     return Path(home) / ".cache" / "verl-e2e" if home else None
 
 
-def _plan_order(
+def _plan_request(
     repo: Path,
     *,
     verl: Path | None,
@@ -50,17 +52,19 @@ def _plan_order(
 @click.option("--head", metavar="SHA", help="The commit to plan.")
 @_VERL
 @_VERL_REF
-@click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository: list what a bump of it changes.")
+@click.option(
+    "--megatron-lm", type=FOLDER, help="A Megatron-LM repository: also list the changes of a submodule update."
+)
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
 def plan(
     pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
 ) -> int:
-    """Say which levels a change needs, and why, from git objects alone.
+    """Show which levels a change needs, and why. Nothing of the change is run.
 
-    PULL is the address of a pull request, or OWNER/REPO#N: its facts come from GitHub's API and its objects from a
-    partial clone in the cache. A public one needs no token; GITHUB_TOKEN is used when set.
+    PULL is the address of a pull request, or OWNER/REPO#N. It is read from GitHub's API and from a partial clone in the
+    cache. A public repository needs no token; GITHUB_TOKEN is used when it is set.
 
     Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
 
@@ -74,21 +78,21 @@ def plan(
         raise click.UsageError("give a pull request, or all of --repo, --base and --head")
     from verl_e2e.wiring import planning as wiring
 
-    return _show(wiring.plan_change(_plan_order(repo, **options), base, head), as_json=as_json)
+    return _show(wiring.plan_change(_plan_request(repo, **options), base, head), as_json=as_json)
 
 
 def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
     from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
 
-    order = PullPlanRequest(
+    request = PullPlanRequest(
         address,
-        _plan_order(Path(), **options),
+        _plan_request(Path(), **options),
         os.environ.get("GITHUB_API_URL", ""),
         os.environ.get("GITHUB_SERVER_URL", ""),
         os.environ.get("GITHUB_TOKEN", ""),
         os.environ,
     )
-    planned, _ = plan_address(order, lambda: datetime.now(UTC))
+    planned, _ = plan_address(request, lambda: datetime.now(UTC))
     return planned
 
 
@@ -108,21 +112,21 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
 @click.command()
 @click.argument("targets", nargs=-1, required=True, metavar="PATH[:SYMBOL]...")
 @REPO_OPTION
-@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to look at.")
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to read.")
 @_VERL
 @_VERL_REF
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
 def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
-    """Show how verl reaches a file or a symbol, and which levels a change of it would ask for.
+    """Show how verl reaches a file or a symbol, and which levels a change of it would need.
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
     """
     from verl_e2e.core.plan.explain import explanation_json, render_explanation
     from verl_e2e.wiring import planning as wiring
 
-    found = wiring.explain(_plan_order(repo, **options), head, targets)
+    found = wiring.explain(_plan_request(repo, **options), head, targets)
     if as_json:
         click.echo(json_text([explanation_json(explanation) for explanation in found]))
     else:
@@ -134,14 +138,14 @@ def explain(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, *
 @click.argument("labels", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[LABELS.json]")
 @REPO_OPTION
 @click.option("--history", type=click.IntRange(min=1), metavar="N", help="Replay the last N commits, without labels.")
-@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="Where the history ends.")
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The last commit of the history.")
 @_VERL
 @_VERL_REF
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
 def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any) -> int:
-    """Plan labelled changes, or a stretch of history, and show what is missed, what is wasted and what it costs.
+    """Plan labelled changes or past commits, and show missed levels, unneeded levels and the cost.
 
     Example: verl-e2e backtest labels.json --repo Megatron-Bridge --verl verl --json
     """
@@ -150,19 +154,19 @@ def backtest(labels: Path | None, repo: Path, history: int | None, head: str, *,
 
     if (labels is None) == (history is None):
         raise click.UsageError("give either a file of labels or --history N")
-    order = _plan_order(repo, **options)
+    request = _plan_request(repo, **options)
     if labels is not None:
-        outcomes = wiring.backtest(order, labels)
+        outcomes = wiring.backtest(request, labels)
         click.echo(json_text(backtest_json(outcomes)) if as_json else render_backtest(outcomes), nl=as_json)
         return 0
-    counted = wiring.replay(order, history or 0, head)
+    counted = wiring.replay(request, history or 0, head)
     click.echo(json_text(usage_json(counted)) if as_json else render_usage(counted), nl=as_json)
     return 0
 
 
 @click.group(cls=Verbs)
 def policy() -> None:
-    """Work on the policy file."""
+    """Check the policy file, or print its schema."""
 
 
 @policy.command()
@@ -179,18 +183,20 @@ def schema() -> int:
 
 @policy.command("check")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[FILE]")
-@click.option("--repo", type=FOLDER, help="A Megatron-Bridge repository to hold it against; default: the one of FILE.")
-@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to hold it against.")
+@click.option(
+    "--repo", type=FOLDER, help="The Megatron-Bridge repository to check it against; default: the one that holds FILE."
+)
+@click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to check it against.")
 @_VERL
 @_VERL_REF
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
 def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bool, **options: Any) -> int:
-    """Tell which rules of the policy can never match, which source files nothing judges, and what verl lacks.
+    """List rules that can never match, source files without a rule, and what the verl commit does not have.
 
-    FILE is a policy file, held against the checkout that it lies in, or against --repo. Without FILE the policy of
-    --repo at --head is checked.
+    FILE is a policy file. It is checked against the checkout that holds it, or against --repo. Without FILE, the policy
+    of --repo at --head is checked.
 
     Example: verl-e2e policy check .github/verl-e2e.yml
 
@@ -204,9 +210,9 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
         raise click.UsageError("give a policy file, or --repo")
     options["policy"] = file or options["policy"]
     if repo is not None:
-        findings = wiring.lint_policy(_plan_order(repo, **options), head)
+        findings = wiring.lint_policy(_plan_request(repo, **options), head)
     else:
-        findings, note = wiring.lint_policy_file(_plan_order(Path(), **options), head)
+        findings, note = wiring.lint_policy_file(_plan_request(Path(), **options), head)
         click.echo(note, err=True)
     click.echo(json_text(list(findings)) if as_json else "\n".join(findings) or "nothing to correct")
     return 0
@@ -216,7 +222,7 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
 @click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
 @_VERL_REF
 def imports(verl: Path, verl_ref: str | None) -> int:
-    """Print what verl uses of Megatron-Bridge, in the form of the packaged list.
+    """Print what verl uses of Megatron-Bridge, in the format of the packaged list.
 
     Example: verl-e2e policy imports --verl verl --verl-ref SHA > bot/verl_e2e/policy/verl-imports.json
     """

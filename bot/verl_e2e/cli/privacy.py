@@ -1,4 +1,4 @@
-"""What a process that holds secrets keeps to itself: its files, its environment and its memory."""
+"""Protects the secrets of a process from other processes: its files, its environment and its memory."""
 
 import ctypes
 import os
@@ -10,10 +10,10 @@ _OTHERS = 0o077
 
 
 def be_private() -> None:
-    """From now on files are made for this user alone, and no other process of the user reads our memory.
+    """Create files for this user only from now on, and let no other process of the user read our memory.
 
-    `/proc/PID/environ`, which shows the environment as the process was started with, `/proc/PID/mem` and a debugger
-    are shut to all but root. Programs that are started from here are not affected.
+    Only root can then read `/proc/PID/environ` (which keeps the environment at the start) and `/proc/PID/mem`, or
+    attach a debugger. Programs that this process starts are not affected.
     """
     os.umask(_OTHERS)
     # Where the C library has no such call, as on macOS, the files alone are private.
@@ -23,13 +23,13 @@ def be_private() -> None:
 
 
 def forget(names: Iterable[str]) -> None:
-    """Take variables out of the environment, so that nothing that is started from here gets them."""
+    """Remove variables from the environment, so that programs started by this process do not get them."""
     for name in names:
         os.environ.pop(name, None)
 
 
 def close_to_others(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """Take the rights of group and others from what is ours; gives what was open to them."""
+    """Remove the rights of group and others from our own files; returns the paths that were open to them."""
     return tuple(path for path in paths if _close(path))
 
 

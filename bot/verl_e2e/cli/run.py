@@ -25,7 +25,7 @@ from verl_e2e.cli.command import (
 if TYPE_CHECKING:
     from verl_e2e.core.model.jobs import Job
 
-_REPEATS = "How many runs on the merge base a learning signal is held against."
+_REPEATS = "How many runs on the merge base a learning signal is compared with."
 
 
 def _to_stderr(sentence: str) -> None:
@@ -33,7 +33,7 @@ def _to_stderr(sentence: str) -> None:
 
 
 def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
-    """What seals a run folder again, with the recorder's key, after other runs were put beside it."""
+    """A function that seals a run folder again with the recorder's key, after related runs were added to it."""
     from verl_e2e_runner.folder.sealing import seal_again, usable_key
 
     return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
@@ -41,14 +41,18 @@ def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
 
 @click.command()
 @click.option("--job", "job_file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="JOB.json")
-@click.option("--out", required=True, type=FOLDER, help="The run folder to make.")
+@click.option("--out", required=True, type=FOLDER, help="The run folder to create.")
 @WORK_OPTION
-@click.option("--baseline", metavar="SHA", help="Rerun a failed job on this Bridge commit, and follow it up.")
-@click.option("--follow-ups", is_flag=True, help="Then run what the result asks for beside it on the same commit.")
-@click.option("--junit", type=FOLDER, help="Results of the Bridge tests from elsewhere; then they are not run here.")
-@click.option("--junit-commit", metavar="SHA", help="The commit of --junit, for a file that does not state it.")
-@click.option("--dry-run", is_flag=True, help="Print the exact commands as a script for bash, and start nothing.")
-@click.option("--prepare", is_flag=True, help="Make the folders that the script of --dry-run needs, and run nothing.")
+@click.option(
+    "--baseline", metavar="SHA", help="Rerun a failed job on this Bridge commit, to see whether the change causes it."
+)
+@click.option(
+    "--follow-ups", is_flag=True, help="Also make the follow-up runs that the result needs on the same commit."
+)
+@click.option("--junit", type=FOLDER, help="Results of Bridge tests that ran elsewhere; they are not run again.")
+@click.option("--junit-commit", metavar="SHA", help="The commit of --junit, when the file does not name it.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands as a bash script, and run nothing.")
+@click.option("--prepare", is_flag=True, help="Create the folders that the script of --dry-run needs, and run nothing.")
 @JSON_OPTION
 def run(
     job_file: Path,
@@ -61,10 +65,11 @@ def run(
     as_json: bool,
     **flags: bool,
 ) -> int:
-    """Run one job on this GPU host, leave its run folder, judge it and show its card.
+    """Run one job on this GPU host, write its run folder, judge it and show its card.
 
-    With --baseline a failure is run again on that commit and, where it does not show there, once more on the head:
-    a regression, pre-existing, or not reproduced. The runs lie in the folder's related/.
+    With --baseline, a failed job runs again on that commit. If it does not fail there, it runs once more on the head.
+    The result is a regression, a pre-existing failure, or a failure that was not reproduced. These runs are written
+    into the folder's related/.
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
@@ -105,7 +110,7 @@ def run(
 
 
 def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:
-    """Make the folders of a run by hand; what stops it is the user's mistake, as every preflight finding is."""
+    """Create the folders for a run by hand. A blocking preflight finding is reported as a user's mistake."""
     from verl_e2e_runner.by_hand import prepare_by_hand
 
     findings = prepare_by_hand(job, out, environ=environ, work=work)
@@ -117,7 +122,7 @@ def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str
 
 
 def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str, ...]:
-    """The command line that calls `_prepare` for the same folders from any working directory."""
+    """The command line of `run --prepare` for the same folders, usable from any working directory."""
     from verl_e2e.adapters.dispatch import COMMAND
 
     folders = ("--work", str(work.resolve())) if work else ()
@@ -129,41 +134,51 @@ def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str,
 @BASE_OPTION
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
 @click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
-@click.option("--verl-ref", metavar="REV", help="The verl commit to test with, instead of the policy's pin.")
+@click.option(
+    "--verl-ref", metavar="REV", help="The verl commit to test with; default: the commit that the policy names."
+)
 @click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commit.")
-@click.option("--out", required=True, type=FOLDER, help="The folder to make: plan, run folders, card.")
-@click.option("--site", default="default", show_default=True, help="A site profile: packaged name or YAML file.")
-@click.option("--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile asks for.")
-@click.option("--level", "levels", multiple=True, type=click.IntRange(0, 5), help="Ask for a level beside the plan's.")
-@click.option("--no-baseline", is_flag=True, help="Rerun no failed job on the merge base.")
+@click.option("--out", required=True, type=FOLDER, help="The folder to create: plan, run folders, card.")
+@click.option("--site", default="default", show_default=True, help="A site profile: a packaged name or a YAML file.")
+@click.option(
+    "--set", "values", multiple=True, metavar="NAME=VALUE", help="A value that the site profile needs; repeatable."
+)
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    type=click.IntRange(0, 5),
+    help="Run this level in addition to the plan; repeatable.",
+)
+@click.option("--no-baseline", is_flag=True, help="Do not rerun failed jobs on the merge base.")
 @click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)
-@click.option("--parity", is_flag=True, help="Train each job of level 2 at trivial sizes as well, and compare.")
+@click.option("--parity", is_flag=True, help="Also train each job of level 2 unsharded, and compare the two runs.")
 @WORK_OPTION
 @POLICY_OPTION
 @JSON_OPTION
 def check(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
-    """Plan a change, run what this machine can run, judge it and show the card.
+    """Plan a change, run the jobs that this machine can run, judge them and show the card.
 
-    A failed job runs again on the merge base and, where it does not fail there, once more on the head; a level may ask
-    for a run beside it. Each is announced with its cost. Progress goes to stderr, the card to stdout. Without a GPU
-    the result is Blocked, with each missing thing and its fix, and the plan is complete all the same.
+    A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
+    also need a reference run. Each extra run is announced with its cost. Progress goes to stderr, the card to stdout.
+    Without a GPU the plan is complete and the result is Blocked; the card names each missing thing and its fix.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
     from verl_e2e.wiring import check as checking
 
-    order = checking.LocalCheck(bridge=repo, base=base, head=head, **options)
+    request = checking.LocalCheck(bridge=repo, base=base, head=head, **options)
     environ = dict(os.environ)
-    shown = checking.check(order, environ, _to_stderr, reseal=_resealing(environ))
+    shown = checking.check(request, environ, _to_stderr, reseal=_resealing(environ))
     print_card(shown, as_json=as_json)
     return exit_code(shown)
 
 
 @click.command()
-@click.option("--out", type=FOLDER, help="Keep the demonstration's files in this new folder.")
+@click.option("--out", type=FOLDER, help="Keep the files of the demonstration in this new folder.")
 @JSON_OPTION
 def demo(out: Path | None, *, as_json: bool) -> int:
-    """Show the whole way: a real plan of a small change, and the judgement of a recorded GPU run.
+    """Show the whole process: a real plan of a small change, and the judgement of a recorded GPU run.
 
     Example: verl-e2e demo
     """
@@ -172,7 +187,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     from verl_e2e.wiring.demo import RECORDING, demonstration
 
     shown = demonstration(out)
-    click.echo("The plan is made here and now, of a small repository in Megatron-Bridge's shape:\n", err=True)
+    click.echo("This plan was made just now, for a small repository with the layout of Megatron-Bridge:\n", err=True)
     click.echo(render_plan_text(shown.plan), err=True)
     click.echo(f"{shown.card.notes[0]}\n", err=True)
     print_card(shown.card, as_json=as_json)
@@ -182,7 +197,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
 
 
 def _called() -> str:
-    """How this command was called, for another call from the same shell."""
+    """The command line that calls verl-e2e again from the same shell."""
     from verl_e2e.adapters.dispatch import COMMAND
 
     own = Path(sys.argv[0])
@@ -193,6 +208,6 @@ def _called() -> str:
 
 
 def _shortest(path: Path) -> str:
-    """A path from the working directory on, where it lies below it."""
+    """The path relative to the working directory, where it lies below that."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,4 +1,4 @@
-"""The verb that stays: serve."""
+"""The verb that runs the service: serve."""
 
 import logging
 import os
@@ -20,12 +20,12 @@ _SWITCH_S = 0.001
 
 @click.command()
 @click.option(
-    "--check", is_flag=True, help="Read the settings, open the database and the key, say so, and start nothing."
+    "--check", is_flag=True, help="Check the settings, the key and the database, and do not start the service."
 )
 def serve(*, check: bool) -> int:
-    """Serve a GitHub App: take its webhooks, keep pull requests planned, run, judged and reported.
+    """Run the service of the GitHub App: receive webhooks, plan pull requests, run jobs, judge and report them.
 
-    Settings come from the environment; docs/settings.md lists them. Log lines are JSON on standard error.
+    Settings are environment variables; docs/settings.md lists them. The log is JSON lines on standard error.
 
     Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
     """
@@ -44,27 +44,28 @@ def serve(*, check: bool) -> int:
     _close_files(settings)
     if check:
         service.store.close()
-        click.echo(f"settings are good: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
+        click.echo(f"settings are valid: App {settings.app_id} at {settings.api_url}, jobs on {settings.backend}")
         return 0
     listen(settings, service)
-    # A look may still wait for GitHub, and Python would wait for it; what is cut off is done again after a start.
+    # A thread may still wait for GitHub, and Python would wait for the thread. Work that is cut off is repeated after
+    # the next start.
     logging.shutdown()
     sys.stdout.flush()
     os._exit(0)
 
 
 def _close_files(settings: "Settings") -> None:
-    """Files of earlier versions lay open to every user of the host."""
+    """Make files of earlier versions private: every user of the host could read them."""
     from verl_e2e.cli.privacy import close_to_others
 
     file = Path(settings.database_url.removeprefix("sqlite:///"))
-    beside = file.parent.glob(f"{file.stem}*") if file.parent.is_dir() else ()
-    for path in close_to_others([*settings.data.iterdir(), *beside]):
-        logging.getLogger(__name__).warning("%s was open to other users of this host and is no more", path)
+    database_files = file.parent.glob(f"{file.stem}*") if file.parent.is_dir() else ()
+    for path in close_to_others([*settings.data.iterdir(), *database_files]):
+        logging.getLogger(__name__).warning("%s was readable by other users of this host; it is private now", path)
 
 
 def listen(settings: "Settings", service: "Service") -> None:
-    """Take webhooks until a signal ends it."""
+    """Receive webhooks until a signal ends the process."""
     import uvicorn
 
     from verl_e2e.web import Door, PatientProtocol, create_app
@@ -77,14 +78,14 @@ def listen(settings: "Settings", service: "Service") -> None:
         access_log=False,
         server_header=False,
         lifespan="off",
-        # Connections and bodies have limits of their own, so that no one is refused because others talk.
+        # Connections and bodies have their own limits, so that many clients cannot shut out GitHub.
         http=PatientProtocol,
         ws="none",
         timeout_graceful_shutdown=10,
     )
-    # A webhook is answered beside several working threads; each may hold the interpreter for this long.
+    # Webhooks are answered while worker threads run; each thread may hold the interpreter for this long.
     sys.setswitchinterval(_SWITCH_S)
-    # uvicorn sends itself the signal again once it has ended, and the worker has to end in order too.
+    # uvicorn raises the signal again after its own shutdown; ignore it there, so that the worker can stop too.
     signal.signal(signal.SIGTERM, lambda *_: None)
     service.start()
     try:
@@ -97,10 +98,10 @@ def listen(settings: "Settings", service: "Service") -> None:
 
 
 def _listener(settings: "Settings") -> socket.socket:
-    """The bound socket, so that a port in use is told before anything is started."""
+    """The bound socket, so that a port in use is reported before anything starts."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
     except OSError as error:
         what = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-        raise click.UsageError(f"{what}; set VERL_E2E_HOST and VERL_E2E_PORT") from None
+        raise click.UsageError(f"{what}; set VERL_E2E_HOST and VERL_E2E_PORT to a free address") from None

@@ -10,8 +10,12 @@ from verl_e2e.cli.command import FOLDER, JSON_OPTION
 @click.command()
 @click.argument("run", type=FOLDER)
 @click.option("--baseline", "baselines", multiple=True, type=FOLDER, help="A run without the change; repeatable.")
-@click.option("--cap-share", type=click.FloatRange(0, 1), help="The share of responses that the length limit may cut.")
-@click.option("--plots", type=FOLDER, help="Draw the curves into this folder, as SVG and PNG, light and dark.")
+@click.option(
+    "--cap-share",
+    type=click.FloatRange(0, 1),
+    help="The largest share of responses that the length limit may cut, 0 to 1.",
+)
+@click.option("--plots", type=FOLDER, help="Write the curves into this folder, as SVG and PNG, light and dark.")
 @JSON_OPTION
 def signal(
     run: Path,
@@ -21,10 +25,10 @@ def signal(
     *,
     as_json: bool,
 ) -> int:
-    """Say whether a run learned: learning-signal passed, flat, unstable, or not enough steps; never "converged".
+    """Say whether a run learned: passed, flat, unstable, or not enough steps. It never says "converged".
 
-    RUN and the others are run folders or bare logs. Without --baseline the runs on the merge base count that the
-    folder itself names. No level is judged here: `judge` does that.
+    RUN and the baselines are run folders or bare logs. Without --baseline, the merge base runs that the folder
+    names are used. This command does not judge a level; `judge` does.
 
     Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
     """

@@ -1,4 +1,4 @@
-"""What a step of a GitHub workflow prints: text for people, and never a command to the runner."""
+"""Output of a step of a GitHub workflow: text only, never a command that the runner would execute."""
 
 import io
 import re
@@ -7,24 +7,24 @@ import sys
 from verl_e2e.core.text.escape import LINE_ENDS, step_text
 
 _LINE_END = re.compile(f"[{LINE_ENDS}]")
-# At the start of a line a command may begin with white space; beyond this a colon is no longer looked for there.
+# A command may start after white space; after this many characters we no longer search for its colon.
 _MOST_SPACE = 200
 
 
 class StepOutput(io.TextIOWrapper):
-    """A stream that takes the meaning from every command of the runner's, however the text comes in pieces."""
+    """A stream that disables every workflow command in the text, also one that arrives in several pieces."""
 
     _before = ""
 
     def write(self, text: str) -> int:
-        """Write the text; what was written of the line before decides whether it begins a command."""
+        """Write the text; the part of the line that was written before decides whether it begins a command."""
         super().write(step_text(self._before + text)[len(self._before) :])
         self._before = _context(self._before + text)
         return len(text)
 
 
 def _context(written: str) -> str:
-    """What of the line under way the next piece could complete a command with."""
+    """The part of the current line that the next piece of text could complete to a command."""
     line = _LINE_END.split(written)[-1]
     if not line.strip().removeprefix(":") and len(line) <= _MOST_SPACE:
         return line
@@ -32,7 +32,7 @@ def _context(written: str) -> str:
 
 
 def neutralise_streams() -> None:
-    """Let standard output and error print no command to the runner."""
+    """Disable workflow commands in standard output and standard error."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and not isinstance(stream, StepOutput):

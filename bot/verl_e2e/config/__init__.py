@@ -1,4 +1,4 @@
-"""Files that people write: the repository's policy and the site profiles. YAML in, checked values out."""
+"""Files and environment variables that people write, read into checked values."""
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy, policy_at
 from verl_e2e.config.problems import ConfigError, Problem

@@ -1,4 +1,4 @@
-"""What a step of a workflow is told by its environment, one class for each command of `verl-e2e action`."""
+"""The settings of a workflow step, one class for each command of `verl-e2e action`."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ GITHUB_ACTIONS_APP = 15368
 class StepSettings(EnvironmentSettings):
     """The settings of any step."""
 
-    fix_of_missing: ClassVar[str] = "run this as a step of a workflow, by way of action.yml"
+    fix_of_missing: ClassVar[str] = "run this as a step of a workflow, through action.yml"
     secrets_in_files: ClassVar[bool] = False
 
 
@@ -45,16 +45,18 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
     app_id: Annotated[int, read.number(1, 10**15)] = variable(
         "VERL_E2E_APP_ID", "The App whose token it is.", str(GITHUB_ACTIONS_APP)
     )
-    target: str = variable("VERL_E2E_TARGET", "What to look at beside the event: `NUMBER@SHA` or a merge group.", "")
+    target: str = variable(
+        "VERL_E2E_TARGET", "What to process in addition to the event: `NUMBER@SHA` or a merge group.", ""
+    )
     # The default is longer than the least interval of the card.
     patience_s: Annotated[int, read.number(0, 600)] = variable(
-        "VERL_E2E_PATIENCE_S", "Seconds to wait for what may be written only later.", "20"
+        "VERL_E2E_PATIENCE_S", "Seconds to wait before something that may not be written yet.", "20"
     )
     workflow_ref: str = variable(
-        "VERL_E2E_WORKFLOW_REF", "The branch that it is taken from; empty: the default branch.", ""
+        "VERL_E2E_WORKFLOW_REF", "The branch that the workflow is started on. Empty: the default branch.", ""
     )
     tool: Annotated[tuple[str, str], BeforeValidator(read.pinned_tool)] = variable(
-        "VERL_E2E_TOOL", "The verl-e2e that a job is run by, `OWNER/NAME@SHA` with the full commit."
+        "VERL_E2E_TOOL", "The verl-e2e that runs the jobs, `OWNER/NAME@SHA` with the full commit."
     )
     verl: Annotated[str, BeforeValidator(read.place)] = variable(
         "VERL_E2E_VERL", "verl's repository: its address, or a folder with a clone of it.", DEFAULT_VERL
@@ -65,14 +67,14 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
 
     @property
     def branch(self) -> str:
-        """The branch that the workflow is taken from."""
+        """The branch that the workflow is started on."""
         repository = self.payload.get("repository")
         branch = repository.get("default_branch") if isinstance(repository, dict) else ""
         return self.workflow_ref or (branch if isinstance(branch, str) and branch else "main")
 
     @property
     def before(self) -> dict[str, str]:
-        """By a new head: the head that a push replaced; only such an event tells."""
+        """The new head and the head that it replaced, when the event is a push to the pull request; else empty."""
         before, after = self.payload.get("before"), self.payload.get("after")
         pushed = self.payload.get("action") == "synchronize" and isinstance(before, str) and isinstance(after, str)
         return {str(after): str(before)} if pushed else {}
@@ -84,7 +86,7 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
 
 
 class OrderSettings(RepositoryStepSettings):
-    """The settings of `order`, on a GPU host."""
+    """The settings of `order`, which runs on a GPU host."""
 
     job_id: str = variable("VERL_E2E_JOB_ID", "The id of the job.")
     job: str = variable("VERL_E2E_JOB", "The packed job.")
@@ -104,12 +106,12 @@ class DigestSettings(StepSettings):
 
 def _hosted(name: str) -> str:
     if name != HOSTED:
-        raise UnfitError("this is for a runner of GitHub's own, which never ran code under test", "run it there")
+        raise UnfitError("this is not a GitHub-hosted runner", "run it on one: it must never have run code under test")
     return name
 
 
 class CheckDigestSettings(DigestSettings):
-    """The settings of `check-digest`, on a runner of GitHub's own."""
+    """The settings of `check-digest`, which runs on a GitHub-hosted runner."""
 
     runner: Annotated[str, AfterValidator(_hosted)] = variable("RUNNER_ENVIRONMENT", "Whose runner this is.")
     digest: str = variable("VERL_E2E_DIGEST", "The digest that the job gave.")
@@ -126,5 +128,5 @@ def load_step(model: type[Step], environ: Mapping[str, str]) -> Step:
 
 
 def _known() -> Collection[str]:
-    """The action hands its whole environment to every command."""
+    """The variables of all commands: the action gives its whole environment to each of them."""
     return {name for model in (ActionSettings, OrderSettings, CheckDigestSettings) for name in variables(model)}

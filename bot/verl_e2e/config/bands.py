@@ -1,4 +1,4 @@
-"""Bands files: what healthy runs measured, packaged and in a YAML file that a user keeps."""
+"""Bands files: the measurements of healthy runs, packaged and in a YAML file of the user."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -23,12 +23,12 @@ def packaged_bands() -> Bands:
 
 
 def load_bands(text: str | bytes, source: str) -> Bands:
-    """A bands file's text; `source` names it in errors. Raises ConfigError."""
+    """Read the text of a bands file; `source` names the file in errors. Raises ConfigError."""
     return validate(load_yaml(text, source), Bands)
 
 
 def read_bands(path: Path) -> Bands:
-    """A bands file on disk; raises ConfigError when it cannot be read."""
+    """Read a bands file on disk; raises ConfigError when it cannot be read."""
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1)
@@ -39,6 +39,6 @@ def read_bands(path: Path) -> Bands:
 
 
 def bands_text(bands: Bands) -> str:
-    """The file of these measurements, deterministic."""
+    """The text of a bands file with these measurements; the same measurements always give the same text."""
     document = bands.model_dump(mode="json", by_alias=True)
     return _HEAD + yaml.safe_dump(document, sort_keys=True, width=120)

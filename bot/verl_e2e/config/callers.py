@@ -1,4 +1,4 @@
-"""verl's uses of Megatron-Bridge, packaged, for planning where no verl checkout is at hand."""
+"""The packaged list of what verl uses of Megatron-Bridge, for planning without a verl checkout."""
 
 from importlib.resources import files
 from typing import Literal
@@ -20,13 +20,13 @@ class _UsesFile(Document):
 
 
 def packaged_uses(reason: str = "no verl checkout was given") -> Uses:
-    """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is read instead."""
+    """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is used."""
     file = _UsesFile.model_validate_json(files("verl_e2e").joinpath(_PACKAGED).read_bytes())
     source = f"the packaged list of verl {file.commit[:12]}, because {reason}"
     return Uses(file.entries, file.calls, source)
 
 
 def uses_json(uses: Uses, commit: str) -> str:
-    """The uses as the packaged file holds them."""
+    """The uses as text in the format of the packaged file."""
     file = _UsesFile(commit=commit, entries=uses.entries, calls=uses.calls)
     return file.model_dump_json(indent=1, by_alias=True) + "\n"

@@ -1,6 +1,6 @@
-"""Settings from environment variables: text in, checked values out, every mistake told by variable and fix.
+"""Settings from environment variables: text in, checked values out. Each mistake is reported with its variable and fix.
 
-The environment is an argument: only entry points read that of the process. A secret is never part of a message.
+The environment is an argument; only entry points read the environment of the process. No message contains a secret.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -16,22 +16,22 @@ from verl_e2e.core.text.suggest import likely
 
 _SOURCE = "environment"
 _PREFIXES = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
-# Ours as well, but read elsewhere.
+# Variables of verl-e2e that other modules read.
 _READ_ELSEWHERE = frozenset(
     {"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_RECORDER_KEY", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"}
 )
-# Variables of earlier versions, and what takes their place.
+# Variables of earlier versions, each with what to do instead.
 _WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}
 
 
 class EnvironmentSettings(BaseModel):
-    """Settings that are read from the environment, each field from one variable."""
+    """Settings from the environment; each field is read from one variable."""
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    # What to do about a variable that is required and not set.
+    # The fix in the message about a required variable that is not set.
     fix_of_missing: ClassVar[str] = "it is required"
-    # Whether a secret may be given as a file that the variable `NAME_FILE` names.
+    # Whether a secret may be given in a file whose path is the variable `NAME_FILE`.
     secrets_in_files: ClassVar[bool] = True
 
 
@@ -39,9 +39,10 @@ Model = TypeVar("Model", bound=EnvironmentSettings)
 
 
 def variable(name: str, meaning: str, default: str | None = None, *, shown: str = "", secret: bool = False) -> Any:
-    """A field that one variable fills. The default is text as well, None where the variable is required.
+    """A field that is read from one variable.
 
-    `shown` is the default as the documentation tells it. A secret is left out of the settings' text.
+    `default` is text, as in the environment; None makes the variable required. `shown` is the default in the
+    documentation. A secret does not appear in the settings' `repr`.
     """
     if default is None:
         return Field(alias=name, description=meaning, repr=not secret, json_schema_extra={"shown": "(required)"})
@@ -66,7 +67,7 @@ def secrets(model: type[EnvironmentSettings]) -> tuple[str, ...]:
 
 
 def settings_table(model: type[EnvironmentSettings]) -> str:
-    """The variables as a Markdown table, those that are required first."""
+    """The variables as a Markdown table, required variables first."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in sorted(variables(model).items(), key=lambda item: not item[1].is_required()):
         assert isinstance(field.json_schema_extra, dict)
@@ -77,13 +78,13 @@ def settings_table(model: type[EnvironmentSettings]) -> str:
 def read_settings(model: type[Model], environ: Mapping[str, str], known: Collection[str] = ()) -> Model:
     """The settings of an environment; raises ConfigError with one line for each variable that is missing or wrong.
 
-    `known` are further variables that mean something here.
+    `known` are other variables that may be set.
     """
     problems = [*_misspelt(environ, {*variables(model), *_files(model).values(), *known})]
     texts: dict[str, str] = {}
     for name in variables(model):
         try:
-            text = _text(name, _files(model), environ)
+            text = _text_of(name, _files(model), environ)
         except UnfitError as error:
             problems.append(Problem(_SOURCE, 0, name, error.what, error.fix))
         else:
@@ -102,17 +103,17 @@ def _files(model: type[EnvironmentSettings]) -> dict[str, str]:
     return {name: f"{name}_FILE" for name in secrets(model)} if model.secrets_in_files else {}
 
 
-def _text(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _text_of(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """A variable's text, for a secret also from the file that `NAME_FILE` names; empty when neither is set."""
     text, file = environ.get(name, "").strip(), environ.get(files.get(name, ""), "").strip()
     if text and file:
-        raise UnfitError(f"{files[name]} is set too", "set one of the two")
+        raise UnfitError(f"{files[name]} is set too", "set only one of the two")
     if not file:
         return text
     try:
         return Path(file).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise UnfitError(f"{files[name]} {file}: {error.strerror}", "name a file that can be read") from None
+        raise UnfitError(f"{files[name]} {file}: {error.strerror}", "name a file that verl-e2e can read") from None
 
 
 def _problems(
@@ -121,7 +122,7 @@ def _problems(
     files = _files(model)
     for detail in error.errors(include_url=False, include_input=False):
         place = str(detail["loc"][0])
-        # The place of a default that does not fit is the field.
+        # For an unfit default, pydantic names the field and not its variable.
         name = str(model.model_fields[place].alias) if place in model.model_fields else place
         if detail["type"] == "missing":
             what = "it is empty" if name in environ else "it is not set"
@@ -134,9 +135,9 @@ def _problems(
 
 
 def _misspelt(environ: Mapping[str, str], known: Collection[str]) -> Iterator[Problem]:
-    """Names that are nearly ours: a setting that nothing reads looks just like one that is obeyed."""
+    """Problems with misspelt variables: without them, a setting that nothing reads would go unnoticed."""
     for name in sorted(set(environ) - {*known} - _READ_ELSEWHERE):
         if name in _WITHDRAWN:
-            yield Problem(_SOURCE, 0, name, "there is no such variable any more", _WITHDRAWN[name])
+            yield Problem(_SOURCE, 0, name, "this variable no longer exists", _WITHDRAWN[name])
         elif name.startswith(_PREFIXES) and likely(name, known):
             yield Problem(_SOURCE, 0, name, "there is no such variable", suggest(name, known))

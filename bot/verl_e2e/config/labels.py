@@ -1,4 +1,4 @@
-"""Labelled pull requests, for the backtest."""
+"""Reads labelled pull requests for the backtest."""
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -6,7 +6,7 @@ from pydantic_core import ErrorDetails
 from verl_e2e.config.problems import ConfigError, Problem
 from verl_e2e.core.plan.backtest import Case
 
-# Keys that a case does not have are notes for people.
+# Unknown keys are notes for people and are ignored.
 _LABELS = TypeAdapter(tuple[Case, ...])
 
 
@@ -20,5 +20,5 @@ def load_labels(text: str | bytes, source: str) -> tuple[Case, ...]:
 
 def _problem(detail: ErrorDetails, source: str) -> Problem:
     if detail["type"] == "json_invalid":
-        return Problem(source, 0, "", "no JSON", "give a JSON list of labelled changes")
+        return Problem(source, 0, "", "not valid JSON", "give a JSON list of labelled changes")
     return Problem(source, 0, ".".join(map(str, detail["loc"])), detail["msg"])

@@ -12,13 +12,13 @@ _PACKAGED = "policy/megatron-bridge.yml"
 
 
 def load_policy(text: str | bytes, source: str, digest: str = "") -> Policy:
-    """A policy file's text as a Policy; `source` names it in errors, `digest` is the text's. Raises ConfigError."""
+    """Read the text of a policy file; `source` names it in errors, `digest` is that of the text. Raises ConfigError."""
     file = validate(load_yaml(text, source), PolicyFile)
     return Policy(**dict(file), source=source, text_digest=digest)
 
 
 def packaged_policy() -> Policy:
-    """The policy for a repository that has none: Megatron-Bridge's tree, today's pins."""
+    """The policy for a repository without a policy file, written for Megatron-Bridge."""
     text = files("verl_e2e").joinpath(_PACKAGED).read_bytes()
     return load_policy(text, f"packaged default ({_PACKAGED})")
 
@@ -33,6 +33,6 @@ def policy_schema() -> dict[str, object]:
 
 
 def policy_at(repository: ChangeSource, commit: str) -> Policy:
-    """The policy at a commit (the base, never the head), or the packaged one when the repository has none there."""
+    """The policy at a commit, or the packaged one when that commit has none. Give the base commit, never the head."""
     text = repository.read_blob(commit, POLICY_PATH)
     return packaged_policy() if text is None else load_policy(text, f"{commit[:12]}:{POLICY_PATH}")

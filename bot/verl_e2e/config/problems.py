@@ -1,4 +1,4 @@
-"""What is wrong with a file that a person wrote, one sentence for each problem."""
+"""Problems in a file that a person wrote, one sentence for each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,12 +9,17 @@ from verl_e2e.core.text.suggest import suggest as suggest
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: the file and 1-based line (0: the file as a whole), the dotted key, what is wrong, the fix."""
+    """One mistake in a file."""
 
+    # The file, or "environment".
     source: str
+    # The line, from 1; 0 for the whole file.
     line: int
+    # The key with dots (`rules.3.levels`), or the variable; empty for the whole file.
     key: str
+    # What is wrong.
     what: str
+    # What to do about it; empty when nothing more can be said.
     fix: str = ""
 
     def __str__(self) -> str:
@@ -24,7 +29,7 @@ class Problem:
 
 
 class ConfigError(UserError):
-    """A file cannot be used as it stands. The user's mistake; the message has one line for each problem."""
+    """A file or the environment has mistakes; the message has one line for each of them."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

@@ -1,4 +1,4 @@
-"""Site profiles: what is particular to a GPU host, packaged by name or in a YAML file of the site's own."""
+"""Site profiles: the settings of a kind of GPU host, packaged under a name or in a YAML file of the site."""
 
 import re
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ _PLACEHOLDER = re.compile(r"\$(?P<literal>\$)?\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)
 def load_profile(
     name_or_path: str, values: Mapping[str, str], defaults: Mapping[str, str] | None = None
 ) -> SiteProfile:
-    """The site profile of a packaged name or a YAML file, with `${name}` replaced; `$${name}` stays `${name}`.
+    """Read a packaged profile or a YAML file and replace each `${name}`; `$${name}` becomes `${name}`.
 
-    `values` are the user's own: one that the profile has no place for is an error. `defaults` (such as `home`)
-    fill what `values` leaves open. Raises ConfigError.
+    `values` come from the user; a value that the profile does not use is an error. `defaults` (such as `home`) are used
+    for names that `values` does not have. Raises ConfigError.
     """
     text, source = _read(name_or_path)
     document = load_yaml(text, source)
     used = {name for _, name in _placeholders(document.value, ())}
     unused = sorted(set(values) - used)
     if unused:
-        fix = suggest(unused[0], used) if used else "the profile takes no values"
-        raise ConfigError([Problem(source, 0, "", f"no ${{{unused[0]}}} in this profile to set", fix)])
+        fix = suggest(unused[0], used) if used else "remove it: this profile takes no values"
+        raise ConfigError([Problem(source, 0, "", f"this profile does not use the value ${{{unused[0]}}}", fix)])
     return validate(_filled(document, {**(defaults or {}), **values}), SiteProfile)
 
 
@@ -44,7 +44,7 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
     if _NAME.fullmatch(name_or_path):
         if name_or_path not in packaged_profiles():
             fix = suggest(name_or_path, packaged_profiles())
-            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no packaged profile", fix)])
+            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no such packaged profile", fix)])
         packaged = files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml")
         return packaged.read_bytes(), f"packaged {name_or_path}.yml"
     try:
@@ -56,7 +56,7 @@ def _read(name_or_path: str) -> tuple[bytes, str]:
 
 
 def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
-    """Every placeholder's name with the key path where it stands."""
+    """The name of every placeholder with the key path of its value."""
     if isinstance(value, Mapping):
         return [found for key, item in value.items() for found in _placeholders(item, (*path, key))]
     if isinstance(value, list):
@@ -68,7 +68,9 @@ def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
 
 def _filled(document: YamlDocument, values: Mapping[str, str]) -> YamlDocument:
     missing = [
-        Problem(document.source, document.line_of(path), dotted(path), f"${{{name}}} has no value", f"--set {name}=...")
+        Problem(
+            document.source, document.line_of(path), dotted(path), f"${{{name}}} has no value", f"add --set {name}=..."
+        )
         for path, name in _placeholders(document.value, ())
         if name not in values
     ]

@@ -1,4 +1,4 @@
-"""The service's settings, one field for each environment variable; docs/settings.md shows the same table."""
+"""The settings of the service, one field for each environment variable; docs/settings.md shows the same table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +17,11 @@ DEFAULT_VERL = "https://github.com/verl-project/verl"
 
 
 class JobSettings(EnvironmentSettings):
-    """How jobs are run on Actions runners, by the App and by the action alike."""
+    """How jobs run on Actions runners; the App and the action share these settings."""
 
     api_url: Annotated[str, BeforeValidator(read.api_url)] = variable(
         "GITHUB_API_URL",
-        "GitHub's API; for GitHub Enterprise Server `https://HOST/api/v3`. Plain http only to this machine.",
+        "GitHub's API; for GitHub Enterprise Server `https://HOST/api/v3`. http is accepted for this machine only.",
         "https://api.github.com",
     )
     workflow: Annotated[str, BeforeValidator(read.workflow)] = variable(
@@ -29,7 +29,7 @@ class JobSettings(EnvironmentSettings):
     )
     image: str = variable(
         "VERL_E2E_IMAGE",
-        "The image of jobs, for `github-actions`, where the policy pins none by its digest; empty: that of the site.",
+        "The image of jobs, for `github-actions`, unless the policy pins one by digest. Empty: the site's image.",
         "",
     )
     runners: Annotated[Mapping[int, tuple[str, ...]], BeforeValidator(read.runners)] = variable(
@@ -40,24 +40,24 @@ class JobSettings(EnvironmentSettings):
     )
     fork_runners: Annotated[Mapping[int, tuple[str, ...]], BeforeValidator(read.runners)] = variable(
         "VERL_E2E_FORK_RUNNERS",
-        "The same for the jobs of forks: ephemeral runners of a pool of their own; empty: they share the others.",
+        "The same for jobs of forks. Use a separate pool of ephemeral runners. Empty: forks use `VERL_E2E_RUNNERS`.",
         "",
     )
     attestation: Annotated[Attestation, read.one_of(*map(str, Attestation))] = variable(
         "VERL_E2E_ATTESTATION",
-        "Whether a run folder counts without a verified attestation of who handed it over, for `github-actions`: "
-        "`required`, or `preferred` where GitHub makes none (private repositories, Enterprise Server).",
+        "Whether a run folder needs a verified attestation of its origin, for `github-actions`: `required`, or "
+        "`preferred` where GitHub does not make attestations (private repositories, Enterprise Server).",
         Attestation.REQUIRED.value,
     )
     site_values: Annotated[Mapping[str, str], BeforeValidator(read.pairs)] = variable(
         "VERL_E2E_SITE_VALUES",
-        "What the site profile leaves open, `name=value`, several with spaces between, as `--set` of other verbs.",
+        "Values that the site profile needs, `name=value`, separated by spaces; the same as `--set` of other verbs.",
         "",
     )
 
 
 class Settings(JobSettings):
-    """What the service was told; secrets are left out of its text."""
+    """The settings of the service; `repr` leaves out the secrets."""
 
     app_id: Annotated[int, read.number(1, 10**15)] = variable(
         "GITHUB_APP_ID", "The App's id, a number on its settings page."
@@ -75,7 +75,7 @@ class Settings(JobSettings):
     )
     public_url: Annotated[str, BeforeValidator(lambda text: read.url(text) if text else "")] = variable(
         "VERL_E2E_PUBLIC_URL",
-        "Where GitHub reaches this service from outside, without `/webhook`; `doctor` compares it with the App's hook.",
+        "The public address of this service, without `/webhook`; `doctor` compares it with the App's webhook URL.",
         "",
     )
     database: Annotated[str, BeforeValidator(read.database_url)] = variable(
@@ -88,18 +88,18 @@ class Settings(JobSettings):
     )
     data: Annotated[Path, AfterValidator(read.absolute)] = variable(
         "VERL_E2E_DATA",
-        "The folder for the database, git mirrors and run folders; it is made when missing.",
+        "The folder for the database, git mirrors and run folders; it is created when missing.",
         "verl-e2e-data",
     )
     host: Annotated[str, BeforeValidator(read.host)] = variable(
         "VERL_E2E_HOST", "The address to listen on.", "127.0.0.1"
     )
     port: Annotated[int, read.number(0, 65535)] = variable(
-        "VERL_E2E_PORT", "The port to listen on; 0 takes a free one.", "8080"
+        "VERL_E2E_PORT", "The port to listen on; 0: any free port.", "8080"
     )
     repositories: Annotated[tuple[str, ...], BeforeValidator(read.repositories)] = variable(
         "VERL_E2E_REPOSITORIES",
-        "The repositories to serve, `owner/name`, several with spaces between; empty: wherever the App is installed.",
+        "The repositories to serve, `owner/name`, separated by spaces. Empty: all where the App is installed.",
         "",
     )
     backend: Annotated[str, read.one_of(*BACKENDS)] = variable(
@@ -107,30 +107,30 @@ class Settings(JobSettings):
     )
     workflow_ref: str = variable(
         "VERL_E2E_WORKFLOW_REF",
-        "The branch that the workflow is taken from and jobs run on: one that holds nothing else, so that no job "
-        "writes the caches of the default branch.",
+        "The branch that the workflow is started on. Use a branch that holds nothing else, so that jobs cannot write "
+        "the caches of the default branch.",
         "verl-e2e",
     )
     trusted_root: Annotated[Path | None, BeforeValidator(lambda text: text or None), AfterValidator(read.absolute)] = (
         variable(
             "VERL_E2E_TRUSTED_ROOT",
-            "A file with Sigstore's trust root, by which attestations are verified; empty: the one of the library.",
+            "A file with Sigstore's trust root for verifying attestations. Empty: the one in the library.",
             "",
         )
     )
     site_profile: str = variable(
         "VERL_E2E_SITE_PROFILE",
-        "The site profile of the hosts that run jobs: a packaged name, or a file on this machine. For every back end.",
+        "The site profile of the hosts that run jobs, for every back end: a packaged name, or a file on this machine.",
         "default",
     )
     tool: Annotated[tuple[str, str], BeforeValidator(read.pinned_tool)] = variable(
         "VERL_E2E_TOOL",
-        "The verl-e2e that a job is run by, `OWNER/NAME@SHA` with the full commit; required for `github-actions`.",
+        "The verl-e2e that runs the jobs, `OWNER/NAME@SHA` with the full commit; required for `github-actions`.",
         "",
     )
     verl: Annotated[str, BeforeValidator(read.place)] = variable(
         "VERL_E2E_VERL",
-        "verl's repository: its address, or a folder with a clone of it, which `local` needs.",
+        "verl's repository: its address, or a folder with a clone of it. `local` needs a folder.",
         DEFAULT_VERL,
     )
     bridge: Annotated[str, BeforeValidator(read.folder)] = variable(
@@ -139,25 +139,25 @@ class Settings(JobSettings):
         "",
     )
     workers: Annotated[int, read.number(1, 64)] = variable(
-        "VERL_E2E_WORKERS", "How many pull requests are looked at at once.", "4"
+        "VERL_E2E_WORKERS", "How many pull requests are processed at the same time.", "4"
     )
     tick_s: Annotated[int, read.number(1, 3600)] = variable(
         "VERL_E2E_TICK_S",
-        "Seconds between two looks at open runs and at the list of open pull requests: a push, or the end of a run, of "
-        "which no webhook told is found after so long at most.",
+        "Seconds between two polls of the open runs and of the list of open pull requests. A push or the end of a run "
+        "whose webhook was lost is found after this time at the latest.",
         "60",
     )
     list_lag_s: Annotated[int, read.number(1, 600)] = variable(
         "VERL_E2E_LIST_LAG_S",
-        "Seconds after which GitHub's lists are believed. A comment, check run or workflow run of which no one knows "
-        "whether it was created, after a crash or a lost answer, is created again only then.",
+        "Seconds after which GitHub's lists are assumed to be complete. After a crash or a lost answer, a comment, "
+        "check run or workflow run that may already exist is created again only after this time.",
         "30",
     )
     keep_days: Annotated[int, read.number(4, 3650)] = variable(
         "VERL_E2E_KEEP_DAYS",
-        "Days after which deliveries, written replies, targets that nothing happened to and run folders are removed. "
-        "Commands, approvals, overrides, runs and their verdicts stay. GitHub delivers again for 3 days, GitHub "
-        "Enterprise Server for 7.",
+        "Days after which deliveries, sent replies, inactive targets and run folders are removed. Commands, approvals, "
+        "overrides, runs and their verdicts are kept. GitHub can repeat a delivery for 3 days, GitHub Enterprise "
+        "Server for 7.",
         "14",
     )
     log_level: Annotated[str, read.one_of(*_LEVELS)] = variable(
@@ -180,11 +180,11 @@ class Settings(JobSettings):
 
     @property
     def database_url(self) -> str:
-        """The database; without one a file in the folder of the service's data."""
+        """The URL of the database; default: a SQLite file in the data folder."""
         return self.database or f"sqlite:///{self.data / 'verl-e2e.sqlite3'}"
 
 
-# What no process that is started from the service needs; each may be given as a file instead.
+# Variables that no child process of the service needs; each may be given as a file instead.
 SECRETS = secrets(Settings)
 
 

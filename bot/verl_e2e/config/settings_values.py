@@ -1,4 +1,4 @@
-"""How the text of a setting is read: each function gives the value or says what is wrong with it, and the fix."""
+"""Readers for the text of a setting: each returns the value, or raises UnfitError with what is wrong and the fix."""
 
 import json
 import re
@@ -20,20 +20,20 @@ _WORKFLOW = re.compile(r"[A-Za-z0-9_.-]+\.ya?ml")
 
 
 def url(text: str) -> str:
-    """An address of the web without user, password, query or fragment, and without its last slash."""
+    """An http or https address without user, password, query or fragment. A slash at the end is removed."""
     parts = _split(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise UnfitError("it is no address of the form https://HOST/PATH", "give one without a query")
+        raise UnfitError("it is not an address of the form https://HOST/PATH", "give one without a query")
     if parts.username or parts.password:
-        raise UnfitError("it holds a user or a password", "give the address alone")
+        raise UnfitError("it contains a user name or a password", "give the address without them")
     return text.rstrip("/")
 
 
 def api_url(text: str) -> str:
-    """As `url`; plain http only to this machine."""
+    """Like `url`, but http is accepted for this machine only."""
     address = url(text)
     if address.startswith("http:") and _split(address).hostname not in _LOOPBACK:
-        raise UnfitError(f"{address} would send the App's tokens in the clear", "use https")
+        raise UnfitError(f"{address} would send the App's tokens unencrypted", "use https")
     return address
 
 
@@ -42,27 +42,27 @@ def _split(text: str) -> SplitResult:
         parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        raise UnfitError("it is no address of the form https://HOST/PATH", "see host and port") from None
+        raise UnfitError("it is not an address of the form https://HOST/PATH", "check the host and the port") from None
     return parts
 
 
 def number(low: int, high: int) -> BeforeValidator:
-    """Reads whole numbers within bounds."""
+    """A reader of whole numbers from `low` to `high`."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,18}", text) or not low <= int(text) <= high:
-            raise UnfitError(f"{_shown(text)} is no whole number from {low} to {high}", "give one")
+            raise UnfitError(f"{_quoted(text)} is not a whole number from {low} to {high}", "give one")
         return int(text)
 
     return BeforeValidator(read)
 
 
 def one_of(*words: str) -> BeforeValidator:
-    """Reads one of some words, in either case."""
+    """A reader of one of `words`; upper and lower case are the same."""
 
     def read(text: str) -> str:
         if text.lower() not in words:
-            raise UnfitError(f"{_shown(text)} is not known", suggest(text.lower(), words))
+            raise UnfitError(f"{_quoted(text)} is not known", suggest(text.lower(), words))
         return text.lower()
 
     return BeforeValidator(read)
@@ -70,22 +70,22 @@ def one_of(*words: str) -> BeforeValidator:
 
 def private_key(text: str) -> str:
     """A private key in PEM."""
-    # Many secret stores keep one line only.
+    # Many secret stores keep only one line.
     whole = text.replace("\\n", "\n") + "\n"
     try:
         load_pem_private_key(whole.encode(), password=None)
     except (TypeError, ValueError, UnsupportedAlgorithm):
-        kind = (
-            "an encrypted or public key, a certificate, cut off or damaged" if "-----BEGIN" in text else "no PEM text"
-        )
-        raise UnfitError(f"it is {kind}", "give the whole private key that GitHub let you download (.pem)") from None
+        kind = "an encrypted key, a public key, a certificate, or damaged" if "-----BEGIN" in text else "not PEM text"
+        raise UnfitError(
+            f"it is {kind}", "give the whole private key file that you downloaded from GitHub (.pem)"
+        ) from None
     return whole
 
 
 def secret(text: str) -> str:
-    """A secret of some length."""
+    """A secret of at least 16 characters."""
     if len(text) < 16:
-        raise UnfitError(f"it has {len(text)} characters", "use 16 random characters or more")
+        raise UnfitError(f"it has {len(text)} characters", "use at least 16 random characters")
     return text
 
 
@@ -93,28 +93,30 @@ def database_url(text: str) -> str:
     """The URL of a database on disk or on a server; empty stays empty."""
     if not text:
         return ""
-    # What many hosts hand out, and SQLAlchemy does not know.
+    # Many hosts give this form, and SQLAlchemy does not accept it.
     url = re.sub(r"^postgres://", "postgresql://", text)
     if not re.match(r"(sqlite|postgresql)://", url):
-        raise UnfitError("it names no database that is known", "write sqlite:///FILE or postgresql://...")
+        raise UnfitError("this kind of database is not supported", "write sqlite:///FILE or postgresql://...")
     if url in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
-        raise UnfitError("a database in memory forgets everything at each start", "write sqlite:///FILE")
+        raise UnfitError("a database in memory loses everything at each restart", "write sqlite:///FILE")
     return url
 
 
 def repositories(text: str) -> tuple[str, ...]:
-    """Names of repositories with spaces or commas between."""
+    """Names of repositories, separated by spaces or commas."""
     names = tuple(text.replace(",", " ").split())
     for name in names:
         if not _REPOSITORY.fullmatch(name):
-            raise UnfitError(f"{_shown(name)} is no repository", "write owner/name, several with spaces between")
+            raise UnfitError(f"{_quoted(name)} is not a repository", "write owner/name, several separated by spaces")
     return names
 
 
 def workflow(text: str) -> str:
     """The file name of a workflow."""
     if not _WORKFLOW.fullmatch(text):
-        raise UnfitError(f"{_shown(text)} is no workflow file's name", "write it without a folder: verl-e2e.yml")
+        raise UnfitError(
+            f"{_quoted(text)} is not the name of a workflow file", "write it without a folder: verl-e2e.yml"
+        )
     return text
 
 
@@ -122,7 +124,7 @@ def pinned_tool(text: str) -> tuple[str, str]:
     """A repository and a full commit in it, `owner/name@sha`; empty stays empty."""
     name, _, sha = text.partition("@")
     if text and not (_REPOSITORY.fullmatch(name) and re.fullmatch(r"[0-9a-f]{40}", sha)):
-        raise UnfitError(f"{_shown(text)} is no commit of a repository", "write owner/name@SHA with all 40 digits")
+        raise UnfitError(f"{_quoted(text)} is not a commit of a repository", "write owner/name@SHA with all 40 digits")
     return name, sha
 
 
@@ -132,28 +134,30 @@ def runners(text: str) -> dict[int, tuple[str, ...]]:
     for word in text.split():
         size, _, labels = word.partition("=")
         if not re.fullmatch(r"[1-9][0-9]{0,3}", size) or not re.fullmatch(r"[\w.-]+(,[\w.-]+)*", labels, re.ASCII):
-            raise UnfitError(f"{_shown(word)} is no GPUS=LABEL,LABEL", "write 1=self-hosted,gpu-x1 and the like")
+            raise UnfitError(
+                f"{_quoted(word)} does not have the form GPUS=LABEL,LABEL", "write for example 1=self-hosted,gpu-x1"
+            )
         sizes[int(size)] = tuple(labels.split(","))
     return sizes
 
 
 def pairs(given: str | Iterable[str]) -> dict[str, str]:
-    """Names with their values, each `name=value`, as a list or with white space between."""
+    """Names with their values: a list of `name=value`, or a text with white space between them."""
     found = {}
     for word in given.split() if isinstance(given, str) else given:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise UnfitError(f"{_shown(word)} is no name=value", "write kit=/opt/kit and the like")
+            raise UnfitError(f"{_quoted(word)} does not have the form name=value", "write for example kit=/opt/kit")
         found[name] = value
     return found
 
 
 def event_payload(file: str) -> dict[str, Any]:
-    """The event in a file that GitHub wrote."""
+    """The event from a file that GitHub wrote."""
     try:
         found = json.loads(Path(file).read_bytes())
     except (OSError, ValueError, RecursionError):
-        raise UnfitError(f"{file}: no event that can be read", "run this as a step of a workflow") from None
+        raise UnfitError(f"{file} is not an event that can be read", "run this as a step of a workflow") from None
     return found if isinstance(found, dict) else {}
 
 
@@ -163,23 +167,23 @@ def place(text: str) -> str:
 
 
 def folder(text: str) -> str:
-    """A folder that is there, by its whole path; empty stays empty."""
+    """An existing folder as an absolute path; empty stays empty."""
     if text and not Path(text).is_dir():
-        raise UnfitError(f"{_shown(text)} is no folder", "name one that is there")
+        raise UnfitError(f"{_quoted(text)} is not a folder", "name a folder that exists")
     return str(Path(text).absolute()) if text else ""
 
 
 def host(text: str) -> str:
     """An address or a name to listen on."""
     if not re.fullmatch(r"[A-Za-z0-9_.:-]+", text):
-        raise UnfitError(f"{_shown(text)} is no address to listen on", "write 127.0.0.1, 0.0.0.0 or a host name")
+        raise UnfitError(f"{_quoted(text)} is not an address to listen on", "write 127.0.0.1, 0.0.0.0 or a host name")
     return text
 
 
 def absolute(path: Path | None) -> Path | None:
-    """A path from the top, with `~` as the home folder."""
+    """The absolute path; `~` is the home folder."""
     return path.expanduser().absolute() if path else None
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

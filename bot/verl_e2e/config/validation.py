@@ -1,4 +1,4 @@
-"""From a parsed YAML file to a checked model, with every mistake told by file, line, key, value and fix."""
+"""From a parsed YAML file to a checked model. Each mistake is reported with its file, line, key, value and fix."""
 
 import json
 import types
@@ -17,9 +17,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(document: YamlDocument, model: type[Model]) -> Model:
-    """The file's content as the model; raises ConfigError with one problem for each mistake."""
+    """The content of the file as the model; raises ConfigError with one problem for each mistake."""
     if not isinstance(document.value, Mapping):
-        what = "the file is empty" if document.value is None else "the file holds no mapping of keys to values"
+        what = "the file is empty" if document.value is None else "the file is not a mapping of keys to values"
         keys = ", ".join(_names(model))
         raise ConfigError([Problem(document.source, document.line_of(()), "", what, f"write these keys: {keys}")])
     try:
@@ -31,21 +31,21 @@ def validate(document: YamlDocument, model: type[Model]) -> Model:
 def _problems(error: ValidationError, document: YamlDocument, model: type[BaseModel]) -> Iterable[Problem]:
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
-            continue  # the items are there, each with a problem of its own
+            continue  # there are items, and each has its own problem
         path = tuple(part for part in detail["loc"] if part != "[key]")
         what, fix = _sentence(detail, path, model)
         yield Problem(document.source, document.line_of(path), dotted(path), what, fix)
 
 
 def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
-    value = _shown(detail["input"])
+    value = _as_json(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
             return "unknown key", suggest(str(path[-1]), _keys_at(model, path[:-1]))
         case "missing":
             return "missing", "this key is required"
         case "string_type" if isinstance(detail["input"], bool | int | float):
-            return f"{value} is no text", f'put it in quotes: "{detail["input"]}"'
+            return f"{value} is not text", f'put it in quotes: "{detail["input"]}"'
         case "string_pattern_mismatch":
             return f"{value} has the wrong form", f"it must match {detail['ctx']['pattern']}"
         case "value_error":
@@ -55,7 +55,7 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
             return f"{value} is not allowed", _lower_first(detail["msg"])
 
 
-def _shown(value: object) -> str:
+def _as_json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
@@ -69,11 +69,11 @@ def _names(model: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _keys_at(model: type[BaseModel], path: Iterable[str | int]) -> tuple[str, ...]:
-    """The keys that a model knows below a path: what an unknown key there may have meant."""
+    """The keys of the model below a path, to suggest one for an unknown key."""
     here: Any = model
     for part in path:
-        here = _step(_plain(here), part)
-    here = _plain(here)
+        here = _step(_without_wrappers(here), part)
+    here = _without_wrappers(here)
     return _names(here) if isinstance(here, type) and issubclass(here, BaseModel) else ()
 
 
@@ -85,11 +85,11 @@ def _step(annotation: Any, part: str | int) -> Any:
     return arguments[0 if isinstance(part, int) else -1] if arguments else None
 
 
-def _plain(annotation: Any) -> Any:
-    """The annotation without Annotated and without `| None`."""
+def _without_wrappers(annotation: Any) -> Any:
+    """The type inside `Annotated` and `| None`."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
-        return _plain(typing.get_args(annotation)[0])
+        return _without_wrappers(typing.get_args(annotation)[0])
     if origin in {typing.Union, types.UnionType}:
-        return _plain(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
+        return _without_wrappers(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
     return annotation

@@ -1,4 +1,4 @@
-"""The workflow that runs a job, as this version has it: packaged in a wheel, beside the code in a checkout."""
+"""The workflow that runs a job, of this version: a packaged file in a wheel, a file of the repository in a checkout."""
 
 from importlib.resources import files
 from pathlib import Path

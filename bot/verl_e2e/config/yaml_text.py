@@ -1,5 +1,6 @@
-"""YAML with the line of every key, and without its traps: no key twice, no tags, no aliases, no other types than
-mapping, list, text, number, boolean and null."""
+"""A strict YAML reader that knows the line of every key.
+
+It refuses repeated keys, tags and aliases. The only types are mapping, list, text, number, boolean and null."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -15,23 +16,23 @@ MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A parsed file: plain values, and the 1-based line at which each key or list item stands."""
+    """A parsed file: plain values, and the line (from 1) of each key and list item."""
 
     source: str
     value: Any
     lines: Mapping[Path, int]
 
     def line_of(self, path: Path) -> int:
-        """The line of the key, or of the nearest thing around it; 0 for an empty file."""
+        """The line of the key, else of the nearest key around it; 0 for an empty file."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 0)
 
 
 def load_yaml(text: str | bytes, source: str) -> YamlDocument:
-    """Parse one YAML document; `source` is the name that errors give. Raises ConfigError with line and fix."""
+    """Parse one YAML document; `source` names the file in errors. Raises ConfigError with line and fix."""
     if len(text) > MOST_BYTES:
-        raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many for a settings file")])
+        raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many; the limit is {MOST_BYTES}")])
     reader = _Reader(source)
     try:
         node = yaml.compose(_decoded(text, source), Loader=_Loader)
@@ -39,9 +40,9 @@ def load_yaml(text: str | bytes, source: str) -> YamlDocument:
     except yaml.MarkedYAMLError as error:
         raise ConfigError([_syntax_problem(error, source)]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(source, 0, "", f"no YAML: {' '.join(str(error).split())}")]) from None
+        raise ConfigError([Problem(source, 0, "", f"not valid YAML: {' '.join(str(error).split())}")]) from None
     except RecursionError:
-        raise ConfigError([Problem(source, 0, "", "nested too deep", "flatten it")]) from None
+        raise ConfigError([Problem(source, 0, "", "nested too deeply", "use fewer levels")]) from None
     if reader.problems:
         raise ConfigError(reader.problems)
     return YamlDocument(source, value, reader.lines)
@@ -54,22 +55,22 @@ def _decoded(text: str | bytes, source: str) -> str:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:
         line = text[: error.start].count(b"\n") + 1
-        raise ConfigError([Problem(source, line, "", "a byte that is no UTF-8", "save the file as UTF-8")]) from None
+        raise ConfigError([Problem(source, line, "", "a byte that is not UTF-8", "save the file as UTF-8")]) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which also refuses aliases: they hide what a line says, and can grow without bound."""
+    """PyYAML's safe loader that also refuses aliases: they hide what a line says, and can expand without bound."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "aliases are not allowed here, repeat the value", mark)
+            raise yaml.composer.ComposerError(None, None, "aliases are not allowed; repeat the value", mark)
         return super().compose_node(parent, index)
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, source: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    return Problem(source, mark.line + 1 if mark else 0, "", f"no YAML: {error.problem or error.context}")
+    return Problem(source, mark.line + 1 if mark else 0, "", f"not valid YAML: {error.problem or error.context}")
 
 
 class _Reader:
@@ -98,7 +99,7 @@ class _Reader:
             here = (*path, key)
             if key in values:
                 first = self.lines[here]
-                self._problem(key_node, here, f"this key stands at line {first} already", "keep one of them")
+                self._problem(key_node, here, f"line {first} has this key already", "keep one of them")
                 continue
             self.lines[here] = key_node.start_mark.line + 1
             values[key] = self.read(value_node, here)
@@ -108,7 +109,7 @@ class _Reader:
         try:
             value = yaml.SafeLoader("").construct_object(node, deep=True)
         except (yaml.YAMLError, ValueError):
-            self._problem(node, path, f"{node.value!r} with tag {node.tag!r} is no plain value", "put it in quotes")
+            self._problem(node, path, f"{node.value!r} with tag {node.tag!r} is not a plain value", "put it in quotes")
             return None
         if isinstance(value, str | int | float | bool) or value is None:
             return value

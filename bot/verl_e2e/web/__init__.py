@@ -1,11 +1,11 @@
-"""The service's HTTP surface.
+"""The HTTP interface of the service.
 
-    app           three pages, and what is answered
-    bodies        receives the body of a webhook: how much at once, for how long, and whose goes first
-    connections   the server's protocol: connections that say nothing are closed
+    app           the three pages and their answers
+    bodies        receives the bodies of webhooks, with limits of size, number and time
+    connections   the protocol of the server: it closes silent connections
 
-A stranger who talks never keeps a signed delivery out: what is refused is the connection that has held a place longest,
-and GitHub's deliveries hold one for some hundredths of a second.
+Unsigned requests cannot shut out signed deliveries: over a limit the oldest connection is closed, and a delivery from
+GitHub takes only a few hundredths of a second.
 """
 
 from verl_e2e.web.app import Door as Door

@@ -26,7 +26,7 @@ _DELIVERY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVENT = re.compile(r"[a-z_]{1,64}")
 _LENGTH_DIGITS = 12
 _BATCH = 64
-# Anyone may ask how we are; the database is asked once in this time.
+# Anyone may request /metrics and /healthz, so the database is queried only once in this time.
 _FIGURES_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -34,21 +34,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What the web application needs of the rest.
+    """What the web application needs from the rest of the service."""
 
-    `keep` stores deliveries, all or none, and says which are new; `arrived` wakes the worker; `health` gives the
-    figures of /metrics by name, and raises when the service is not well.
-    """
-
+    # The secret of the App's webhook.
     secret: str = field(repr=False)
+    # Stores deliveries, all or none, and says for each whether it is new.
     keep: Callable[[Sequence[Received]], Sequence[bool]]
+    # Wakes the worker after a delivery.
     arrived: Callable[[], None]
+    # Gives the figures of /metrics by name; raises when the service is not healthy.
     health: Callable[[], Mapping[str, float]]
+    # The time now, with its zone.
     now: Callable[[], datetime]
 
 
 def create_app(door: Door) -> Starlette:
-    """The application, to be run by an ASGI server."""
+    """The ASGI application."""
     webhook = _Webhook(door)
     routes = [
         Route("/webhook", webhook.receive, methods=["POST"]),
@@ -59,7 +60,7 @@ def create_app(door: Door) -> Starlette:
 
 
 class _Webhook:
-    """The three pages; the state is the number of answers of each kind and the bodies that are being read."""
+    """The three pages. The state is the number of answers of each kind and the bodies that are being received."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -71,7 +72,7 @@ class _Webhook:
         self._answers: dict[str, int] = dict.fromkeys(("kept", "repeated", "unsigned", "refused", "failed"), 0)
 
     async def receive(self, request: Request) -> Response:
-        """Keep one delivery: 202 new, 200 known, 401 not GitHub's, 4xx not understood, 503 try again."""
+        """Store one delivery. Answers 202 new, 200 known, 401 wrong signature, other 4xx malformed, 503 try again."""
         refusal = _refusal(request)
         if refusal is not None:
             return self._refuse(*refusal)
@@ -92,19 +93,19 @@ class _Webhook:
         try:
             new = await self._keeper.keep(delivery)
         except Exception:
-            # GitHub shows the delivery as failed, and `doctor` asks for it again.
-            log.exception("delivery not kept", extra={"delivery": delivery.id, "event": delivery.event})
-            return self._refuse(503, "failed", "the delivery could not be kept")
+            # GitHub shows the delivery as failed, and the service asks for it again.
+            log.exception("delivery not stored", extra={"delivery": delivery.id, "event": delivery.event})
+            return self._refuse(503, "failed", "the delivery could not be stored")
         self._answers["kept" if new else "repeated"] += 1
         if not new:
             return PlainTextResponse("known\n")
-        log.debug("delivery kept", extra={"delivery": delivery.id, "event": delivery.event})
+        log.debug("delivery stored", extra={"delivery": delivery.id, "event": delivery.event})
         self._door.arrived()
         return PlainTextResponse("kept\n", status_code=202)
 
     def _refuse(self, status: int, kind: str, why: str) -> Response:
         self._answers[kind] += 1
-        # What is left of a body that was not read to its end is not read at all.
+        # The rest of a body that was not read to its end is never read.
         headers = {"Connection": "close"}
         return PlainTextResponse(f"{why}\n", status_code=status, headers=headers)
 
@@ -118,7 +119,7 @@ class _Webhook:
         return JSONResponse({"ok": True})
 
     async def metrics(self, _: Request) -> Response:
-        """A few numbers in the text form that Prometheus reads."""
+        """Figures of the service in the text format of Prometheus."""
         figures = await self._figures()
         lines = [f'verl_e2e_webhook_answers_total{{kind="{kind}"}} {count}' for kind, count in self._answers.items()]
         lines += [f"verl_e2e_{name} {value:g}" for name, value in figures.items()]
@@ -134,9 +135,9 @@ class _Webhook:
 
 
 class _Keeper:
-    """Stores deliveries in the order in which they came: those that arrive while the disk is busy share the next write.
+    """Stores deliveries in the order of arrival. Deliveries that arrive during a write share the next write.
 
-    So a slow disk delays each answer by two writes at most, and not by one for each delivery before it.
+    So a slow disk delays an answer by two writes at most, and not by one write for each earlier delivery.
     """
 
     def __init__(self, keep: Callable[[Sequence[Received]], Sequence[bool]]) -> None:
@@ -146,7 +147,7 @@ class _Keeper:
         self._writing: asyncio.Task[None] | None = None
 
     async def keep(self, delivery: Received) -> bool:
-        """Whether the delivery is new; raises what keeping it raised."""
+        """Store a delivery and say whether it is new; raises the error of the write."""
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((delivery, answer))
         if self._writing is None or self._writing.done():
@@ -165,7 +166,7 @@ class _Keeper:
                 outcomes = new
             for (_, answer), outcome in zip(batch, outcomes, strict=True):
                 if answer.done():
-                    continue  # whoever sent it went away; it is kept all the same
+                    continue  # the sender has disconnected; the delivery is stored all the same
                 if isinstance(outcome, Exception):
                     answer.set_exception(outcome)
                 else:
@@ -183,7 +184,7 @@ _UNSIGNED = (401, "unsigned", "the signature is missing or wrong")
 
 
 def _refusal(request: Request) -> tuple[int, str, str] | None:
-    """Why a request is no delivery, as far as its head tells: status, kind and reason."""
+    """The answer to a request whose headers are wrong: status, kind and reason; None when they are right."""
     headers = request.headers
     if not _SIGNATURE.fullmatch(headers.get("x-hub-signature-256", "")):
         return _UNSIGNED
@@ -200,5 +201,5 @@ def _refusal(request: Request) -> tuple[int, str, str] | None:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    log.error("fault of ours", exc_info=error, extra={"path": request.url.path})
-    return PlainTextResponse("a fault of ours\n", status_code=500)
+    log.error("internal error", exc_info=error, extra={"path": request.url.path})
+    return PlainTextResponse("internal error\n", status_code=500)

@@ -1,4 +1,4 @@
-"""Receives bodies of webhooks: checked as they come, kept on disk when long, and the longest waiting given up first."""
+"""Receives the bodies of webhooks: checks the signature, keeps long bodies on disk, and limits how many there are."""
 
 import asyncio
 import hashlib
@@ -13,12 +13,12 @@ from tempfile import SpooledTemporaryFile
 BODY_BYTES = 25 * 1024 * 1024
 # GitHub gives up after 10 s.
 _BODY_S = 8.0
-# Longer ones lie on disk until their signature is known to be right.
+# A longer body lies on disk until its signature is checked.
 _IN_MEMORY = 256 * 1024
 
 
 class BodyError(Exception):
-    """A body that was not received to its end: the status of the answer, and why."""
+    """A body was not received to its end; `status` and `why` are for the answer."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -35,11 +35,11 @@ class _Arriving:
 
 
 class Bodies:
-    """The bodies that arrive now: at most `most`, and `total_bytes` together.
+    """The bodies that are being received: `most` at a time, and `total_bytes` of memory and disk together.
 
-    Where there are more, one of the source with the most bytes is given up, the oldest of them. Behind a proxy all
-    come from one address; then it is the oldest of all. A body is signed or not only at its end, so nothing else tells
-    a stranger's from GitHub's but how long it takes.
+    Over a limit, the oldest body of the source with the most bytes is given up. Behind a proxy all bodies have one
+    source; then it is the oldest of all. The signature can only be checked at the end of a body. Until then, only its
+    age shows that it may not come from GitHub.
     """
 
     def __init__(self, secret: bytes, *, most: int = 128, total_bytes: int = 512 * 1024 * 1024) -> None:
@@ -49,7 +49,7 @@ class Bodies:
         self._arriving: dict[_Arriving, None] = {}
 
     async def receive(self, parts: AsyncIterator[bytes], signature: str, source: str) -> bytes | None:
-        """The body that has this signature, None when it has another; BodyError."""
+        """Receive a body; None when its signature is another one. Raises BodyError."""
         digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         with SpooledTemporaryFile(_IN_MEMORY) as file:
             try:

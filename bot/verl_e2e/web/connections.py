@@ -1,6 +1,6 @@
-"""The server's protocol: a connection that has sent no whole request head in time is closed, the oldest first.
+"""The protocol of the server: it closes connections that do not send a complete request head in time.
 
-uvicorn waits for a head for ever, and refuses everyone once it has as many connections as it takes.
+uvicorn itself waits for a head without limit, and refuses everyone once it has its maximum of connections.
 """
 
 import asyncio
@@ -9,23 +9,23 @@ from typing import ClassVar
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 HEAD_S = 5.0
-# Connections without a request in work. One more, and the one that has been silent longest is closed.
+# Connections without a request in progress. With one more, the longest silent one is closed.
 MOST_WAITING = 400
 
 
 class PatientProtocol(H11Protocol):
-    """uvicorn's protocol in plain Python, with a time limit for each request head and a limit for all that wait."""
+    """uvicorn's protocol with a time limit for each request head and a limit of connections that wait."""
 
     _waiting: ClassVar[dict["PatientProtocol", None]] = {}
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection begins by waiting."""
+        """A new connection waits for a request head."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """A head that is whole ends the waiting, a part of one does not."""
+        """A complete head ends the wait; a part of one does not."""
         super().data_received(data)
         if self._at_work():
             self._end_wait()
@@ -33,13 +33,13 @@ class PatientProtocol(H11Protocol):
             self._wait()
 
     def on_response_complete(self) -> None:
-        """After an answer the connection waits again, or is closed."""
+        """After an answer the connection waits for the next head, or is closed."""
         super().on_response_complete()
         if not self.transport.is_closing() and not self._at_work():
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No one waits any more."""
+        """A lost connection does not wait."""
         self._end_wait()
         super().connection_lost(exc)
 
@@ -64,5 +64,5 @@ class PatientProtocol(H11Protocol):
 
     def _close(self) -> None:
         self._end_wait()
-        # At once, whatever lies in the buffers: no one reads it who has said nothing so far.
+        # Abort without flushing the buffers: the client has sent no request, so nothing in them is for it.
         self.transport.abort()
