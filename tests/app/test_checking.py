@@ -241,7 +241,7 @@ def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> N
 
 
 def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:
-    beside = Allowed(roles=AS_ASKED.roles | {Role.TRIVIAL_SIZES})
+    beside = Allowed(roles=AS_ASKED.roles | {Role.UNSHARDED})
     _, plain, _ = _check_here(tmp_path / "plain", asked=(Level.PARALLELISM,))
     _, compared, text = _check_here(tmp_path / "compared", beside=beside, asked=(Level.PARALLELISM,))
     one, other = ({job.id: job for job in host.jobs} for host in (plain, compared))

@@ -148,11 +148,11 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
     job = json.loads((folder / "job.json").read_text())
     rows = [json.loads(line) for line in (folder / METRICS_FILE).read_text().splitlines()]
     reference = RelatedRun(
-        role=Role.TRIVIAL_SIZES,
-        job_id="0-dense-trivial",
+        role=Role.UNSHARDED,
+        job_id="0-dense-unsharded",
         job_digest="d" * 64,
         bridge_commit=job["bridge"]["commit"],
-        folder="related/trivial_sizes",
+        folder="related/unsharded",
         result=Result.PASS,
         steps=tuple(RelatedStep(step=row["step"], values=row["metrics"]) for row in rows),
     )
@@ -160,7 +160,7 @@ def test_a_reference_beside_a_run_leaves_its_comparison_in_the_folder(tmp_path: 
     write_judgement(FOLDERS, folder, judge_folders(FOLDERS, folder))
     document = json.loads((folder / "parity.json").read_text())
     assert [(load["verdict"], load["same_samples"]) for load in document["reports"]] == [("within tolerance", [1])]
-    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp compared with 0-dense-trivial")
+    assert (folder / "parity.md").read_text().startswith("### 0-lora-ddp compared with 0-dense-unsharded")
 
 
 def policy_text(bands: str) -> str:

@@ -88,13 +88,13 @@ def test_a_real_resume_that_lost_something_fails_the_load(tmp_path: Path, factor
 
 @pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_real_parallel_sizes_agree_with_one_gpu(tmp_path: Path, run: Path) -> None:
-    verdict, item = judged(beside_the_twin(run, tmp_path, Role.TRIVIAL_SIZES), Criterion.PARITY)
+    verdict, item = judged(beside_the_twin(run, tmp_path, Role.UNSHARDED), Criterion.PARITY)
     assert (verdict.result, item.state) == (Result.PASS, State.MET), item.summary
 
 
 @pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Path) -> None:
-    folder = beside_the_twin(run, tmp_path, Role.TRIVIAL_SIZES)
+    folder = beside_the_twin(run, tmp_path, Role.UNSHARDED)
     for step in (1, 2):
         with_metrics(folder, step, {"actor/grad_norm": 1.9, "critic/grad_norm": 1.3})
     verdict, item = judged(folder, Criterion.PARITY)

@@ -35,7 +35,7 @@ MISTAKES = (
     ("capabilities: {override: {author: true}}", "override is granted to authors"),
     ("capabilities: {aprove: {roles: [write]}}", "capabilities.aprove: unknown key; did you mean 'approve'?"),
     ("capabilities: {run: {role: [write]}}", "capabilities.run.role: unknown key; did you mean 'roles'?"),
-    ("capabilities: {run: {teams: [gpu]}}", "'gpu' is no team; write organisation/team"),
+    ("capabilities: {run: {teams: [gpu]}}", "'gpu' is not a team; write organisation/team"),
     ("gate: {name: '@here'}", "gate.name"),
     ("gate: {start: never}", "'automatic' or 'asked'"),
     ("gate: {card_interval_s: 3}", "greater than or equal to 15"),

@@ -56,7 +56,7 @@ def test_a_good_policy_has_its_defaults() -> None:
     (
         ("reason:", "raeson:", "p.yml:10: rules.0.raeson: unknown key; did you mean 'reason'?"),
         ("rules:", "rule:", "p.yml:6: rule: unknown key; did you mean 'rules'?"),
-        ("levels: [0, 1]", "levels: [0, 9]", "p.yml:9: rules.0.levels.1: 9 is no level; use 0 to 5"),
+        ("levels: [0, 1]", "levels: [0, 9]", "p.yml:9: rules.0.levels.1: 9 is not a level; use 0 to 5"),
         ("levels: [0, 1]", "levels: [true]", "p.yml:9: rules.0.levels.0: true is not allowed; input should be"),
         ("levels: [0, 1]", "levels: []", "p.yml:9: rules.0.levels: [] is not allowed"),
         ("    reason: verl trains adapters\n", "", "p.yml:7: rules.0.reason: missing; this key is required"),
@@ -68,9 +68,9 @@ def test_a_good_policy_has_its_defaults() -> None:
             "123",
             'p.yml:3: verl.commit: 123 is not text; put it in quotes: "123"',
         ),
-        ("[src/peft/]", '["!"]', "p.yml:8: rules.0.paths.0: '!' is no path pattern; write it as in a .gitignore file"),
-        ("[src/peft/]", '["#x"]', "p.yml:8: rules.0.paths.0: '#x' is no path pattern"),
-        ("[src/peft/]", '["/"]', "p.yml:8: rules.0.paths.0: '/' is no path pattern"),
+        ("[src/peft/]", '["!"]', "p.yml:8: rules.0.paths.0: '!' is not a path pattern; write it as in a .gitignore"),
+        ("[src/peft/]", '["#x"]', "p.yml:8: rules.0.paths.0: '#x' is not a path pattern"),
+        ("[src/peft/]", '["/"]', "p.yml:8: rules.0.paths.0: '/' is not a path pattern"),
         ("schema: 1", "schema: 1\nschema: 1", "p.yml:2: schema: line 1 has this key already; keep one of them"),
         ("schema: 1", "schema: *one", "p.yml:1: not valid YAML: aliases are not allowed; repeat the value"),
         ("schema: 1", "schema: !!python/name:os.system x", "p.yml:1: schema: 'x' with tag"),
@@ -89,7 +89,7 @@ def test_every_mistake_is_told_not_only_the_first() -> None:
 
 def test_variants_are_checked_with_a_suggestion() -> None:
     text = GOOD + "    variants: [2-expart]\n"
-    assert problems(text) == ["p.yml:11: rules.0.variants.0: '2-expart' is no variant; did you mean '2-expert'?"]
+    assert problems(text) == ["p.yml:11: rules.0.variants.0: '2-expart' is not a variant; did you mean '2-expert'?"]
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def resume_run(edit: Callable[[str], str] = str, **given: Any) -> Run:
 PARALLEL_PIDS = (7470, 7471, 7472, 7473)
 
 
-def _beside(text: str, other: str, part: str) -> str:
+def _repeat_lines(text: str, other: str, part: str) -> str:
     """The text with the line of the other one after every line that holds the part."""
     pairs = zip(text.splitlines(keepends=True), other.splitlines(keepends=True), strict=True)
     return "".join(line + (again if part in line else "") for line, again in pairs)
@@ -203,7 +203,7 @@ def parallel_log(
     if rollout > 1:
         for rank, pid in ((0, 7828), (rollout - 1, 7829)):
             named = text.replace("(Worker pid=7829)", f"(Worker_TP{rank} pid={pid})")
-            text = named if pid == 7829 else _beside(text, named, "(Worker pid=7829)")
+            text = named if pid == 7829 else _repeat_lines(text, named, "(Worker pid=7829)")
     kept = [line for line in text.splitlines() if "number of parameters on" not in line and "module: 1" not in line]
     built = next(index for index, line in enumerate(kept) if "DistributedDataParallel contains" in line)
     shown = [said(pid, f"module: {chunks}") for pid in PARALLEL_PIDS[:world] for _ in range(models)]

@@ -148,7 +148,7 @@ def _runs(folder: Path, words: dict[str, str]) -> None:
     jobs = folder / "out" / "jobs"
     shutil.copytree(RECORDING, jobs / "0-lora-ddp")
     shutil.copytree(RUNS / "level2-dense", jobs / "2-dense")
-    shutil.copytree(RUNS / "level2-dense", jobs / "2-dense" / "related" / "trivial_sizes")
+    shutil.copytree(RUNS / "level2-dense", jobs / "2-dense" / "related" / "unsharded")
     shutil.copytree(RUNS / "level5-signal", jobs / "5-signal")
     shutil.copytree(RUNS / "level5-signal", folder / "base" / "jobs" / "5-signal")
     for name in ("first", "second"):

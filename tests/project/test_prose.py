@@ -189,8 +189,8 @@ def test_no_decision_is_taken_by_the_words_of_a_sentence() -> None:
         "TABLE.get(run.reason)",
         'mark.startswith(f"{criterion}:")',
         "TABLE[finding.summary]",
-        'text.startswith("its environment lacks ")',
-        "text.startswith(LACKS)",
+        'text.startswith("its environment does not have ")',
+        "text.startswith(NOT)",
         're.search("did not pass", line)',
         "finding.because == verdict.because",
         'job.note.lower() == "cancelled by hand"',
@@ -198,7 +198,7 @@ def test_no_decision_is_taken_by_the_words_of_a_sentence() -> None:
     ],
 )
 def test_the_rules_find_such_a_decision(line: str) -> None:
-    source = f'GONE = frozenset({{"a new head was pushed"}})\nLACKS = "its environment lacks "\nfound = {line}\n'
+    source = f'GONE = frozenset({{"a new head was pushed"}})\nNOT = "its environment does not have "\nfound = {line}\n'
     tree = ast.parse(source)
     assert list(decisions("bot/verl_e2e/planted.py", tree, constants(tree)))
 

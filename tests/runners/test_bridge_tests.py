@@ -286,6 +286,6 @@ def test_what_its_environment_lacks_keeps_a_test_from_saying_anything(
     assert result.outcome == "passed"
     assert outcomes(tmp_path) == {"test_good": "passed", "test_gpu": "skipped", "test_package": "skipped"}
     assert [finding.summary.partition(":")[0] for finding in result.findings if not finding.ok] == [
-        "Bridge tests without a result, for its environment lacks the GPUs that it asks for",
-        "Bridge tests without a result, for its environment lacks package nowhere",
+        "Bridge tests without a result, for its environment does not have the GPUs that it asks for",
+        "Bridge tests without a result, for its environment does not have package nowhere",
     ]

@@ -81,7 +81,7 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
     Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, rooms)
-    planned = with_data_parallel(planned) if Role.TRIVIAL_SIZES in request.beside.roles else planned
+    planned = with_data_parallel(planned) if Role.UNSHARDED in request.beside.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
     rooms.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
@@ -159,7 +159,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
         )
     except BuildError as error:
         return str(error)
-    parity = Role.TRIVIAL_SIZES in request.beside.roles and job.level is Level.PARALLELISM
+    parity = Role.UNSHARDED in request.beside.roles and job.level is Level.PARALLELISM
     return for_parity(job) if parity else job
 
 

@@ -108,7 +108,7 @@ def _run(
         rooms.dispatcher.run(asked.job, place.folder)
     if asked.inherits:
         _write(rooms, place.folder, tuple(_seen_from(run) for run in asked.inherits))
-    verdict, facts = _follow_up(asked.job, place.folder, asked.beside, rooms, say)
+    verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, rooms, say)
     if asked.role is Role.MERGE_BASE and not kept:
         _keep(asked.job, place, verdict, rooms)
     run = beside.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)

@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.gate import Gate
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.pull import Pull, PullRef, PullState
 from verl_e2e.core.pulls.references import Reference
-from verl_e2e.core.pulls.target_state import Beside, TargetState
+from verl_e2e.core.pulls.target_state import OtherPull, TargetState
 from verl_e2e.ports import Ledger, Pulls, UnknownPullError
 
 # A head is shared by a few pull requests at most; someone who opens a hundred with one head delays the rest only.
@@ -62,7 +62,7 @@ class KnownHeads:
         # What needs someone is told before what needs time alone.
         number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
         return decide_actions(
-            replace(target_state, beside=Beside(number, gate.title, gate.status is JobStatus.RUNNING))
+            replace(target_state, other_pull=OtherPull(number, gate.title, gate.status is JobStatus.RUNNING))
         )
 
     def pull(self, ref: PullRef) -> Pull | None:

@@ -191,7 +191,7 @@ class _Builder:
         try:
             job = self._job(order).model_copy(update={"id": made.id})
         except (BuildError, UserError) as error:
-            return replace(made, lacking=str(error))
+            return replace(made, missing=str(error))
         minutes, basis = expected_cost(outline, job, self._past)
         return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
 

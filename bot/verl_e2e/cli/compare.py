@@ -24,7 +24,7 @@ def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json
     The runs should be equal, or differ only in their parallel sizes. Any other difference is reported. This command
     does not judge a level; `judge` does, with the runs that `check --parity` makes.
 
-    Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/trivial_sizes
+    Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/unsharded
     """
     from verl_e2e.app.compare_runs import compare_folders
     from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json

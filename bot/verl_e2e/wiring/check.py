@@ -99,7 +99,7 @@ def _beside_check(
     order: LocalCheck, bridge: GitRepository, verl: GitRepository, head: str, verl_commit: str, policy: Policy
 ) -> Allowed:
     """The runs that may follow a job of a check."""
-    roles = AS_ASKED.roles | ({Role.TRIVIAL_SIZES} if order.parity else set())
+    roles = AS_ASKED.roles | ({Role.UNSHARDED} if order.parity else set())
     allowed = Allowed(roles=roles, baselines=order.baseline_repeats)
     if order.no_baseline:
         return without_base(allowed, "--no-baseline was given")

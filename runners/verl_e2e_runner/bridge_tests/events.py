@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.judge.bridge_environment import lacking, missing_package, skip_reason
+from verl_e2e.core.judge.bridge_environment import missing_from_environment, missing_package, skip_reason
 from verl_e2e.core.judge.junit import CaseResult
 from verl_e2e_runner.folder.suspect_files import read_below
 
@@ -77,7 +77,7 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
     if outcome not in _WORST:
         return
     text = event["text"]
-    missing = lacking(event["error"]) if outcome == "failed" else ""
+    missing = missing_from_environment(event["error"]) if outcome == "failed" else ""
     if missing:
         outcome, text = "skipped", skip_reason(missing)
     before = session.results.get(node)

@@ -39,8 +39,8 @@ def healthy(number: int, correlation: float) -> Healthy:
 
 def bands_with(job: Job, *correlations: float) -> Bands:
     found = Bands()
-    for number, one in enumerate(correlations):
-        found = with_healthy(found, job, healthy(number, one))
+    for number, correlation in enumerate(correlations):
+        found = with_healthy(found, job, healthy(number, correlation))
     return found
 
 
@@ -125,7 +125,7 @@ def test_runs_that_agree_to_the_last_digit_leave_room_for_rounding() -> None:
 def test_the_band_judges_the_first_step_and_the_fixed_bounds_the_others(
     correlations: tuple[float, ...], state: State, remarked: bool
 ) -> None:
-    steps = tuple(step_line(n, 1300 + n, pearson_corr=one) for n, one in enumerate(correlations, start=1))
+    steps = tuple(step_line(n, 1300 + n, pearson_corr=value) for n, value in enumerate(correlations, start=1))
     record = make_record(job=make_job(steps=len(steps)), bands=bands_with(make_job(), *CORRELATIONS))
     case = make_case(record, make_facts(steps=steps))
     assert rollout_agreement(case).state is state

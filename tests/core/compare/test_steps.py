@@ -245,8 +245,8 @@ ANY = st.dictionaries(
 def test_no_number_in_a_log_ends_a_comparison_or_its_report(pairs: Any) -> None:
     run = [StepMetrics(n, n, ours) for n, (ours, _) in enumerate(pairs, start=1)]
     reference = [StepMetrics(n, n, theirs) for n, (_, theirs) in enumerate(pairs, start=1)]
-    report = Report("run beside reference", compare_steps(run, reference))
-    assert render_report(report).startswith("run beside reference: ")
+    report = Report("run against reference", compare_steps(run, reference))
+    assert render_report(report).startswith("run against reference: ")
     document = json.loads(report_json((report,)), parse_constant=pytest.fail)
     assert len(document["reports"][0]["metrics"]) == len(report.comparison.metrics)
     assert render_report_markdown((report,)).count("\n|---|") == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_e2e.core.judge.bridge_environment import lacking, missing_package
+from verl_e2e.core.judge.bridge_environment import missing_from_environment, missing_package
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ from verl_e2e.core.judge.bridge_environment import lacking, missing_package
     ],
 )
 def test_what_an_error_says_of_its_environment(error: str, missing: str) -> None:
-    assert lacking(error) == missing
+    assert missing_from_environment(error) == missing
 
 
 @pytest.mark.parametrize(

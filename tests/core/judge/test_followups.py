@@ -1,4 +1,4 @@
-"""Which runs a judged job asks for beside it, in which order, and how their jobs differ from its own."""
+"""Which related runs a judged job asks for, in which order, and how their jobs differ from its own."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.followups import (
     AS_ASKED,
     NOTHING,
-    TWINS,
+    REFERENCE_ROLES,
     Allowed,
     Followup,
     MergeBase,
@@ -45,14 +45,14 @@ MARK = ("no_exception: ValueError: planted",)
 
 
 def verdict(result: Result, stage: Stage | None = None, **gaps: State) -> Verdict:
-    """A verdict by itself, with these criteria in these states beside all that is met."""
+    """A verdict by itself, with these criteria in these states and all others met."""
     evidence = tuple(Evidence(Criterion(name), state, "said") for name, state in gaps.items())
     marks = MARK if result is Result.FAIL else ()
     return replace(judged(), result=result, own_result=result, stage=stage, fingerprint=marks, evidence=evidence)
 
 
 def ran(role: Role, result: Result = Result.PASS, stage: Stage | None = None, **given: Any) -> RelatedRun:
-    """A run that stands beside the job already."""
+    """A related run that was made already."""
     return RelatedRun(
         role=role,
         job_id="0-any",
@@ -75,10 +75,10 @@ UNSTEADY = replace(
     fingerprint=("resumed_step: the resumed step differs",),
     decided_by=Criterion.RESUMED_STEP,
 )
-TWIN = ran(Role.UNINTERRUPTED)
+UNINTERRUPTED = ran(Role.UNINTERRUPTED)
 PARALLEL = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.WAIVED)
 FLAT = verdict(Result.BLOCKED, Stage.LEARNING_SIGNAL, learning_signal=State.MISSING)
-M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE, Role.TRIVIAL_SIZES
+M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE, Role.UNSHARDED
 
 ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Role, ...]], ...] = (
     ("a pass of level 0", SMOKE, verdict(Result.PASS), (), EVERY, ()),
@@ -96,7 +96,7 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
     ("a save that failed", RESUME, SAVE_FAIL, (), ALLOWED, (M, W)),
     ("a save that failed on the base as well", RESUME, SAVE_FAIL, (ran(M, Result.FAIL, Stage.PEFT),), ALLOWED, (W,)),
     ("a save that failed, base passed", RESUME, SAVE_FAIL, (PASSED_BASE,), ALLOWED, (R, W)),
-    ("a save that failed, all told", RESUME, SAVE_FAIL, (PASSED_BASE, ran(R), ran(W)), ALLOWED, ()),
+    ("a save that failed, nothing left to ask", RESUME, SAVE_FAIL, (PASSED_BASE, ran(R), ran(W)), ALLOWED, ()),
     ("a save that failed, no base wanted", RESUME, SAVE_FAIL, (), without_base(AS_ASKED, "none"), (W,)),
     ("an export that failed in level 1", RESUME, verdict(Result.FAIL, Stage.EXPORT_WEIGHT_SYNC), (), ALLOWED, (M, W)),
     (
@@ -108,7 +108,7 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
         (M,),
     ),
     ("a resume that is fine by itself", RESUME, FINE, (), ALLOWED, (U,)),
-    ("a resume beside its twin", RESUME, FINE, (TWIN,), ALLOWED, ()),
+    ("a resume compared with its reference run", RESUME, FINE, (UNINTERRUPTED,), ALLOWED, ()),
     (
         "a resume whose only gap is the comparison",
         RESUME,
@@ -125,13 +125,13 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
         ALLOWED,
         (),
     ),
-    ("a resumed step that differs", RESUME, UNSTEADY, (TWIN,), ALLOWED, (M,)),
-    ("a resumed step that differs, base passed", RESUME, UNSTEADY, (TWIN, PASSED_BASE), ALLOWED, (R,)),
+    ("a resumed step that differs", RESUME, UNSTEADY, (UNINTERRUPTED,), ALLOWED, (M,)),
+    ("a resumed step that differs, base passed", RESUME, UNSTEADY, (UNINTERRUPTED, PASSED_BASE), ALLOWED, (R,)),
     ("parity that was asked for", DENSE, PARALLEL, (), EVERY, (T,)),
     ("parity that no one asked for", DENSE, PARALLEL, (), ALLOWED, ()),
     ("a signal that passes", SIGNAL, verdict(Result.PASS, learning_signal=State.MET), (), ALLOWED, (M,)),
     ("a signal that is flat", SIGNAL, FLAT, (), ALLOWED, (M,)),
-    ("a signal beside its baseline", SIGNAL, FLAT, (PASSED_BASE,), ALLOWED, ()),
+    ("a signal compared with its baseline", SIGNAL, FLAT, (PASSED_BASE,), ALLOWED, ()),
     ("a signal with a noise band", SIGNAL, FLAT, (PASSED_BASE,), replace(ALLOWED, baselines=3), (M,)),
     ("a signal with its whole band", SIGNAL, FLAT, (PASSED_BASE,) * 3, replace(ALLOWED, baselines=3), ()),
     ("a signal run that failed", SIGNAL, FAIL, (), replace(ALLOWED, baselines=3), (M,)),
@@ -190,15 +190,15 @@ def _only(job: Job, judgement: Verdict, history: tuple[RelatedRun, ...], allowed
     return followups(job, judgement, history, allowed)[0]
 
 
-def test_a_comparison_is_repeated_on_the_base_with_a_twin_of_its_own_and_retried_beside_ours() -> None:
-    base = _only(RESUME, UNSTEADY, (TWIN,))
-    assert base.beside.roles == TWINS & ALLOWED.roles
-    assert base.beside.merge_base is None
-    assert _only(RESUME, UNSTEADY, (TWIN, PASSED_BASE)).inherits == (TWIN,)
+def test_a_comparison_is_repeated_on_the_base_with_a_reference_run_of_its_own_and_retried_with_ours() -> None:
+    base = _only(RESUME, UNSTEADY, (UNINTERRUPTED,))
+    assert base.allowed.roles == REFERENCE_ROLES & ALLOWED.roles
+    assert base.allowed.merge_base is None
+    assert _only(RESUME, UNSTEADY, (UNINTERRUPTED, PASSED_BASE)).inherits == (UNINTERRUPTED,)
 
 
 def test_a_plain_failure_gets_no_runs_beside_its_baseline() -> None:
-    assert _only(RESUME, SAVE_FAIL, ()).beside == NOTHING
+    assert _only(RESUME, SAVE_FAIL, ()).allowed == NOTHING
     assert _only(SMOKE, FAIL, (PASSED_BASE,)).inherits == ()
 
 
@@ -276,12 +276,12 @@ def test_without_saving_under_fsdp_is_a_level_3_run_and_another_level_stays_what
     assert (made.id, made.level, made.wrapper["SAVE_FREQ"]) == ("2-dense", Level.PARALLELISM, "-1")
 
 
-def test_what_never_saves_or_is_another_script_has_no_twin() -> None:
+def test_what_never_saves_or_is_another_script_has_no_reference_run() -> None:
     assert without_saving(SMOKE, "x") is None
     assert without_saving(RESUME.model_copy(update={"script": "examples/other.sh"}), "x") is None
 
 
-def test_trivial_sizes_are_one_gpu() -> None:
+def test_the_unsharded_job_takes_one_gpu() -> None:
     made = job_of(T, DENSE)
     assert made is not None
     assert made.gpu_count == 1
@@ -309,4 +309,4 @@ def test_what_may_follow_is_said_with_its_cost() -> None:
     assert "without saving when it fails in export, save or load, about 7 GPU minutes" in text
     assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
     assert "unsharded reference run" in "\n".join(may_follow(DENSE, EVERY))
-    assert "trivial sizes" not in "\n".join(may_follow(DENSE, ALLOWED))
+    assert "unsharded" not in "\n".join(may_follow(DENSE, ALLOWED))

@@ -215,5 +215,5 @@ def test_an_error_of_the_environment_is_no_failure_of_the_change() -> None:
     driver = "RuntimeError: Found no NVIDIA driver on your system."
     inside = f'<testcase name="a"><failure message="{driver}">E  {driver}</failure></testcase><testcase name="b"/>'
     first, second = read_junit(suite(inside, failures=1)).tests
-    assert (first.outcome, first.message) == ("skipped", "its environment lacks the GPUs that it asks for")
+    assert (first.outcome, first.message) == ("skipped", "its environment does not have the GPUs that it asks for")
     assert second.outcome == "passed"

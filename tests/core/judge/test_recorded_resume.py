@@ -75,7 +75,7 @@ def test_it_passes() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(lambda: cut("Resuming from"), id="the resume is not told"),
+        pytest.param(lambda: cut("Resuming from"), id="the log does not show the resume"),
         pytest.param(lambda: cut("Loaded PEFT adapter"), id="no weights are loaded"),
         pytest.param(lambda: cut("critic/optimizer/dist_ckpt"), id="no optimizer state of the critic is loaded"),
         pytest.param(lambda: cut("Saving checkpoint to"), id="no save is announced"),

@@ -1,4 +1,4 @@
-"""A judged run beside another: what is kept of it, and when a kept one may be taken again."""
+"""A judged run as a related run: what is kept of it, and when a kept one may be used again."""
 
 from dataclasses import replace
 from typing import Any

@@ -106,7 +106,7 @@ CASES: tuple[Case, ...] = (
         "actor/grad_norm is 0.0 at step 1",
     ),
     (
-        "loss is no number",
+        "loss is not a number",
         {},
         make_facts(steps=(step_line(actor_loss=float("nan")),)),
         Result.FAIL,
@@ -130,12 +130,12 @@ CASES: tuple[Case, ...] = (
         "1 of 1 focused Bridge tests failed",
     ),
     (
-        "correlation is no number",
+        "correlation is not a number",
         {},
         make_facts(steps=(step_line(pearson_corr=float("nan")),)),
         Result.BLOCKED,
         Stage.EXPORT_WEIGHT_SYNC,
-        "which is no correlation",
+        "which is not a correlation",
     ),
     (
         "wrong import in a green run",
@@ -154,7 +154,7 @@ CASES: tuple[Case, ...] = (
         "not below $BRIDGE/src",
     ),
     (
-        "wrong import beside a failed test",
+        "wrong import and a failed test",
         {"imports": (ELSEWHERE,), "tests": (FAILED_TEST,)},
         make_facts(),
         Result.BLOCKED,

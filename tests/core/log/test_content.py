@@ -1,4 +1,4 @@
-"""What is no text is named by its first bytes; what may be a console log never is."""
+"""A file that is not text is named by its first bytes; one that may be a console log never is."""
 
 import json
 import pickle

@@ -109,7 +109,7 @@ def test_lora_rank_of_what_cannot_be_read() -> None:
 def test_brackets_that_close_around_no_dict() -> None:
     found = config(P + "{'actor_rollout_ref': {'a' 1}}")
     assert found.values is None
-    assert "no readable dict" in found.problem
+    assert "not a readable dict" in found.problem
 
 
 def test_a_dump_whose_process_fell_silent_does_not_hold_the_scan_up() -> None:

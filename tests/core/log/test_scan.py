@@ -131,7 +131,7 @@ def test_progress_moves_the_marker_and_the_step() -> None:
     assert scanner.marker == 3
 
 
-def test_an_adapter_without_parameters_is_hopeless_when_lora_was_asked_for() -> None:
+def test_an_adapter_without_parameters_is_unrecoverable_when_lora_was_asked_for() -> None:
     table = ("  Total parameters:     17,940,992", "  Adapter parameters:   0")
     asked = "Enabling LORA with rank=4, alpha=4, dropout=0.0"
     config = "{'actor_rollout_ref': {'model': {'lora': {'rank': 8}}}}"

@@ -50,7 +50,7 @@ def findings(new: str) -> tuple[Finding, ...]:
     )
 
 
-def told(new: str) -> list[tuple[Kind, str, int]]:
+def findings_of(new: str) -> list[tuple[Kind, str, int]]:
     return [
         (finding.kind, finding.name.rpartition(".")[2], finding.line)
         for finding in findings(new)
@@ -82,4 +82,4 @@ def test_a_use_that_the_head_does_not_serve_is_told_with_the_callers_line(
     old: str, new: str, expected: list[tuple[Kind, str, int]]
 ) -> None:
     assert old in KIT
-    assert told(KIT.replace(old, new)) == expected
+    assert findings_of(KIT.replace(old, new)) == expected

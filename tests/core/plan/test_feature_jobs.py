@@ -140,7 +140,7 @@ def test_a_policy_without_the_table_keeps_its_jobs() -> None:
     )
 
 
-def test_verls_files_that_the_table_names_and_verl_lacks_are_told() -> None:
+def test_verls_files_that_the_table_names_and_verl_does_not_have_are_reported() -> None:
     policy = loaded()
     known = {WRAPPER_SCRIPT, "tests/packed.sh", "ci/moe.yml"}
     assert lint_features(policy, known, "verl 9097cc4d") == (
@@ -152,7 +152,7 @@ def test_verls_files_that_the_table_names_and_verl_lacks_are_told() -> None:
     assert any("feature moe: dummy_config" in line for line in dummies)
 
 
-def test_a_planned_job_whose_script_verl_lacks_is_told_once_for_each_script() -> None:
+def test_a_planned_job_whose_script_verl_does_not_have_is_reported_once_for_each_script() -> None:
     found = lint_jobs(jobs("packed/a.py", "models/dense.py", "quant/a.py").values(), {WRAPPER_SCRIPT}, "verl 1dda")
     assert found == ("verl 1dda has no tests/packed.sh, so these jobs cannot run: 4-feature-dense.",)
     assert lint_jobs(jobs("quant/a.py").values(), set(), "verl 1dda") == ()

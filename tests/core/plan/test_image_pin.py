@@ -1,4 +1,4 @@
-"""An image that is named by its tag alone is told: the person who may push the tag chooses what runs on the hosts."""
+"""An image that is named by its tag alone is reported: who may push the tag chooses what runs on the hosts."""
 
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.plan.lint import lint_image

@@ -77,7 +77,7 @@ def test_experts_are_spread_by_their_own_size() -> None:
     assert "COMMON_EP" not in fit(variant, facts(29.8, None, "vlm"), wrapper=GRPO).variant.wrapper
 
 
-def test_an_explicit_number_wins_and_an_unknown_size_is_told() -> None:
+def test_an_explicit_number_wins_and_an_unknown_size_is_reported() -> None:
     variant = variant_named("4-feature")
     assert variant is not None
     assert fit(variant, facts(1, 8), wrapper=GRPO).variant.gpu_count == 8

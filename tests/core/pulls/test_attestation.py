@@ -35,7 +35,7 @@ def test_the_second_job_of_the_run_that_we_started_vouches_for_its_upload(signer
         ({"run": RUN.replace("attempts/1", "attempts/2")}, "its run is"),
         # The machine that ran the code under test.
         ({"runner": "self-hosted"}, "its runner is self-hosted, not github-hosted"),
-        ({"runner": ""}, "its runner is not told, not github-hosted"),
+        ({"runner": ""}, "its runner is not stated, not github-hosted"),
     ],
 )
 def test_any_other_attestation_does_not(changed: dict[str, object], text: str) -> None:

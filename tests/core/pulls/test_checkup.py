@@ -39,14 +39,16 @@ def test_an_app_with_all_that_it_needs_is_well() -> None:
     ("installation", "message", "fix"),
     [
         (None, "not installed in o/r", "install it"),
-        (Installation(1, 42, "a", READ, ALL), "lacks checks: write", "accept"),
-        (Installation(1, 42, "a", {"contents": "read"}, ALL), "lacks checks: write", "accept"),
-        (Installation(1, 42, "a", {"checks": "x", "contents": "read"}, ALL), "lacks checks: write", "accept"),
-        (Installation(1, 42, "a", NEEDED, frozenset({"push"})), "not told of merge_group", "merge_queues: read"),
+        (Installation(1, 42, "a", READ, ALL), "does not have checks: write", "accept"),
+        (Installation(1, 42, "a", {"contents": "read"}, ALL), "does not have checks: write", "accept"),
+        (Installation(1, 42, "a", {"checks": "x", "contents": "read"}, ALL), "does not have checks: write", "accept"),
+        (Installation(1, 42, "a", NEEDED, frozenset({"push"})), "does not receive merge_group", "merge_queues: read"),
         (Installation(1, 42, "a", NEEDED, ALL, suspended=True), "suspended", "unsuspend"),
     ],
 )  # fmt: skip
-def test_what_an_app_lacks_is_told_with_the_fix(installation: Installation | None, message: str, fix: str) -> None:
+def test_what_an_app_does_not_have_comes_with_the_fix(
+    installation: Installation | None, message: str, fix: str
+) -> None:
     sick = [finding for finding in of_installation(installation, "o/r", NEEDED, EVENTS) if finding.state is State.ERROR]
     assert len(sick) == 1
     assert message in sick[0].sentence
@@ -120,7 +122,7 @@ def test_runners_answer_by_their_labels(machines: list[Machine], state: State, m
     assert message in found.sentence
 
 
-def test_a_size_without_labels_is_told() -> None:
+def test_a_size_without_labels_is_reported() -> None:
     found = list(of_runners([machine("a", "x")], {1: ("x",)}))
     assert states(found)[0] == ("runners for 1 GPU", State.OK)
     assert "no labels are named for a runner with" in found[-1].sentence

@@ -38,7 +38,7 @@ from verl_e2e.core.pulls.decide import NOT_TRUSTED, NOT_WANTED, SUPERSEDED, Acti
 from verl_e2e.core.pulls.hold_reason import DRAFT
 from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.target_state import CLOSED, Beside, TargetState
+from verl_e2e.core.pulls.target_state import CLOSED, OtherPull, TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval, Trusted
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.reach.effects import LookedAt
@@ -60,7 +60,7 @@ def gate_policy(**changes: object) -> dict[str, object]:
     return {"policy": POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=changes)})}
 
 
-def told(steps: Actions) -> tuple[list[str], list[str]]:
+def keys_of(steps: Actions) -> tuple[list[str], list[str]]:
     """The jobs that start, and why runs end."""
     return [item.job_id for item in steps.dispatch], [item.reason for item in steps.cancel]
 
@@ -77,12 +77,12 @@ TABLE: tuple[Row, ...] = (
     ("level 0 failed", (FAILED,), {}, [], []),
     ("level 0 is overridden", (FAILED,), {"entries": (override(Level.SMOKE),)}, ["1-resume"], []),
     ("both passed", (run(SMOKE), run(RESUME)), {}, [], []),
-    ("a job cannot be completed", (), {"wanted": (WantedJob("4-x", Level.FEATURE, lacking="no model"),)}, [], []),
+    ("a job cannot be completed", (), {"wanted": (WantedJob("4-x", Level.FEATURE, missing="no model"),)}, [], []),
     ("an earlier head still runs", (OF_OLD,), {}, [], [SUPERSEDED]),
     ("an earlier head has ended", (run(SMOKE, head_sha=OTHER),), {}, ["0-lora-ddp"], []),
     ("we ended it for what has passed", (PAST,), {}, ["0-lora-ddp"], []),
     ("a person ended it", (run(SMOKE, RunState.CANCELLED),), {}, [], []),
-    ("an extra beside the plan", (), {"wanted": (*WANTED, EXTRA)}, ["0-lora-ddp", "2-x"], []),
+    ("an extra in addition to the plan", (), {"wanted": (*WANTED, EXTRA)}, ["0-lora-ddp", "2-x"], []),
     ("an extra where the plan waits to be asked", (),
      {"wanted": (*WANTED, EXTRA), **gate_policy(start=Start.ASKED)}, ["2-x"], []),
     ("asked for", (), {"entries": (asked("run"),), **gate_policy(start=Start.ASKED)}, ["0-lora-ddp"], []),
@@ -136,7 +136,7 @@ TABLE: tuple[Row, ...] = (
 def test_what_starts_and_what_ends(
     name: str, runs: tuple[Run, ...], given: dict[str, Any], starts: list[str], ends: list[str]
 ) -> None:
-    assert told(decide_actions(target_state(*runs, **given))) == (starts, ends), name
+    assert keys_of(decide_actions(target_state(*runs, **given))) == (starts, ends), name
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_what_starts_and_what_ends(
         ((), {"wanted": (), "plan": NOTHING, **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
         ((run(SMOKE),), {"wanted": (replace(WANTED[0], required=False),), "plan": NOTHING, "trust": FORK,
                          **gate_policy(none=Absence.APPROVE)}, JobStatus.NOT_REQUIRED, ""),
-        ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "1 of 2", underway=True)}, JobStatus.RUNNING, "#8"),
-        ((run(SMOKE), run(RESUME)), {"beside": Beside(8, "it failed", underway=False)},
+        ((run(SMOKE), run(RESUME)), {"other_pull": OtherPull(8, "1 of 2", underway=True)}, JobStatus.RUNNING, "#8"),
+        ((run(SMOKE), run(RESUME)), {"other_pull": OtherPull(8, "it failed", underway=False)},
          JobStatus.BLOCKED, "ull request #8 has the same head"),
         ((), {"target": LATE}, JobStatus.BLOCKED, "o verdict within"),
         ((run(SMOKE), run(RESUME)), {"target": LATE}, JobStatus.PASSED, ""),

@@ -29,5 +29,5 @@ def test_a_name_cannot_pass_for_another_file() -> None:
     row = FolderFile("a", 1, "a" * 64)
     assert folder_digest([row, replace(row, path="b")]) != folder_digest([replace(row, path=f"a 1 {'a' * 64}\n1 b")])
     assert len(folder_digest([])) == 64
-    # A name that is no text of any encoding.
+    # A name that is not text in any encoding.
     assert folder_digest([replace(row, path="\udc80")]) != folder_digest([row])

@@ -19,7 +19,7 @@ from verl_e2e.core.pulls.wanted_jobs import WantedJob
 FORK, CANCELLED = Hold("awaiting approval", "it is a fork"), Hold("cancelled by ann", cancelled=True)
 
 
-def told(*runs: Run, overrides: tuple[Override, ...] = (), hold: Hold | None = None, **given: object) -> Gate:
+def gate_of(*runs: Run, overrides: tuple[Override, ...] = (), hold: Hold | None = None, **given: object) -> Gate:
     found = standings(given.pop("wanted", WANTED), runs, overrides, HEAD, hold)  # type: ignore[arg-type]
     return gate(found, **given)  # type: ignore[arg-type]
 
@@ -62,7 +62,7 @@ TABLE: tuple[tuple[str, tuple[Run, ...], dict[str, Any], JobStatus, str], ...] =
 
 @pytest.mark.parametrize(("name", "runs", "given", "state", "title"), TABLE, ids=[item[0] for item in TABLE])
 def test_the_gate(name: str, runs: tuple[Run, ...], given: dict[str, object], state: JobStatus, title: str) -> None:
-    found = told(*runs, **given)  # type: ignore[arg-type]
+    found = gate_of(*runs, **given)  # type: ignore[arg-type]
     assert (found.status, title in found.title) == (state, True), (name, found)
 
 
@@ -72,15 +72,15 @@ def test_what_needs_a_failed_job_is_skipped_with_the_reason() -> None:
 
 
 def test_a_job_that_cannot_be_completed_blocks() -> None:
-    found = told(wanted=(WantedJob("4-feature", Level.FEATURE, lacking="no checkpoint is known"),))
+    found = gate_of(wanted=(WantedJob("4-feature", Level.FEATURE, missing="no checkpoint is known"),))
     assert (found.status, "no checkpoint" in found.title) == (JobStatus.BLOCKED, True)
 
 
 def test_an_extra_neither_opens_nor_closes_the_gate() -> None:
     extra = WantedJob("2-vpp", Level.PARALLELISM, job=make_job(Level.PARALLELISM, "vpp"), required=False)
     failed = run(make_job(Level.PARALLELISM, "vpp"), result=Result.FAIL, required=False)
-    assert told(*PASSED, failed, wanted=(*WANTED, extra)).status is JobStatus.PASSED
-    assert told(run(make_job(Level.PARALLELISM, "vpp"), required=False), wanted=(*WANTED, extra)).status is (
+    assert gate_of(*PASSED, failed, wanted=(*WANTED, extra)).status is JobStatus.PASSED
+    assert gate_of(run(make_job(Level.PARALLELISM, "vpp"), required=False), wanted=(*WANTED, extra)).status is (
         JobStatus.RUNNING
     )
 
@@ -112,7 +112,7 @@ OVERRIDES = st.builds(
 def test_success_needs_evidence_for_every_required_job_of_this_head(
     runs: list[Run], overrides: list[Override], hold: Hold | None, obstacle: str, broken: tuple[str, ...]
 ) -> None:
-    found = told(*runs, overrides=tuple(overrides), hold=hold, obstacle=obstacle, broken=broken)
+    found = gate_of(*runs, overrides=tuple(overrides), hold=hold, obstacle=obstacle, broken=broken)
     if not found.is_open:
         return
     assert not obstacle
@@ -131,4 +131,4 @@ def test_the_order_of_runs_is_irrelevant(runs: list[Run], shuffle: object) -> No
     unique = list({run.key: run for run in runs}.values())
     shuffled = list(unique)
     shuffle.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert told(*unique) == told(*shuffled)
+    assert gate_of(*unique) == gate_of(*shuffled)

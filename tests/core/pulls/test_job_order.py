@@ -37,7 +37,7 @@ def test_the_merge_base_travels_with_the_job() -> None:
     packed = pack(make_job(), "e" * 40)
     assert (unpack(packed), merge_base_of(packed)) == (portable(make_job()), "e" * 40)
     assert merge_base_of(pack(make_job())) == ""
-    with pytest.raises(OrderError, match="which is no commit"):
+    with pytest.raises(OrderError, match="which is not a commit"):
         merge_base_of(f"{pack(make_job())}.--upload-pack=x")
 
 

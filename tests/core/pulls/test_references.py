@@ -17,5 +17,5 @@ def test_a_reference_is_read_from_its_text(reference: Reference) -> None:
 
 @pytest.mark.parametrize("text", ("", "octo/bridge", "octo/bridge#", "#7", "octo/bridge#seven", "{}"))
 def test_any_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no reference|validation error"):
+    with pytest.raises(ValueError, match=r"is not a reference|validation error"):
         read_reference(text)

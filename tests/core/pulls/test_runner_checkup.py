@@ -1,4 +1,4 @@
-"""The pool of forks is told apart: another pool's runner, or one that stays, is a finding."""
+"""The pool of forks is checked: another pool's runner, or one that stays, is a finding."""
 
 import pytest
 
@@ -37,12 +37,12 @@ def test_the_pool_of_forks(
     assert bool(found.fix) is (state is not State.OK)
 
 
-def test_everything_that_is_wrong_with_the_pool_is_told() -> None:
+def test_everything_that_is_wrong_with_the_pool_is_reported() -> None:
     found = list(of_fork_pool([machine("forks-x1", "gpu-x1", ephemeral=False)], RUNNERS, FORKS))
     assert [finding.state for finding in found] == [State.ERROR, State.ERROR]
 
 
-def test_a_runner_that_stays_is_told() -> None:
+def test_a_runner_that_stays_is_reported() -> None:
     assert list(of_kept_runners([machine("gpu-x1"), machine("other", ephemeral=False)], RUNNERS)) == []
     (found,) = of_kept_runners([machine("gpu-x1", ephemeral=False)], RUNNERS)
     assert (found.state, "host serves one job after another" in found.sentence) == (State.NOTE, True)

@@ -137,7 +137,7 @@ def test_a_file_that_nests_too_deeply_is_a_problem_for_each_reader(text: bytes) 
 
 
 def test_what_python_parses_and_does_not_compile_is_a_problem() -> None:
-    assert compare(b"", b"return 1").problem == "it is no Python ('return' outside function (head, line 1))"
+    assert compare(b"", b"return 1").problem == "it is not Python ('return' outside function (head, line 1))"
 
 
 @pytest.mark.parametrize("text", (b"def f(:", b"\xff\xfe", b"x = '\0'", b"(" * 5000))

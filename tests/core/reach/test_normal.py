@@ -92,8 +92,10 @@ def local_annotation(tree: ast.Module, choose: random.Random) -> bool:
         for function in ast.walk(tree)
         if isinstance(function, _Function)
         for body in [function.body]
-        for index, one in enumerate(body)
-        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name)
+        for index, statement in enumerate(body)
+        if isinstance(statement, ast.Assign)
+        and len(statement.targets) == 1
+        and isinstance(statement.targets[0], ast.Name)
     ]
     if not places:
         return False

@@ -20,7 +20,7 @@ def found(name: str, *added: str, links: dict[str, str] | None = None) -> str:
         ("src/lib/a.py", (), {}, ""),
         ("docs/x.md", (), {}, ""),
         # By the name alone.
-        ("src/other.py", (), {}, "beside the package under test"),
+        ("src/other.py", (), {}, "next to the package under test"),
         ("src/lib/a.so", (), {}, "in the place of a source file"),
         ("src/lib/a.egg/x.py", (), {}, "in the place of a source file"),
         ("src/lib/__pycache__/a.py", (), {}, "in the place of a source file"),

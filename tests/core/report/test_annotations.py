@@ -1,4 +1,4 @@
-"""Remarks on changed lines: only where the traceback of a recorded failure meets the change."""
+"""Annotations of changed lines: only where the traceback of a recorded failure passes through the change."""
 
 from dataclasses import replace
 

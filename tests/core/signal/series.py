@@ -15,7 +15,7 @@ def noisy(seed: int, rise: float = 0.0, *, count: int = 20, start: float = 0.045
 
 
 def run_of(rewards: Sequence[float], *, seed: int = 7, **changed: float) -> tuple[StepMetrics, ...]:
-    """A run that prints those rewards beside healthy metrics; `changed` replaces a metric at every step."""
+    """A run that prints those rewards with healthy metrics; `changed` replaces a metric at every step."""
     return tuple(
         StepMetrics(at, 1400 + 10 * at, _values(at, reward, random.Random(1000 * seed + at), changed))
         for at, reward in enumerate(rewards, start=1)

@@ -1,4 +1,4 @@
-"""The four words of the learning signal: every check of the level, and the baselines beside a run."""
+"""The four words of the learning signal: every check of the level, and the baselines of a run."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ RISING, LEVEL = run_of(noisy(0, 0.3)), run_of(noisy(0))
 
 
 def report(steps: Sequence[StepMetrics], *baselines: Sequence[StepMetrics], **options: object) -> SignalReport:
-    runs = tuple(Run(f"base-{at}", tuple(one)) for at, one in enumerate(baselines))
+    runs = tuple(Run(f"base-{at}", tuple(rewards)) for at, rewards in enumerate(baselines))
     return signal_report(steps, baseline=runs, options=SignalOptions(**options))  # type: ignore[arg-type]
 
 
@@ -244,9 +244,9 @@ def test_a_frozen_critic_is_a_failure_where_the_baseline_learned() -> None:
 
 
 def test_shared_noise_cancels_between_paired_runs() -> None:
-    """A common swing from step to step hides a small rise alone, and not beside a run with the same data."""
+    """A swing from step to step hides a small rise, but not where a run with the same data is compared."""
     swing = noisy(8, noise=0.05)
-    with_rise = [one + 0.05 * at / 19 for at, one in enumerate(swing)]
+    with_rise = [reward + 0.05 * at / 19 for at, reward in enumerate(swing)]
     found = report(run_of(with_rise), run_of(swing))
     assert (found.outcome, standings(found)["reward"]) == (FLAT, Standing.ABOVE)
 

@@ -1,4 +1,4 @@
-"""Generated logs with an error that decides nothing, or with one that decides beside such errors.
+"""Generated logs with an error that decides nothing, or with one that decides among such errors.
 
 Tracebacks are put into recorded runs, as the programs named in `source` print them. The class of a row says what is
 right, before anything reads the log: what a run caught and survived is noise, the exception that ended the process
@@ -339,7 +339,7 @@ def _survived() -> Iterator[Case]:
         yield _passing("caught and logged", name, [(place[1], fault.printed(above))])
     for number, fault in enumerate(ASIDE):
         where, at = places[number % len(places)]
-        yield _passing("printed beside the training", f"{fault.name} in {where}", [(at, fault.printed())])
+        yield _passing("printed next to the training", f"{fault.name} in {where}", [(at, fault.printed())])
     for number, fault in enumerate(CAUGHT):
         above = styles[number % len(styles)][1]
         again = [(at, fault.printed(above)) for _, at in places[:3]]
@@ -350,7 +350,7 @@ def _survived() -> Iterator[Case]:
 
 
 def _hidden() -> Iterator[Case]:
-    """A run that ended well and went on with less than it should have is no pass, whoever logged it."""
+    """A run that ended well and went on with less than it should have is not a pass, whatever logged it."""
     for fault, (style, above) in product(WEIGHTS, RECORDS.items()):
         rows = several_inserted(rows_of("level0-pass"), [(PLACES["stepping"], fault.printed(above))])
         name = f"{fault.name} after {style}"

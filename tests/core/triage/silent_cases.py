@@ -132,11 +132,11 @@ AGREEMENT = "training/rollout_actor_probs_pearson_corr"
 def agreement() -> Iterator[Made]:
     for (log, at), shown in zip(PLACES, ("nan", "np.float64(nan)", "inf", "tensor(nan)", "2.5"), strict=True):
         changed = steps_changed(log, {AGREEMENT: shown}, at)
-        yield Made(f"{shown} at {log}/{at[0]}", "agreement is no number", changed, BLOCKED, ("export_weight_sync",))
+        yield Made(f"{shown} at {log}/{at[0]}", "agreement is not a number", changed, BLOCKED, ("export_weight_sync",))
     # What verl prints when no token of a batch is valid: utils/debug/metrics.py.
     invalid = {f"training/rollout_probs_diff_{end}": "nan" for end in ("max", "mean", "std")}
     changed = steps_changed("one", {**invalid, "training/rollout_probs_diff_valid": "0", AGREEMENT: "nan"})
-    yield Made("no valid token", "agreement is no number", changed, BLOCKED, ("export_weight_sync", "train_step"))
+    yield Made("no valid token", "agreement is not a number", changed, BLOCKED, ("export_weight_sync", "train_step"))
     for (log, at), shown in zip(PLACES, ("0.93", "0", "-0.5", "np.float64(0.9)", "0.0"), strict=True):
         changed = steps_changed(log, {AGREEMENT: shown}, at)
         yield Made(f"{shown} at {log}/{at[0]}", "agreement is low", changed, FAIL, ("export_weight_sync",))

@@ -20,7 +20,7 @@ def facts_of(*texts: str) -> LogFacts:
     return scan(lines(*texts))
 
 
-def told_of(*texts: str) -> Explained:
+def explained(*texts: str) -> Explained:
     return explain(facts_of(*texts))
 
 
@@ -75,14 +75,14 @@ def test_times_are_read_from_the_lines(texts: tuple[str, ...], expected: list[fl
 
 
 def test_of_several_runs_the_last_is_shown() -> None:
-    message = told_of("ray init kwargs: {}", STEP.format(1), "ray init kwargs: {}", "Started a local Ray instance")
+    message = explained("ray init kwargs: {}", STEP.format(1), "ray init kwargs: {}", "Started a local Ray instance")
     assert message.runs == 2
     assert [phase.at.line for phase in message.phases] == [3, 4]
     assert "of run 2 of 2" in explain_text("x", message)
 
 
 def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
-    message = told_of(
+    message = explained(
         "(W pid=3) " + H,
         '(W pid=3)   File "megatron/bridge/peft/lora.py", line 1, in transform',
         "(W pid=3) ValueError: no such layer",
@@ -128,7 +128,7 @@ def test_the_candidates_stand_in_the_order_in_which_they_were_weighed() -> None:
     ],
 )
 def test_every_way_to_decide_has_its_sentence(texts: tuple[str, ...], decided: str) -> None:
-    assert told_of(*texts).decided.startswith(decided)
+    assert explained(*texts).decided.startswith(decided)
 
 
 def test_many_candidates_are_cut_in_the_text_and_whole_in_the_json() -> None:
@@ -137,13 +137,13 @@ def test_many_candidates_are_cut_in_the_text_and_whole_in_the_json() -> None:
         for n in range(SHOWN_CANDIDATES + 5)
         for text in (H, '  File "x.py", line 1, in f', f"{'A' * (n + 1)}Error: x")
     ]
-    message = told_of(*texts)
+    message = explained(*texts)
     assert "and 5 more" in explain_text("x", message)
     assert len(json.loads(json.dumps(explain_json("x", message)))["candidates"]) == SHOWN_CANDIDATES + 5
 
 
 def test_nothing_to_explain_is_said() -> None:
-    text = explain_text("x", told_of("hello"))
+    text = explain_text("x", explained("hello"))
     assert "Phases: none is proven" in text
     assert "Candidates: no error" in text
 

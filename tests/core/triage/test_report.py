@@ -37,7 +37,7 @@ def test_a_pass_names_its_noise() -> None:
     assert not any(row.startswith("  to do:") for row in shown)
 
 
-def test_the_other_runs_are_told() -> None:
+def test_the_other_runs_are_reported() -> None:
     answer = triage(scan([case("fail, then pass", FAILED[0], PASSED[0], answer=2).log]))
     shown = triage_text("run.log", answer).splitlines()
     assert shown[-2] == "  run:    the answer is about run 2 of the 2 in this log"

@@ -1,4 +1,4 @@
-"""Triage of whole logs: the recorded ones, altered ones, and files that are no logs at all."""
+"""Triage of whole logs: the recorded ones, altered ones, and files that are not logs at all."""
 
 import json
 

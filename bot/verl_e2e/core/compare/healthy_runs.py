@@ -71,7 +71,7 @@ def pair_of(healthy_run: HealthyRun, other: HealthyRun) -> Pair:
 
 
 def _undisturbed(run: HealthyRun) -> dict[int, StepMetrics]:
-    """The training steps by number, without those after a resume: what a resume does is no noise."""
+    """The training steps by number, without those after a resume: what a resume changes is not noise."""
     last = run.job.steps - 1 if run.job.level is Level.SAVE_RESUME else run.job.steps
     return {item.step: item for item in run.steps if 0 < item.step <= last}
 

@@ -10,7 +10,7 @@ _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
 _SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
 _LEARNING_RATE = re.compile(r"\+{0,2}[\w.]+\.optim\.lr")
-TRIVIAL = "trivial"
+UNSHARDED = "unsharded"
 
 
 def for_parity(job: Job) -> Job:
@@ -26,20 +26,20 @@ def for_parity(job: Job) -> Job:
     return _with(job, {"steps": steps}, wrapper, overrides)
 
 
-def trivial_sizes(job: Job) -> Job:
+def unsharded(job: Job) -> Job:
     """The same training on one GPU with every parallel size 1: seed, data, steps, global batch and checkpoint stay.
 
     Its data-parallel size is 1 as well. It is a job of level 0, for it proves no more than that by itself, and it
-    leaves the focused Bridge tests to the job that it stands beside.
+    leaves the focused Bridge tests to the job that it is compared with.
     """
-    wrapper = {name: _trivial(name, value) for name, value in {**job.site.wrapper, **job.wrapper}.items()}
+    wrapper = {name: _unsharded_value(name, value) for name, value in {**job.site.wrapper, **job.wrapper}.items()}
     if job.script == WRAPPER_SCRIPT:
         wrapper["NUM_GPUS"] = "1"
     overrides = tuple(override for override in job.overrides if not _SIZE_KEY.fullmatch(_key(override)))
     changes: dict[str, object] = {
-        "id": f"{int(Level.SMOKE)}-{job.variant}-{TRIVIAL}",
+        "id": f"{int(Level.SMOKE)}-{job.variant}-{UNSHARDED}",
         "level": Level.SMOKE,
-        "variant": f"{job.variant}-{TRIVIAL}",
+        "variant": f"{job.variant}-{UNSHARDED}",
         "gpu_count": 1,
         "bridge_tests": (),
         "require_bridge_checks": False,
@@ -47,7 +47,7 @@ def trivial_sizes(job: Job) -> Job:
     return _with(job, changes, wrapper, overrides)
 
 
-def _trivial(name: str, value: str) -> str:
+def _unsharded_value(name: str, value: str) -> str:
     if _SIZE_VARIABLE.fullmatch(name):
         return "1"
     return "null" if _VIRTUAL_VARIABLE.fullmatch(name) else value
@@ -75,20 +75,20 @@ def _expected(job: Job, wrapper: dict[str, str], overrides: tuple[str, ...]) -> 
 
 
 def differences(job: Job, reference: Job) -> tuple[str, ...]:
-    """What of two jobs differs beside their parallel sizes, one sentence each; a comparison rests on none of it."""
-    one, other = trivial_sizes(job), trivial_sizes(reference)
+    """One sentence for each difference of two jobs that is not a parallel size; a comparison may rest on none."""
+    ours, theirs = unsharded(job), unsharded(reference)
     rows: list[tuple[str, object, object]] = [
-        ("Bridge commit", one.bridge.commit, other.bridge.commit),
-        ("verl commit", one.verl.commit, other.verl.commit),
-        ("checkpoint", one.checkpoint.model_dump(), other.checkpoint.model_dump()),
-        ("training data", one.data.train_files, other.data.train_files),
-        ("overrides", *_apart(one.overrides, other.overrides)),
+        ("Bridge commit", ours.bridge.commit, theirs.bridge.commit),
+        ("verl commit", ours.verl.commit, theirs.verl.commit),
+        ("checkpoint", ours.checkpoint.model_dump(), theirs.checkpoint.model_dump()),
+        ("training data", ours.data.train_files, theirs.data.train_files),
+        ("overrides", *_only_in_each(ours.overrides, theirs.overrides)),
     ]
-    names = sorted({*one.wrapper, *other.wrapper})
-    rows += [(name, one.wrapper.get(name), other.wrapper.get(name)) for name in names]
-    return tuple(f"{name} differs: {ours} and {theirs}." for name, ours, theirs in rows if ours != theirs)
+    names = sorted({*ours.wrapper, *theirs.wrapper})
+    rows += [(name, ours.wrapper.get(name), theirs.wrapper.get(name)) for name in names]
+    return tuple(f"{name} differs: {value} and {other}." for name, value, other in rows if value != other)
 
 
-def _apart(text: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
-    """What each of two lists has alone, as text."""
+def _only_in_each(text: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, str]:
+    """What only the first and only the second of two lists holds, as text."""
     return " ".join(sorted(set(text) - set(other))) or "none", " ".join(sorted(set(other) - set(text))) or "none"

@@ -19,7 +19,7 @@ CRITIC_GRADIENT = "critic/grad_norm"
 class Tolerance:
     """How far two values may differ: `relative` of the larger one, plus `absolute`, plus `spread` of the range.
 
-    The range is what the same step says of the metric's own maximum and minimum (`x/mean` beside `x/max`, `x/min`).
+    The range comes from the metric's own maximum and minimum at the same step (`x/max` and `x/min` for `x/mean`).
     """
 
     relative: float = 0.0

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from verl_e2e.core.model.jobs import Job
 
-# What changes no number of a training: watching, saving, places. How long it goes on is no part of a step either.
+# What changes no number of a training: watching, saving, paths, and how many steps it takes.
 _PLACE_VARIABLE = re.compile(
     r".*_(PATH|FILES|OFFLOAD)|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN|RESUME_MODE|PROFILE_.*"
     r"|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"

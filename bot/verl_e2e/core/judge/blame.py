@@ -56,7 +56,7 @@ def most_telling(
 
 
 def weigh(case: Case, alone: Decision) -> Decision:
-    """The decision on a run, with the runs that stand beside it; what is no Fail stays as it is."""
+    """The decision on a run in the light of its related runs; only a Fail can change."""
     if alone.result is not Result.FAIL:
         return alone
     found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
@@ -86,7 +86,7 @@ def asks_for_base(case: Case, decision: Decision) -> bool:
 
 
 def related_rows(case: Case) -> tuple[str, ...]:
-    """A sentence for each run beside the job, for the card."""
+    """A sentence for each related run, for the card."""
     return tuple(_row(run) for run in case.record.related)
 
 

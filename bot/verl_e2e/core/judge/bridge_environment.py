@@ -1,6 +1,6 @@
-"""What a test's environment lacks, read from the error that ended it: such a test says nothing about the change.
+"""What is missing from a test's environment, by the error that ended the test: it says nothing about the change.
 
-The rules are tried in order; each is held against the error itself, never against the source that it quotes.
+The rules are tried in order, on the error itself and never on the source that it quotes.
 """
 
 import re
@@ -22,13 +22,13 @@ _OF_TORCH = "AssertionError: Torch not compiled with CUDA enabled"
 
 
 @dataclass(frozen=True, slots=True)
-class _Lack:
+class _Missing:
     pattern: re.Pattern[str]
     clause: str
 
 
-_LACKS = (
-    _Lack(
+_MISSING = (
+    _Missing(
         re.compile(
             r"Found no NVIDIA driver|No CUDA GPUs are available|^AssertionError: Torch not compiled with CUDA enabled"
             r"|CUDA driver version is insufficient|Invalid device id|invalid device ordinal"
@@ -36,8 +36,8 @@ _LACKS = (
         ),
         "the GPUs that it asks for",
     ),
-    _Lack(re.compile(r"fused_weight_gradient_mlp_cuda module is not found"), "apex's fused kernels"),
-    _Lack(
+    _Missing(re.compile(r"fused_weight_gradient_mlp_cuda module is not found"), "apex's fused kernels"),
+    _Missing(
         re.compile(
             r"OfflineModeIsEnabled|outgoing traffic has been disabled|couldn't connect to 'https://huggingface\.co'"
             r"|LocalEntryNotFoundError|Name or service not known|Temporary failure in name resolution"
@@ -45,12 +45,12 @@ _LACKS = (
         ),
         "a way to the network",
     ),
-    _Lack(re.compile(r"No space left on device|Disk quota exceeded"), "room on the disk"),
+    _Missing(re.compile(r"No space left on device|Disk quota exceeded"), "room on the disk"),
 )
 
 
 def missing_package(text: str) -> str:
-    """The package whose absence an import error tells; empty for none, and for the trees' own modules."""
+    """The package that an import error says is missing; empty for none, and for modules of the trees under test."""
     found = [match["module"] for match in _MODULE.finditer(text)]
     return found[-1] if found and not _is_ours(found[-1]) else ""
 
@@ -60,11 +60,11 @@ def _is_ours(module: str) -> bool:
     return top in _OURS or (top == "megatron" and rest.partition(".")[0] in _MEGATRON)
 
 
-def lacking(error: str) -> str:
-    """What the environment lacks, by the error with its kind, `RuntimeError: ...`; empty when it is not to blame."""
+def missing_from_environment(error: str) -> str:
+    """What is missing, by an error with its kind (`RuntimeError: ...`); empty when the environment is not to blame."""
     if error.startswith(_CLAIMS) and not error.startswith(_OF_TORCH):
         return ""
-    for missing in _LACKS:
+    for missing in _MISSING:
         if missing.pattern.search(error):
             return missing.clause
     package = _package(error)
@@ -80,5 +80,5 @@ def _package(error: str) -> str:
 
 
 def skip_reason(missing: str) -> str:
-    """The reason that stands for a test which its environment kept from saying anything."""
-    return f"its environment lacks {missing}"
+    """The reason of a skipped test that its environment kept from saying anything."""
+    return f"its environment does not have {missing}"

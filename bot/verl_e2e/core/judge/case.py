@@ -55,7 +55,7 @@ class Case:
         return next((ended for ended in self.ends() if ended.end_reason is reason), None)
 
     def related(self, role: Role) -> tuple[RelatedRun, ...]:
-        """The runs that stand beside this one in that role, in the order in which they ran."""
+        """The related runs in that role, in the order in which they ran."""
         return tuple(run for run in self.record.related if run.role is role)
 
     @property

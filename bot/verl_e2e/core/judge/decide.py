@@ -111,7 +111,7 @@ def _broken_health(by: By, case: Case) -> Decision | None:
 
 
 def _broken_comparison(by: By) -> Decision | None:
-    """A run that finished and yet did not train as the run beside it."""
+    """A run that finished but did not train as its reference run did."""
     broken = (by[entry] for entry in COMPARISON_STAGE if entry in by and by[entry].state is State.BROKEN)
     item = next(broken, None)
     if item is None:
@@ -150,7 +150,7 @@ def _error_in_log(case: Case) -> Decision | None:
     return Decision(result, answer.stage, answer.cause, answer.fix, at)
 
 
-# What processes print because the runner, or whoever interrupted it, ended them.
+# What processes print because the runner, or the person who interrupted it, ended them.
 _ENDED = frozenset({"Terminated", "Killed", "Cancelled", "KeyboardInterrupt", "SystemExit"})
 
 

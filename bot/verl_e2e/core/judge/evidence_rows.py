@@ -53,7 +53,7 @@ def _container(environment: Environment) -> tuple[str, ...]:
     """What is known of the container and its image; what is not is said to be not recorded."""
     found = environment.container
     if found is None:
-        message = f", {environment.image} as the runner was told" if environment.image else ""
+        message = f", {environment.image} by the runner's settings" if environment.image else ""
         return (f"image not recorded{message}",)
     engine = f" ({found.engine})" if found.engine else ""
     container = f"container {found.id[:_SHOWN_ID]}{engine}" if found.id else f"container not recorded{engine}"

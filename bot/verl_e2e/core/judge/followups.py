@@ -1,4 +1,4 @@
-"""Which runs a judged job asks for beside it, in which order, and the job of each of them.
+"""Which related runs a judged job asks for, in which order, and the job of each of them.
 
 Two kinds. Some are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
 unsharded reference run, the baseline of a learning signal; they are asked for once the run by itself is fine. The
@@ -8,7 +8,7 @@ others say whose a failure is: the merge base, one retry on the head, and the sa
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from verl_e2e.core.compare.jobs import trivial_sizes
+from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge.blame import CandidateRank, most_telling
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -20,11 +20,11 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
-# A failure in these stages is told apart from construction by the same job without saving.
+# A failure in these stages: the same job without saving shows whether the save or the model is at fault.
 CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
-# The criteria that hold a run against another one, and the role of that one.
-_COMPARED = {Criterion.RESUMED_STEP: Role.UNINTERRUPTED, Criterion.PARITY: Role.TRIVIAL_SIZES}
-TWINS = frozenset(_COMPARED.values())
+# The criteria that compare a run with another one, and the role of that one.
+_COMPARED = {Criterion.RESUMED_STEP: Role.UNINTERRUPTED, Criterion.PARITY: Role.UNSHARDED}
+REFERENCE_ROLES = frozenset(_COMPARED.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,17 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Which runs may stand beside a job.
+    """Which related runs a job may have."""
 
-    `why_no_base` is said on the card where a merge base is asked for and there is none. `baselines` is how many runs
-    on the merge base a learning signal gets, for its noise band. `not_run` are roles that were given up, and why.
-    """
-
-    roles: frozenset[Role] = frozenset(Role) - {Role.TRIVIAL_SIZES}
+    # The roles that may be run.
+    roles: frozenset[Role] = frozenset(Role) - {Role.UNSHARDED}
+    # The commit to compare with, None where there is none.
     merge_base: MergeBase | None = None
+    # Why there is no merge base, for the card.
     why_no_base: str = ""
+    # How many runs on the merge base a learning signal gets, for its noise band.
     baselines: int = 1
+    # Roles that are not run any more, each with the reason.
     not_run: Mapping[Role, str] = field(default_factory=dict)
 
     def has_base(self, job: Job) -> bool:
@@ -70,14 +71,15 @@ AS_ASKED = Allowed()
 
 @dataclass(frozen=True, slots=True)
 class Followup:
-    """A run to make beside a job: its role, its job, what may stand beside it in turn, and what it takes over.
+    """A related run to make."""
 
-    `inherits` are runs of the first job that stand beside this one as well, because they are the same.
-    """
-
+    # Why it is made.
     role: Role
+    # What it runs.
     job: Job
-    beside: Allowed = NOTHING
+    # Which related runs it may have itself.
+    allowed: Allowed = NOTHING
+    # Related runs of the first job that serve this one too, because they would be the same.
     inherits: tuple[RelatedRun, ...] = ()
 
 
@@ -98,7 +100,7 @@ def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
     if job.level is Level.SAVE_RESUME:
         rows.append((Role.UNINTERRUPTED, "when both phases are fine"))
     if job.level is Level.PARALLELISM:
-        rows.append((Role.TRIVIAL_SIZES, "when the run is fine"))
+        rows.append((Role.UNSHARDED, "when the run is fine"))
     if allowed.has_base(job):
         signal = job.level is Level.LEARNING_SIGNAL
         when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else "when it fails"
@@ -119,7 +121,7 @@ def may_follow(job: Job, allowed: Allowed) -> tuple[str, ...]:
 
 
 def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
-    """The job of a run in that role, None when it makes no sense for this one."""
+    """The job of a run in that role, None where this job has no such run."""
     match role:
         case Role.MERGE_BASE:
             return None if base is None else on_merge_base(job, base)
@@ -129,8 +131,8 @@ def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
             return without_saving(job, "uninterrupted")
         case Role.WITHOUT_SAVE:
             return without_saving(job, "without-save")
-        case Role.TRIVIAL_SIZES:
-            return trivial_sizes(job)
+        case Role.UNSHARDED:
+            return unsharded(job)
 
 
 def on_merge_base(job: Job, base: MergeBase) -> Job:
@@ -184,23 +186,23 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
         return
     made = [run.role for run in history]
     compared = verdict.decided_by in _COMPARED
-    then = Allowed(roles=TWINS & allowed.roles) if compared else NOTHING
+    then = Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared else NOTHING
     bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
     found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
     if not bases and allowed.has_base(job):
         yield from _followup(Role.MERGE_BASE, job, allowed, then)
     if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
-        evidence = TWINS | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
+        evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
         inherits = tuple(run for run in history if run.role in evidence)
         yield Followup(Role.RETRY, job, NOTHING, inherits)
     if verdict.stage in CHECKPOINTING and Role.WITHOUT_SAVE not in made and not compared:
         yield from _followup(Role.WITHOUT_SAVE, job, allowed)
 
 
-def _followup(role: Role, job: Job, allowed: Allowed, beside: Allowed = NOTHING) -> Iterator[Followup]:
+def _followup(role: Role, job: Job, allowed: Allowed, then: Allowed = NOTHING) -> Iterator[Followup]:
     derived = job_of(role, job, allowed.merge_base)
     if derived is not None:
-        yield Followup(role, derived, beside)
+        yield Followup(role, derived, then)
 
 
 def _judges(verdict: Verdict, criterion: Criterion) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from verl_e2e.core.judge.bridge_environment import lacking, missing_package, skip_reason
+from verl_e2e.core.judge.bridge_environment import missing_from_environment, missing_package, skip_reason
 from verl_e2e.core.model.record import TestCase
 
 MAX_CASES = 20_000
@@ -47,7 +47,7 @@ class CaseResult:
     outcome: Literal["passed", "failed", "skipped", "unfinished"]
     text: str = ""
     seconds: float = 0.0
-    # What its environment lacks, where that kept it from saying anything; empty for every other end.
+    # What its environment does not have, where that kept it from saying anything; empty for every other end.
     missing: str = ""
 
 
@@ -55,7 +55,7 @@ def read_junit(raw: bytes) -> Junit:
     """Every test of a JUnit document. Raises JunitError for text that is no such document.
 
     A suite that counts failures without naming a failed test adds one, so that the count cannot be lost. Suites of
-    different commits, or of which only some state one, cannot be told apart: that is an error too.
+    different commits, or where only some state one, are an error too: one cannot say which commit was tested.
     """
     root = _parse(raw)
     suites = [element for element in root.iter() if element.tag in _SUITES]
@@ -188,7 +188,7 @@ def _result(case: Element) -> tuple[TestCase, int]:
             excused += 1
         elif element.get("type") == UNFINISHED:
             outcome = UNFINISHED
-        elif outcome == "failed" and (missing := lacking(message[:MAX_MESSAGE] or text)):
+        elif outcome == "failed" and (missing := missing_from_environment(message[:MAX_MESSAGE] or text)):
             outcome, message = "skipped", skip_reason(missing)
             excused += 1
         message = message or text

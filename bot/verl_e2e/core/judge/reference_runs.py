@@ -1,4 +1,4 @@
-"""A judged run as one that stands beside another, and whether a kept one may stand there again."""
+"""A judged run as a related run of another one, and whether a kept one may be used again."""
 
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.events import Started, read_data
@@ -47,7 +47,7 @@ def may_stand_again(record: Record, verdict: Verdict, digest: Digest, host: Envi
 
 
 def _same_host(environment: Environment | None, other: Environment | None) -> bool:
-    """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on beside the job."""
+    """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on besides the job."""
     if environment is None or other is None:
         return False
     return _marks(environment) == _marks(other)

@@ -22,7 +22,7 @@ class Verdict:
 
     # The job's id, as in `0-lora-ddp`.
     job_id: str
-    # The result, the runs beside it weighed.
+    # The result, with the related runs taken into account.
     result: Result
     # Where it went wrong, None for a Pass.
     stage: Stage | None

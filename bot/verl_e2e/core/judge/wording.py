@@ -110,7 +110,7 @@ def passed(job: Job, bridge: RepositoryState) -> str:
 
 
 def failed(job: Job, where: str, decision: Decision) -> str:
-    """The sentence of a Fail, and whose it is by the runs beside it."""
+    """The sentence of a Fail, with what caused it by the related runs."""
     return f"Level {int(job.level)} failed at {where}: {_plain(decision.cause)}; {decision.blame}"
 
 
@@ -140,7 +140,7 @@ def _plain(text: str) -> str:
 
 
 def _beyond(job: Job) -> str:
-    """What a job of levels 1, 2 and 4 shows beside its steps."""
+    """What a job of levels 1, 2 and 4 shows besides its steps."""
     wrapper = {**job.site.wrapper, **job.wrapper}
     match job.level:
         case Level.SAVE_RESUME:
@@ -194,7 +194,7 @@ def backend_detail(job: Job, cause: str) -> str:
 
 
 def variant_detail(job: Job, shown: str = "") -> str:
-    """Which variant was asked for beside the default Level 0, and what shows it."""
+    """Which variant was requested in addition to the default Level 0, and what shows it."""
     return f"{job.level.title} ({job.variant}){f': {shown}' if shown else ''}"
 
 

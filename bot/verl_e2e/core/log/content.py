@@ -1,4 +1,4 @@
-"""What a file is that is not a console log: told by its first bytes, so that its bytes are never judged as text."""
+"""Recognize files that are not console logs by their first bytes, so that their bytes are never judged as text."""
 
 import re
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ class Message:
         self._blank = True
 
     def add(self, text: str, *, plain: bool) -> None:
-        """Take the next line of the same process; one that is no part of the message ends it."""
+        """Take the next line of the same process; a line that is not part of the message ends it."""
         if not self._open or not plain or self._ends(text):
             self._open = False
             return

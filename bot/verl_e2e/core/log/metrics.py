@@ -35,7 +35,7 @@ _FAMILIES = frozenset(
 )
 _PAIRS = re.compile(r"grad_norm|log_probs?|probs_diff|reward_kl")
 _STEM = re.compile(r"[a-z]+")
-# What is measured beside the training: clocks, memory, lengths, counts; validation is watched by its means only.
+# What is measured besides the training: clocks, memory, lengths, counts; validation is watched by its means only.
 _BESIDE = re.compile(r"(?:timing|perf|memory|mfu|global_seqlen|response|prompt|num_turns|tool)[\w-]*/|.*/perf/")
 _VALIDATION = re.compile(r"val(?:idation)?(?:-\w+)?/")
 _VALIDATED = re.compile(r".+/(?:reward|acc|score)/mean@\d+|val(?:idation)?/(?:\w+_)?(?:loss|score|reward)(?:/.+)?")
@@ -77,9 +77,9 @@ class MetricValues(Mapping[str, float]):
 
 
 def parse_step(text: str) -> tuple[int, dict[str, float]] | None:
-    """The step number and its metrics, or None when `text` is no metric line.
+    """The step number and its metrics, or None when `text` is not a metric line.
 
-    A value that is no number is left out; the first occurrence of a name counts.
+    A value that is not a number is left out; the first occurrence of a name counts.
     """
     match = _STEP.match(text)
     if match is None:

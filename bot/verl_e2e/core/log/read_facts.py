@@ -186,7 +186,7 @@ class FactBook:
             self._misread = None
 
     def _only_asks(self, line: Line, literals: Sequence[Literal]) -> bool:
-        """Take what the line says beside everything else; True for a line on which the shell echoes a variable."""
+        """Take what any line may say in addition; True for a line on which the shell echoes a variable."""
         if self.asked.is_open:
             self.asked.go_on(line)
         for literal in literals:

@@ -37,7 +37,7 @@ _REFUSED = re.compile(
     r"|\bno (?:module|parameter|weight|such)\b|\bcould not be\b|\bcannot be\b|\bkeeping the old\b|\bleft (?:as|un)\w*"
 )
 _NONE_LOADED = re.compile(r"loaded_params: 0\b")
-# What a model does not store although a checkpoint may, and shapes that the program was told to let differ.
+# What a model does not store although a checkpoint may, and shapes that the program was set to let differ.
 _HARMLESS = re.compile(
     r"(?i)rotary_emb\.(?:inv_freq|(?:cos|sin)_cached)|attn\.(?:masked_)?bias\b|[kvq]_scale\b|allowed by"
     r"|missing_keys=\[\],? ?unexpected_keys=\[\]|\b(?:no|0|without) (?:missing|unexpected|mismatched|skipped)\b"

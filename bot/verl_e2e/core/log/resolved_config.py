@@ -2,7 +2,7 @@
 
 The printer's output may be cut into lines anywhere between two tokens, and lines of other streams of the same
 process may stand in between. Nothing is evaluated: the text goes through `ast.literal_eval` after names that
-are no literals (`torch.bfloat16`, `nan`, `<Enum: 1>`) became strings or numbers.
+are not literals (`torch.bfloat16`, `nan`, `<Enum: 1>`) became strings or numbers.
 """
 
 import ast
@@ -53,7 +53,7 @@ class ConfigCollector:
         self.add(first)
 
     def add(self, line: Line) -> None:
-        """Take the next line of the same source; lines that are no part of a dict are passed over."""
+        """Take the next line of the same source; lines that are not part of a dict are passed over."""
         self.last = line.number
         if not _CONTINUES.match(line.text):
             self._pass_over()
@@ -95,7 +95,7 @@ def read_dict(text: str) -> Mapping[str, Any]:
     try:
         value = ast.literal_eval(_STRING_OR_WORD.sub(_literal, text).strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"the printed configuration is no readable dict: {type(error).__name__}") from error
+        raise ValueError(f"the printed configuration is not a readable dict: {type(error).__name__}") from error
     if not isinstance(value, dict):
         raise ValueError("the printed configuration is not a dict")
     restored = _restore(value)

@@ -1,4 +1,4 @@
-"""A log read run by run: what one run printed is no fact of another. The whole log's facts are joined from its runs."""
+"""Read a log run by run: what one run printed says nothing about another. The log's facts are joined from its runs."""
 
 import re
 from collections import deque

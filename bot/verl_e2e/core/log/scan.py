@@ -73,8 +73,8 @@ class Scanner:
         self._book = LogBook(self._lines_before)
         self._above = b""
         self._at = (b"", 0)
-        # The lines before in the same record.
-        self._beside: list[Line] = []
+        # The earlier lines of the same record.
+        self._pieces: list[Line] = []
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
@@ -181,7 +181,7 @@ class Scanner:
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: list[int]) -> None:
         self._at = (block, start)
-        self._beside = []
+        self._pieces = []
         raw = decode(ends_of(block[start:end]))
         if not marks and self._unwrapper.bare:
             self._book.take(parse_text(number, raw, raw), ())
@@ -192,7 +192,7 @@ class Scanner:
             if not known.driver:
                 # The line begins with a process's name, so no launcher's prefix is before it and none is to be learned.
                 self._book.take(known, _literals(tuple(marks)))
-                self._beside.append(known)
+                self._pieces.append(known)
                 return
         marks += self._held
         pieces = self._unwrapper.pieces(raw, self._recent if marks else None)
@@ -205,7 +205,7 @@ class Scanner:
             else:
                 line = parse_text(number, piece.text, piece.whole, piece.label)
             self._book.take(line, literals)
-            self._beside.append(line)
+            self._pieces.append(line)
             if piece.strange:
                 self._book.misread(line)
 
@@ -224,14 +224,14 @@ class Scanner:
         """The last `count` lines above the one that is read that are not empty, of those that a window holds whole."""
         block, start = self._at
         window = (self._above + block[max(0, start - WINDOW) : start])[-WINDOW:]
-        # The first line of a full window may lack its head.
+        # The first line of a full window may have lost its head.
         rows = window.split(b"\n")[len(window) >= WINDOW : -1]
         texts = (decode(row) for row in rows[-2 * count :])
         return [text for text in texts if text.strip()][-count:]
 
     def _lines_before(self) -> Iterator[Line]:
         """The lines above the one that is being read, the nearest first."""
-        yield from reversed(self._beside)
+        yield from reversed(self._pieces)
         for text in reversed(self._recent(LINES_BACK)):
             for piece in reversed(self._unwrapper.glance(text)):
                 yield parse_text(0, piece.text, piece.whole, piece.label)

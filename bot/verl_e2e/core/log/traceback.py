@@ -161,9 +161,9 @@ class TracebackReader:
         self._plain = True
 
     def take(self, line: Line, *, plain: bool = True) -> bool:
-        """Read the next line of the source; False when it is no part of the traceback.
+        """Read the next line of the source; False when it is not part of the traceback.
 
-        A line that is not `plain` means something by itself, so it is no part of a message.
+        A line that is not `plain` means something by itself, so it is not part of a message.
         """
         self.touched = line.number
         self._plain = plain
@@ -291,7 +291,7 @@ class TracebackReader:
         return True
 
     def _remote_source(self, text: str) -> bool:
-        """Source lines and `^^^^` marks below a wrapper of a remote traceback are no message."""
+        """Source lines and `^^^^` marks below a wrapper of a remote traceback are not a message."""
         return bool(self._frames) and (text.startswith("     ") or set(text.strip()) <= set("^~"))
 
     def _extend(self, text: str) -> None:

@@ -7,7 +7,7 @@ the lines before it are records too. What is inside is looked at in the same way
 
 Only lines before the one that is read decide, so that a log that is still being written is read like a whole one. A
 label, which tells the programs of several hosts or ranks apart, is made of the parts of the heads that come again;
-what is different in every line (a time, a counter, an id) is no part of it.
+what is different in every line (a time, a counter, an id) is not part of it.
 """
 
 import re

@@ -34,7 +34,7 @@ _NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE})
 
 def _team(text: str) -> str:
     if text.count("/") != 1 or text.startswith("/") or text.endswith("/"):
-        raise UnfitError(f"{text!r} is no team", "write organisation/team")
+        raise UnfitError(f"{text!r} is not a team", "write organisation/team")
     return text
 
 

@@ -27,7 +27,7 @@ class SubmoduleBump:
 class ChangedPath:
     """One path of the change. `old_path` is set for a rename or copy, `submodule` for a submodule's path.
 
-    Bytes of a name that are no UTF-8 are kept as lone surrogates; `readable` makes such a name printable.
+    Bytes of a name that are not UTF-8 are kept as lone surrogates; `readable` makes such a name printable.
     """
 
     path: str

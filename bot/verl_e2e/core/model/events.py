@@ -1,6 +1,6 @@
 """What the recorder's events hold, by kind: `events.jsonl` is read by these types and by no key of its own.
 
-A run folder may come from a stranger, so a value of another type is no error here: the event then holds nothing.
+A run folder may come from a stranger, so a value of another type is not an error here: the event is then empty.
 """
 
 from typing import Annotated, TypeVar

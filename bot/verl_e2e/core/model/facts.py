@@ -319,7 +319,7 @@ class LogFacts:
     truncated: bool = False
     """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
     misread: Misread | None = None
-    """What this log says in a format that is not understood, None when there is no sign of such a format."""
+    """What this log says in a format that we do not understand, None when nothing points to such a format."""
     cut_line: bool = False
     """No line feed ends the last line."""
     parts: tuple["RunFacts", ...] = ()

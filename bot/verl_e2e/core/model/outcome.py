@@ -38,7 +38,7 @@ class Deliverable:
 class Decision:
     """A result with its reason: the stage (None for a Pass), the cause, the fix, and the evidence that decided.
 
-    `blame` says whose a Fail is, by the runs that stand beside it.
+    `blame` says what caused a Fail, by the related runs.
     """
 
     result: Result

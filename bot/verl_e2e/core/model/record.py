@@ -1,4 +1,4 @@
-"""What a run leaves behind beside its log: the documents of a run folder that the judge reads.
+"""What a run leaves behind in addition to its log: the documents of a run folder that the judge reads.
 
 The runner writes them, `verl_e2e.core.judge.verdict` reads them, `docs/run-folder.md` describes every file. All text
 in them is redacted before it is written (`verl_e2e.core.text.redact`).
@@ -33,7 +33,7 @@ SUSPECTS_WORD = (
     LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json",
     f"{ENVIRONMENT_FILE}#imports", f"{ENVIRONMENT_FILE}#packages",
 )  # fmt: skip
-# Beside the run folders of a whole check.
+# Next to the run folders of a whole check.
 PLAN_FILE = "plan.json"
 CHECK_FILE = "check.json"
 
@@ -62,7 +62,7 @@ class Check(StrEnum):
 
 
 class Finding(Document):
-    """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a remark for the card.
+    """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a warning on the card.
 
     `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `fix`
     what to do about it (empty when ok).
@@ -141,7 +141,7 @@ class IsolationState(Document):
     user: int = 0
     # The network that it saw.
     network: Network = Network.HOST
-    # Why there was no isolation, empty when there was.
+    # Why the run was not isolated, empty when it was.
     problem: str = ""
 
 
@@ -164,7 +164,7 @@ class Environment(Document):
     gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
     driver: str = ""
     cpu_count: int = 0
-    # What a folder of an earlier version was told the image is; no one measured it.
+    # The image by the settings of an earlier version, which did not measure it.
     image: str = ""
     # None in folders of an earlier version.
     container: Container | None = None
@@ -227,7 +227,7 @@ class TestCase(Document):
 class Record(Document):
     """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
 
-    `log` is the name of the log file in the folder, `related_not_run` says why a run beside this one is not there,
+    `log` is the name of the log file in the folder, `related_not_run` says why a related run is not there,
     `tests_commit` is the Bridge commit that the JUnit file states for `tests`, empty when it states none.
     """
 
@@ -248,7 +248,7 @@ class Record(Document):
 
 
 class CheckNotes(Document):
-    """`check.json`: what a check knows beside its run folders.
+    """`check.json`: what a check knows in addition to its run folders.
 
     `not_run` maps a planned job to the reason why it did not run, `notes` are sentences for the card's limitations,
     `contract` the uses in verl that the change breaks.

@@ -1,7 +1,7 @@
-"""Runs that stand beside a run: its twin, its merge base, its retry, and what each of them said.
+"""Runs related to a run (its reference run, its merge base, its retry) and what each of them said.
 
-`related.json` in a run folder lists them. The runner never writes it: whoever ran the other jobs does, from
-their own run folders, so that the folder alone says whom a failure belongs to.
+`related.json` in a run folder lists them. The runner never writes it: the program that ran the other jobs does, from
+their own run folders, so that the folder alone says what caused a failure.
 """
 
 from enum import StrEnum
@@ -19,18 +19,23 @@ MOST_RUNS, MOST_STEPS, MOST_METRICS, MOST_MARKS = 64, 20_000, 2_000, 1_000
 
 
 class Role(StrEnum):
-    """Why a run stands beside another one.
+    """Why a related run was made."""
 
-    `uninterrupted` trains the same steps without save and resume; `without_save` is the same job with
-    SAVE_FREQ=-1; `merge_base` the same job on the merge base; `retry` the same job once more on the head;
-    `trivial_sizes` the same job with every parallel size 1.
-    """
-
+    # The same steps without save and resume.
     UNINTERRUPTED = "uninterrupted"
+    # The same job with SAVE_FREQ=-1.
     WITHOUT_SAVE = "without_save"
+    # The same job on the merge base.
     MERGE_BASE = "merge_base"
+    # The same job once more on the head.
     RETRY = "retry"
-    TRIVIAL_SIZES = "trivial_sizes"
+    # The same job with every parallel size 1.
+    UNSHARDED = "unsharded"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Role | None":
+        # The word of schema 1.
+        return cls.UNSHARDED if value == "trivial_sizes" else None
 
     @property
     def spoken(self) -> str:
@@ -43,7 +48,7 @@ _TITLES = {
     Role.WITHOUT_SAVE: "same job without saving",
     Role.MERGE_BASE: "same job on the merge base",
     Role.RETRY: "retry on the head",
-    Role.TRIVIAL_SIZES: "unsharded reference run",
+    Role.UNSHARDED: "unsharded reference run",
 }
 
 
@@ -57,30 +62,35 @@ class RelatedStep(Document):
 
 
 class RelatedRun(Document):
-    """One run beside another: its job, its verdict, and the metrics of its steps.
+    """One related run: its job, its verdict, and the metrics of its steps."""
 
-    `folder` is where its run folder lies, relative to the folder that holds `related.json` or to the cache of
-    baselines, for the card. `stage`, `cause` and `excerpt` say where and why it did not pass (stage None for a
-    Pass). `cached` is true when it was not run again. `fingerprint` identifies its failure, by which
-    `verl_e2e.core.judge.same_failure` tells whether another run failed the same way.
-    """
-
+    # Why it was made.
     role: Role
+    # The id of its job.
     job_id: str
+    # The digest of its job.
     job_digest: Digest
+    # The Bridge commit that it tested.
     bridge_commit: Sha
+    # Its run folder, relative to the folder that holds `related.json` or to the cache of baselines, for the card.
     folder: str
+    # Its verdict.
     result: Result
+    # The stage at which it did not pass; None for a Pass.
     stage: Stage | None = None
+    # Why it did not pass, empty for a Pass.
     cause: str = ""
+    # The line that shows it.
     excerpt: str = ""
+    # Whether it is a kept run that was not made again.
     cached: bool = False
-    # Folders of schema 1 call it `signature`.
+    # What identifies its failure, compared by `verl_e2e.core.judge.same_failure`; schema 1 calls it `signature`.
     fingerprint: Annotated[
         tuple[str, ...],
         FailFast(),
         Field(max_length=MOST_MARKS, validation_alias=AliasChoices("fingerprint", "signature")),
     ] = ()
+    # Its training steps.
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
 
 

@@ -47,7 +47,7 @@ def _compiled_pattern(line: str) -> tuple[re.Pattern[str], bool]:
     except ValueError:
         pattern = None
     if not (isinstance(pattern, pathspec.RegexPattern) and pattern.regex and line.strip("/! ")):
-        raise UnfitError(f"{line!r} is no path pattern", "write it as in a .gitignore file")
+        raise UnfitError(f"{line!r} is not a path pattern", "write it as in a .gitignore file")
     return pattern.regex, bool(pattern.include)
 
 
@@ -57,7 +57,7 @@ def _any_word(words: tuple[str, ...]) -> re.Pattern[str]:
 
 def _level(number: int) -> Level:
     if number not in set(Level):
-        raise UnfitError(f"{number} is no level", f"use {int(min(Level))} to {int(max(Level))}")
+        raise UnfitError(f"{number} is not a level", f"use {int(min(Level))} to {int(max(Level))}")
     return Level(number)
 
 

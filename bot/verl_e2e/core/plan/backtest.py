@@ -157,7 +157,7 @@ def usage(plans: Iterable[Plan | None]) -> Usage:
 
 
 def usage_json(counted: Usage) -> dict[str, object]:
-    """The usage beside its two alternatives: everything always, and level 0 always."""
+    """The usage compared with its two alternatives: everything always, and level 0 always."""
     smoke = variants_of(Level.SMOKE)[0].gpu_minutes
     return {
         "schema": 2,

@@ -49,7 +49,7 @@ class TestsAtHead:
 
 
 def is_test_file(path: str) -> bool:
-    """Whether pytest collects the file by its name, unless it is told otherwise."""
+    """Whether pytest collects the file by its name when no option says otherwise."""
     name = path.rpartition("/")[2]
     return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
@@ -132,10 +132,10 @@ def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: Tes
         reason = f"a conversion test: {use}" if conversion else str(use)
         rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
         ranked.append((rank, _chosen(path, why, reason, at_head)))
-    used = {at_head.uses[one.test].module.name for _, one in ranked if one.why is WhyChosen.CONVERSION}
+    used = {at_head.uses[chosen.test].module.name for _, chosen in ranked if chosen.why is WhyChosen.CONVERSION}
     for module in (module for name, module in about.items() if name not in used and module.reached):
         ranked.extend(_siblings(module, choice, at_head))
-    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+    return [chosen for _, chosen in sorted(ranked, key=lambda pair: pair[0])]
 
 
 _Rank = tuple[bool, bool, int, bool, str]

@@ -18,7 +18,7 @@ Read = Callable[[str], bytes | None]
 
 
 class Kind(StrEnum):
-    """What a contract finding means: a `break` fails the Bridge-side checks, the others are told."""
+    """What a contract finding means: a `break` fails the Bridge-side checks, the others are only reported."""
 
     BREAK = "break"
     GUARDED = "guarded"

@@ -1,4 +1,4 @@
-"""What of a policy says nothing about a tree: idle rules, unjudged source files, and files that verl lacks."""
+"""Where a policy does not fit a tree: rules without effect, files without a rule, files that verl does not have."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -103,7 +103,7 @@ def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tup
 
 
 def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
-    """One sentence for each script or dummy config that planned jobs need and verl lacks: they would be Blocked."""
+    """One sentence for each script or dummy config that planned jobs need and verl does not have: they are Blocked."""
     missing: dict[str, list[str]] = {}
     for job in jobs:
         for path in (job.script, *_dummy(job.checkpoint)):

@@ -1,4 +1,4 @@
-"""What keeps a planned job from ever passing: told with the plan, so that no GPU time is spent to find it out."""
+"""Why a planned job can never pass: the plan reports it, so that no GPU time is spent to find out."""
 
 from collections.abc import Iterator
 from dataclasses import replace

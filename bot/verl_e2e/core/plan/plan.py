@@ -60,22 +60,29 @@ class Exempted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`.
+    """What a change needs. Every level is either in `levels`, with a reason, or in `not_required`."""
 
-    `tests` are the Bridge tests chosen for the change, beside those that the policy lists; every job has them.
-    """
-
+    # The commit that the change starts from, in full.
     base: str
+    # The commit that holds the change, in full.
     head: str
+    # The required levels, ascending.
     levels: tuple[Level, ...]
+    # The jobs of the required levels.
     jobs: tuple[JobOutline, ...]
+    # Why each level is required, for each path that requires it.
     reasons: tuple[Reason, ...]
+    # The other levels, each with the reason.
     not_required: tuple[NotRequired, ...]
+    # The model families that the change touches.
     families: tuple[str, ...]
+    # The features that the change touches.
     features: tuple[str, ...]
+    # Paths that verl does not run, counted by exemption.
     exempted: tuple[Exempted, ...] = ()
+    # Sentences about the plan as a whole.
     notes: tuple[str, ...] = ()
-    # Those of the remarks that say why the plan may not be what the change needs: files that are not known or not read.
+    # The notes that say why the plan may not be what the change needs: files that are not known or not read.
     incomplete: tuple[str, ...] = ()
     tests: Choice = NO_CHOICE
     # How much was looked at; None where names alone were.
@@ -108,8 +115,8 @@ def with_data_parallel(planned: Plan) -> Plan:
 def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
     """Decide the levels of a change by a policy; the order of the paths does not matter.
 
-    `asked` are levels that someone wants beside those that the change needs. `effects` say what the change does
-    inside its files; a path that they do not speak of, and every path without them, is judged by its name.
+    `asked` are levels that someone requests in addition to those that the change needs. `effects` say what the change
+    does inside its files; a path that they do not cover, and every path without them, is judged by its name.
     """
     paths = tuple(classify(name, policy, effects) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
@@ -204,7 +211,7 @@ def _exempted(paths: Iterable[Classified]) -> tuple[Exempted, ...]:
 
 
 def _folded(by_reason: dict[str, int]) -> str:
-    """The reasons of one group, the first few told."""
+    """The reasons of one group, the first few by name."""
     ordered = sorted(by_reason)
     more = len(ordered) - _SHOWN_REASONS
     return "; ".join([*ordered[:_SHOWN_REASONS], *([f"and {more} more"] if more > 0 else [])])

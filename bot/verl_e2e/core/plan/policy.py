@@ -15,7 +15,7 @@ from verl_e2e.core.text.suggest import suggest
 def _variant(name: str) -> str:
     known = {variant.job_id for variant in VARIANTS}
     if name not in known:
-        raise UnfitError(f"{name!r} is no variant", suggest(name, known))
+        raise UnfitError(f"{name!r} is not a variant", suggest(name, known))
     return name
 
 

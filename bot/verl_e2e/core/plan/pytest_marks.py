@@ -26,7 +26,7 @@ class Marks:
 def read_marks(source: bytes, gpu_marks: Iterable[str]) -> Marks:
     """Read one test file; `gpu_marks` are the names of pytest marks that ask for a GPU.
 
-    A mark with arguments asks for one when an argument says `gpu`. A file that is no Python counts as one test: pytest
+    A mark with arguments asks for one when an argument says `gpu`. A file that is not Python counts as one test: pytest
     must be the one that says so.
     """
     tree = parse(source)

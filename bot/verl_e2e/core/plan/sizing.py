@@ -1,4 +1,4 @@
-"""How many GPUs a job needs for its model, from the size that the policy declares; a size that is not known is told."""
+"""How many GPUs a job needs for its model, from the size that the policy declares; an unknown size is reported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -80,5 +80,5 @@ def why_not(found: Attested, asked: Handover) -> str:
     )
     for what, text, allowed in message:
         if text not in allowed:
-            return f"its {what} is {text or 'not told'}, not {' or '.join(allowed)}"
+            return f"its {what} is {text or 'not stated'}, not {' or '.join(allowed)}"
     return "" if asked.digest in found.digests else "it is about another artifact"

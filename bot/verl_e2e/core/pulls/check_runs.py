@@ -45,7 +45,7 @@ class OpenCheck:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A remark on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
+    """A message on changed lines, 1-based and inclusive; `level` is notice, warning or failure."""
 
     path: str
     first_line: int

@@ -46,7 +46,7 @@ def note(about: str, sentence: str, fix: str = "") -> Finding:
 def of_installation(
     found: Installation | None, repository: str, needed: Mapping[str, str], events: Collection[str]
 ) -> Iterator[Finding]:
-    """The App in the repository: installed, with what it needs to be allowed and to be told."""
+    """The App in the repository: whether it is installed, with the permissions and the events that it needs."""
     about = "app"
     if found is None:
         yield error_finding(about, f"our App is not installed in {repository}", "install it there, from the App's page")
@@ -60,17 +60,17 @@ def of_installation(
     ]
     accept = "set them in the App's settings, then accept the new permissions where the App is installed"
     if missing:
-        yield error_finding("permissions", f"our App lacks {', '.join(missing)}", accept)
+        yield error_finding("permissions", f"our App does not have {', '.join(missing)}", accept)
     else:
         yield ok_finding("permissions", f"our App has the {len(needed)} permissions that it needs")
     untold = sorted(set(events) - found.events)
     if untold:
         more = "; merge_group needs the permission merge_queues: read" if "merge_group" in untold else ""
         yield error_finding(
-            "events", f"our App is not told of {', '.join(untold)}", f"subscribe to them in its settings{more}"
+            "events", f"our App does not receive {', '.join(untold)}", f"subscribe to them in its settings{more}"
         )
     else:
-        yield ok_finding("events", f"our App is told of the {len(events)} events that it acts on")
+        yield ok_finding("events", f"our App receives the {len(events)} events that it acts on")
 
 
 def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_s: int) -> Iterator[Finding]:
@@ -179,7 +179,7 @@ def failed_deliveries(attempts: Iterable[DeliveryAttempt]) -> tuple[DeliveryAtte
         newest.setdefault(attempt.guid, attempt)
         if not attempt.failed:
             taken.add(attempt.guid)
-    return tuple(one for guid, one in newest.items() if guid not in taken)
+    return tuple(delivery for guid, delivery in newest.items() if guid not in taken)
 
 
 def of_deliveries(failed: Collection[DeliveryAttempt], days: int, *, again: bool) -> Finding:
@@ -196,7 +196,7 @@ def of_deliveries(failed: Collection[DeliveryAttempt], days: int, *, again: bool
 
 
 def of_hook(configured: str, expected: str) -> Finding:
-    """Where the App's webhooks go, beside where we say that we are."""
+    """Whether the App's webhooks go to the address that our settings name."""
     if configured.rstrip("/") == expected:
         return ok_finding("webhook", f"webhooks go to {expected}")
     message = f"the App's webhooks go to {configured or 'nowhere'}, and we are at {expected}"

@@ -135,7 +135,8 @@ TABLE = (
     Verb(
         "override",
         Capability.OVERRIDE,
-        "Take a level of exactly this head upon yourself; your reason stays on the card. Not for a head of your own. "
+        "Take responsibility for a level of this exact head in place of a pass; your reason stays on the card. "
+        "Not for a head of your own. "
         "A merge queue still runs the level.",
         f"{PREFIX} override 2 {'0123456789abcdef' * 2}01234567 the cluster has no four free GPUs this week",
         (Argument("LEVEL", level), Argument("FULL-SHA", full_sha), Argument("REASON", reason, rest=True)),
@@ -158,7 +159,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """A line that is no command: the columns from `start` to `end` of `text` are wrong, `what` and `fix` say how."""
+    """A line that is not a command: columns `start` to `end` of `text` are wrong, as `what` says; `fix` corrects it."""
 
     line: int
     text: str
@@ -169,7 +170,7 @@ class Mistake:
 
     @property
     def verb(self) -> str:
-        """The command that was meant, as it was written in small letters; empty where there is no second word."""
+        """The command that was meant, in small letters; empty where the line has only one word."""
         return next(iter(self.text.lower().split()[1:2]), "")
 
 

@@ -35,7 +35,7 @@ class Actions:
 
     # Runs to put down and submit.
     dispatch: tuple[Run, ...]
-    # Runs to end, as they shall then be kept.
+    # Runs to end, in the state in which they are then stored.
     cancel: tuple[Run, ...]
     # Every run, as it is then.
     runs: tuple[Run, ...]
@@ -107,7 +107,7 @@ class _End:
 
 
 def _why_end(run: Run, target_state: TargetState) -> _End | None:
-    """Why a live run shall end, None when it shall not."""
+    """Why a live run must end, None when it may go on."""
     if run.state is RunState.CANCELLING:
         return _End(run.reason or "it was cancelled", run.may_start_again)
     if run.head_sha != target_state.head_sha:
@@ -213,9 +213,9 @@ def _obstacle(target_state: TargetState) -> str:
     """What keeps the gate from success whatever the jobs say, empty for nothing."""
     if target_state.plan is None:
         return target_state.problem or target_state.over or "there is no plan"
-    if target_state.beside is not None and not target_state.beside.underway:
-        shared = f"pull request #{target_state.beside.number} has the same head, and both share one gate"
-        return f"{shared}; its gate says: {target_state.beside.title}"
+    if target_state.other_pull is not None and not target_state.other_pull.underway:
+        shared = f"pull request #{target_state.other_pull.number} has the same head, and both share one gate"
+        return f"{shared}; its gate says: {target_state.other_pull.title}"
     late = _too_late(target_state)
     done = all(_is_done(item, target_state) for item in target_state.wanted if item.required)
     return "" if done else late
@@ -235,9 +235,9 @@ def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[st
 
 def _waits_for(target_state: TargetState) -> str:
     """What the gate waits for though every job of this target is satisfied, empty for nothing."""
-    if target_state.beside is None or not target_state.beside.underway:
+    if target_state.other_pull is None or not target_state.other_pull.underway:
         return ""
-    other = target_state.beside
+    other = target_state.other_pull
     return f"pull request #{other.number}, which has the same head; its gate says: {other.title}"
 
 

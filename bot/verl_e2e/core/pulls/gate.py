@@ -1,7 +1,7 @@
-"""The gate: what the required jobs of a head come to, as the one check that a branch protection may ask for.
+"""The gate: the one check that a branch protection may require, from the required jobs of a head.
 
-It is always reported, and success needs, for every required job, a pass of that very job on that very head, or a
-level that someone took upon themselves. Whatever is not known is no success.
+It is always reported. Success needs, for every required job, a pass of exactly that job on exactly that head, or a
+level that someone took the responsibility for. What is not known is never a success.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,14 +19,17 @@ MAX_TITLE = 200
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a wanted job stands and why: its last run, if any, and the override of its level, if any."""
+    """The status of a wanted job, with the reason."""
 
     wanted: WantedJob
     state: JobStatus
+    # Why it has that status, as a clause.
     reason: str
+    # Its last run, None where it has none.
     run: Run | None = None
+    # The override of its level that counts, None where the job needs none.
     override: Override | None = None
-    # Why nothing starts for the head, where that is why this job does not.
+    # Why nothing starts for the head, where that keeps this job from starting.
     hold: Hold | None = None
 
 
@@ -34,22 +37,23 @@ class Standing:
 class Gate:
     """The status of the gate, its one sentence, and the reasons for it."""
 
-    # What the required jobs come to; a held or cancelled job lends its own status to a gate that is closed.
+    # The status of the required jobs together; a closed gate has the status of a held or cancelled job.
     status: JobStatus
+    # One sentence of plain text, at most `MAX_TITLE` characters.
     title: str
-    # Reasons that are no single job's: an obstacle, what the change breaks, why nothing is required.
+    # Reasons that do not belong to a single job: an obstacle, what the change breaks, why nothing is required.
     general: tuple[str, ...] = ()
     # A reason for every required job.
     of_jobs: tuple[str, ...] = ()
     # The obstacle with the command that removes it, empty where no command does.
     action: str = ""
-    # Whether the title is an obstacle, told whole.
+    # Whether the title holds the whole obstacle.
     says_obstacle: bool = False
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """The conclusion of the gate's check run, None while jobs are under way."""
-        # Work that a person stopped is for a person to start again: GitHub shows that as "action required".
+        """The conclusion of the gate's check run, None while jobs are running."""
+        # A person stopped the work and a person must start it again: GitHub calls that "action required".
         return Conclusion.ACTION_REQUIRED if self.status is JobStatus.CANCELLED else self.status.conclusion
 
     @property
@@ -70,9 +74,9 @@ def standings(
     head_sha: str,
     hold: Hold | None = None,
 ) -> tuple[Standing, ...]:
-    """Where each job stands, in the order given, prerequisites first.
+    """The status of each job, in the order given, prerequisites first.
 
-    `hold` says why nothing is started at all, None when jobs may start.
+    `hold` says why no job is started, None when jobs may start.
     """
     taken: dict[Level, tuple[Override, ...]] = {}
     for override in overrides:
@@ -94,7 +98,7 @@ def _standing(
     last = runs[-1] if runs else None
     given = overrides.get(wanted.level, ()) if wanted.required else ()
     if last is not None and status_of_run(last) is JobStatus.PASSED:
-        return Standing(wanted, JobStatus.PASSED, _from(last), last)
+        return Standing(wanted, JobStatus.PASSED, _passed_reason(last), last)
     if given:
         people = " and ".join(dict.fromkeys(override.actor for override in given))
         reason = f"level {int(wanted.level)} is overridden by {people}: {given[0].reason}"
@@ -102,11 +106,11 @@ def _standing(
     if last is not None:
         if last.state is RunState.CANCELLED and hold is not None:
             return _held(wanted, hold, last)
-        return Standing(wanted, _status(last), _said(last), last)
+        return Standing(wanted, _status(last), _run_reason(last), last)
     return _not_begun(wanted, before, hold)
 
 
-def _from(run: Run) -> str:
+def _passed_reason(run: Run) -> str:
     text = run.sentence or "passed"
     return f"{text}; carried forward from {run.carried_from[:12]}" if run.carried_from else text
 
@@ -119,13 +123,13 @@ def _status(run: Run) -> JobStatus:
     return JobStatus.BLOCKED if status is JobStatus.CANCELLED else status
 
 
-def _said(run: Run) -> str:
+def _run_reason(run: Run) -> str:
     return run.sentence or run.reason or f"the run is {run.state}"
 
 
 def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
     if wanted.job is None:
-        return Standing(wanted, JobStatus.BLOCKED, wanted.lacking or "it cannot be completed")
+        return Standing(wanted, JobStatus.BLOCKED, wanted.missing or "it cannot be completed")
     for required in wanted.requires:
         first = before.get(required)
         if first is None or (first.state not in SATISFIED | UNDERWAY and first.hold is None):
@@ -149,13 +153,13 @@ def gate(
     broken: tuple[str, ...] = (),
     waits_for: str = "",
 ) -> Gate:
-    """The gate of a head from where its wanted jobs stand; extras among them do not count.
+    """The gate of a head from the status of its wanted jobs; extra jobs do not count.
 
-    `nothing_reason` are the reasons for a plan without levels. `obstacle` says why there is no plan that could be
-    relied on, or no time left to wait; with one there is no success. `command` removes it, and says how; it stands in
-    the text alone, for a title is plain and may be cut. `waits_for` is what keeps the gate open beside
-    the jobs, empty for nothing. `broken` are uses in verl that the change breaks:
-    a failure unless every required level is overridden.
+    - `nothing_reason`: why the plan requires no level.
+    - `obstacle`: what keeps the gate from success whatever the jobs say, as a plan that cannot be relied on.
+    - `command`: the command that removes the obstacle; only in the text, because a title is plain and may be cut.
+    - `broken`: uses in verl that the change breaks; a failure unless every required level is overridden.
+    - `waits_for`: what else the gate waits for once the jobs are satisfied.
     """
     required = tuple(standing for standing in found if standing.wanted.required)
     of_jobs = tuple(_reason(standing) for standing in required)
@@ -184,7 +188,7 @@ def gate(
 
 
 def _reason(standing: Standing) -> str:
-    # How far a run has come is told by its own check; here it would be a write for each of its steps.
+    # The run's own check shows its progress; here it would be a write for each of its steps.
     reason = "" if standing.state is JobStatus.RUNNING else f", {standing.reason}"
     return f"{standing.wanted.id}: {standing.state}{reason}"
 
@@ -194,8 +198,8 @@ def _all_overridden(required: tuple[Standing, ...]) -> bool:
 
 
 def _first(rows: list[Standing], state: JobStatus) -> str:
-    one = next(row for row in rows if row.state is state)
-    return _sentence(f"{one.wanted.id} {state}: {one.reason}")
+    first = next(row for row in rows if row.state is state)
+    return _sentence(f"{first.wanted.id} {state}: {first.reason}")
 
 
 def _sentence(text: str) -> str:
@@ -204,7 +208,7 @@ def _sentence(text: str) -> str:
 
 
 def _unsatisfied_title(first: Standing) -> str:
-    """What keeps the gate closed; a command stands in the summary, for a title is plain text and may be cut."""
+    """What keeps the gate closed; a command is in the summary, because a title is plain text and may be cut."""
     if first.hold is not None:
         return _sentence(first.hold.sentence)
     return _sentence(f"{first.wanted.id} {first.state}: {first.reason}")

@@ -17,7 +17,7 @@ DRAFT = "drafts are planned, not run"
 class Hold:
     """Why the jobs of a head do not start, and what someone can do about it."""
 
-    # A few words, the same wherever the state of the head is told: heading, table, gate.
+    # A few words, the same wherever the state of the head is shown: heading, table, gate.
     in_short: str
     # More of the reason, empty where the few words say all.
     reason: str = ""

@@ -20,7 +20,7 @@ MAX_INPUT_CHARS = 65_535
 # More than any job; an order that unpacks to more is none of ours.
 _MAX_JOB_BYTES = 4 * 1024 * 1024
 
-# Beside a job's file on the machine that runs it: what the run must return.
+# Next to a job's file on the machine that runs it: what the run must return.
 NONCE_FILE = "order-nonce"
 
 # What redaction leaves in the place of a path, a secret, a host or an address.
@@ -76,10 +76,10 @@ def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
 
 
 def merge_base_of(text: str) -> str:
-    """The merge base that a packed text names, empty for none; OrderError for what is no commit."""
+    """The merge base that a packed text names, empty for none; OrderError for what is not a commit."""
     commit = text.strip().partition(".")[2].partition(".")[0]
     if commit and not re.fullmatch("[0-9a-f]{40}", commit):
-        raise OrderError(f"the job's merge base is {commit[:60]!r}, which is no commit; dispatch it again")
+        raise OrderError(f"the job's merge base is {commit[:60]!r}, which is not a commit; dispatch it again")
     return commit
 
 
@@ -118,7 +118,7 @@ def _same(found: object, sent: object) -> bool:
         case str(), str():
             return found == sent or _may_be(found, sent)
         case dict(), dict():
-            # A redacted key, as a path would be one, is no key of a job.
+            # A redacted key, which a path would give, is not a key of a job.
             return found.keys() == sent.keys() and all(_same(found[key], sent[key]) for key in found)
         case list(), list():
             return len(found) == len(sent) and all(map(_same, found, sent))

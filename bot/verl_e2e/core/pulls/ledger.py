@@ -56,7 +56,7 @@ class Approval(Document):
 
 
 class Override(Document):
-    """A level that a person takes upon themselves on one exact head, with the reason; never removed.
+    """A level of one exact head that a person takes the responsibility for, with the reason; never removed.
 
     `base` is as in an approval.
     """

@@ -1,4 +1,4 @@
-"""What we say beside the card and the checks: reactions and replies, each once, and never before what gates."""
+"""Reactions and replies to comments, in addition to card and checks: each once, and never before what gates."""
 
 from dataclasses import asdict, dataclass, fields
 

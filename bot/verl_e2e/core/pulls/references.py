@@ -21,5 +21,5 @@ def read_reference(text: str) -> Reference:
         return _GROUP.validate_json(text)
     repository, _, number = text.rpartition("#")
     if not repository or not number.isdigit():
-        raise ValueError(f"{text!r} is no reference")
+        raise ValueError(f"{text!r} is not a reference")
     return PullRef(repository, int(number))

@@ -1,4 +1,4 @@
-"""What people want of a head beside the plan, read off the entries in their order."""
+"""What people request for a head in addition to the plan, read from the entries in their order."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from verl_e2e.core.pulls.commands import LEVEL
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run, RunState
 
 Entry = RecordedCommand | Approval | Override
-# At most so many different wishes for one head are served; each may be several jobs.
+# How many different requests for one head are served; each may be several jobs.
 MAX_REQUESTS = 20
 _BEGINS_AGAIN = frozenset({"run", "rerun", LEVEL})
 
@@ -27,7 +27,7 @@ class LevelRequest:
 def in_order(entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """Entries in the order in which they were written, whatever order they were delivered in.
 
-    A label or a button tells no time: it counts from when it was heard.
+    A label or a button has no time of its own: it counts from when its webhook was processed.
     """
     return tuple(sorted(entries, key=_when))
 
@@ -46,7 +46,7 @@ def asked_for(entries: Iterable[Entry], head_sha: str) -> tuple[RecordedCommand,
 
 
 def level_requests(entries: Iterable[Entry], head_sha: str) -> tuple[LevelRequest, ...]:
-    """The levels asked for on this head; the same wish twice counts once."""
+    """The levels requested for this head; the same request twice counts once."""
     found: dict[tuple[object, ...], LevelRequest] = {}
     for asked in asked_for(entries, head_sha):
         if asked.verb == LEVEL:

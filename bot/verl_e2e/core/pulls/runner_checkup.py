@@ -40,7 +40,7 @@ def of_fork_pool(machines: Collection[Machine], runners: Labels, forks: Labels) 
 
 
 def of_kept_runners(machines: Collection[Machine], runners: Labels) -> Iterator[Finding]:
-    """Runners of other jobs that stay: known to their owners, told all the same."""
+    """Runners of other jobs that stay: their owners know them, and we report them anyway."""
     kept = [machine for machine in machines if _takes(machine, runners) and machine.ephemeral is False]
     if kept:
         yield note("runners that stay", f"{_names(kept)} serves one job after another on the same disk", _EPHEMERAL)

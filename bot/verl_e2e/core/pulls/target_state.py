@@ -18,7 +18,7 @@ CLOSED = "the pull request is closed"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class OtherPull:
     """Another open pull request with the same head, for which the head is not satisfied."""
 
     # Its number.
@@ -39,7 +39,7 @@ class TargetState:
     are those of every head of the pull request, `elsewhere` those that other pull requests with this head have.
     `merge_base` is where the head left the base, empty where unknown.
     `opened` are the checks of this target, on whatever head, that may still be without a conclusion on GitHub.
-    `beside` is the pull request that keeps the commit's gate closed though this target's may open.
+    `other_pull` has the same head and keeps the commit's gate closed although this target's may open.
     """
 
     target: Target
@@ -55,7 +55,7 @@ class TargetState:
     elsewhere: tuple[Run, ...] = ()
     merge_base: str = ""
     opened: tuple[OpenCheck, ...] = ()
-    beside: Beside | None = None
+    other_pull: OtherPull | None = None
     # Overrides of this head whose givers may not give them, or not any more.
     refused: tuple[Uncounted, ...] = ()
 

@@ -1,4 +1,4 @@
-"""A job that someone wants for a head: the plan, or a person beside it."""
+"""A job that is wanted for a head, by the plan or by a person."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,22 @@ from verl_e2e.core.pulls.ledger import Run
 
 @dataclass(frozen=True, slots=True)
 class WantedJob:
-    """A job for one head, complete or with what it lacks.
+    """A job for one head, complete or with what is missing."""
 
-    `requires` are ids of wanted jobs that must pass first. `job` is None when policy or site cannot complete it, and
-    `missinging` says why. `required` jobs decide the gate; others were asked for by the entry `asked_by`.
-    """
-
+    # Its id in the plan, as `0-lora-ddp`.
     id: str
     level: Level
+    # The ids of wanted jobs that must pass first.
     requires: tuple[str, ...] = ()
+    # The complete job; None when policy or site cannot complete it.
     job: Job | None = None
-    lacking: str = ""
+    # Why it cannot be completed, empty when it is complete.
+    missing: str = ""
+    # Whether it decides the gate; false for what a person requested.
     required: bool = True
+    # The source of the entry that requested it, empty for a job of the plan.
     asked_by: str = ""
+    # What it is expected to cost.
     gpu_minutes: int = 0
     # Where `gpu_minutes` comes from.
     cost_basis: CostBasis = CostBasis.ESTIMATE

@@ -203,7 +203,7 @@ class WorkflowRunPart(Part):
 
 
 class WorkflowRunEvent(Part):
-    """A workflow run went a step on. That one was requested is no news: whoever dispatched it knows."""
+    """The state of a workflow run changed. That it was requested is not reported: its dispatcher knows."""
 
     action: Literal["in_progress", "completed"]
     repository: Repo
@@ -221,7 +221,7 @@ class WorkflowJobPart(Part):
 
 
 class WorkflowJobEvent(Part):
-    """A job of a workflow run went a step on. That one was queued is no news."""
+    """The state of a job of a workflow run changed. That it was queued is not reported."""
 
     action: Literal["waiting", "in_progress", "completed"]
     repository: Repo

@@ -39,9 +39,9 @@ def _payload(body: bytes) -> dict[str, Any]:
     try:
         payload = json.loads(body.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise BadDeliveryError(f"A delivery is no JSON text: {type(error).__name__}") from None
+        raise BadDeliveryError(f"A delivery is not JSON text: {type(error).__name__}") from None
     if not isinstance(payload, dict):
-        raise BadDeliveryError("A delivery is no JSON object")
+        raise BadDeliveryError("A delivery is not a JSON object")
     return payload
 
 

@@ -1,6 +1,6 @@
 """What changed inside a file: two syntax trees compared whole, then symbol by symbol where they differ.
 
-Two versions are the same when their normal forms (`normal`) are equal. Otherwise every difference is told: by the
+Two versions are the same when their normal forms (`normal`) are equal. Otherwise every difference is listed: by the
 symbol whose code differs when it is called, and as a difference of what importing the file executes (`importing`).
 """
 
@@ -72,7 +72,7 @@ def _refused(tree: ast.Module) -> str:
     try:
         compile(tree, "head", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError) as error:
-        return f"it is no Python ({error})"
+        return f"it is not Python ({error})"
     return ""
 
 
@@ -106,7 +106,7 @@ def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:
 
 
 def symbols_of(content: bytes) -> tuple[str, ...]:
-    """The symbols of a file in the order of its lines, empty for one that is no Python."""
+    """The symbols of a file in the order of its lines, empty for one that is not Python."""
     tree = parse(content)
     if isinstance(tree, str):
         return ()

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def changed_requirements(old: bytes | None, new: bytes | None, watched: Iterable[str]) -> tuple[str, ...] | None:
-    """The watched requirements that differ; None when a side is no TOML.
+    """The watched requirements that differ; None when a side is not TOML.
 
     In a project file their text, source or override counts, in a lock file the locked version and its source.
     """

@@ -51,7 +51,7 @@ class Inside:
 
     # The symbols that differ and that the other program can run.
     effects: tuple[Effect, ...]
-    # Why there is no effect, None when there is one.
+    # Why the change has no effect, None when it has one.
     reason: Idle | None = None
     # The same for people.
     detail: str = ""
@@ -92,7 +92,7 @@ class Effects:
     unknown: Mapping[str, str] = field(default_factory=dict)
     # How much was looked at.
     looked_at: LookedAt | None = None
-    # Those of the remarks that say what could not be read.
+    # The notes that say what could not be read.
     incomplete: tuple[str, ...] = ()
 
     def inside(self, path: str) -> Inside | None:

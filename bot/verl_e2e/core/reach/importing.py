@@ -48,7 +48,7 @@ class Claim:
     kind: ClaimKind
     # The name that is bound in the file, or the class.
     name: str
-    # The symbol and line that the difference is told by.
+    # The symbol and line that the difference is reported at.
     symbol: str
     line: int
     # For `imported`: the module, the dots in front of it, and what is taken from it (None: the module itself).
@@ -72,7 +72,7 @@ def import_differences(before: ImportedCode, after: ImportedCode) -> tuple[list[
 
 # A class that both sides have, or None for the module.
 _Owner = tuple[ast.ClassDef, ast.ClassDef] | None
-# How an item is told from the others of its body.
+# What tells an item from the others of its body.
 _Key = tuple[str, ImportedName | None]
 _Found = tuple[list[Differing], list[Claim]]
 

@@ -1,7 +1,7 @@
 """The normal form of a syntax tree: a whitelist of what may differ between two versions without effect on a run.
 
-Positions are no part of a tree's content, so comments and layout are free. All else counts unless a function here takes
-it away, and each of them relies only on what holds in both versions (`Common`):
+Positions are not part of a tree's content, so comments and layout do not count. Everything else counts unless a
+function here removes it, and each of them relies only on what holds in both versions (`Common`):
 
     strip_string_prefix           the `u` of `u"text"`
     strip_docstring               a docstring, where neither the file nor a decorator reads one

@@ -52,8 +52,8 @@ class Proofs:
         table = self._asked.get(id(program))
         if table is None:
             table = self._asked[id(program)] = {}
-            for view, one in _imports(program):
-                table.setdefault(view.target(one), set()).add(one.attribute)
+            for view, item in _imports(program):
+                table.setdefault(view.target(item), set()).add(item.attribute)
         return table.get(module, set())
 
     def _is_unasked(self, name: str, module: str, program: Program) -> bool:
@@ -91,9 +91,9 @@ class Proofs:
             return False
         target = view.absolute(claim.module, claim.dots)
         known = any(
-            theirs.target(one) == target and one.attribute == claim.attribute
-            for theirs, one in _imports(self._base)
-            if theirs.name in self._base_reach.imported and theirs.name != module and _is_certain(one)
+            theirs.target(item) == target and item.attribute == claim.attribute
+            for theirs, item in _imports(self._base)
+            if theirs.name in self._base_reach.imported and theirs.name != module and _is_certain(item)
         )
         if not known or target not in self._head:
             return known

@@ -24,7 +24,7 @@ _TYPE_CHECKS = frozenset({"isinstance", "issubclass"})
 
 
 def summarize(source: bytes) -> Summary:
-    """Read one file; a file that is no Python, or not text, gives an empty summary with its problem."""
+    """Read one file; a file that is not Python, or not text, gives an empty summary with its problem."""
     tree = parse(source)
     if isinstance(tree, str):
         return Summary((), (), tree)

@@ -12,7 +12,7 @@ from verl_e2e.core.reach.program import module_name
 _COMPILED = (".so", ".pyd", ".pyc", ".pyo", ".pth", ".dll", ".dylib", ".egg-link", ".zip", ".egg")
 _MOST_LINKS = 40
 _LINK = "it is a link or a submodule among the sources, at base or head"
-_OUTSIDE = "it is beside the package under test, where Python looks for other packages"
+_OUTSIDE = "it lies next to the package under test, where Python looks for other packages"
 _CACHED = "Python would run it in the place of a source file"
 _ATTRIBUTES = "it changes what a checkout of the sources holds, whatever they say"
 _CASE = "its name differs from another by the case of letters alone"

@@ -86,6 +86,6 @@ def parse(source: bytes) -> ast.Module | str:
     try:
         return ast.parse(source)
     except SyntaxError as error:
-        return f"line {error.lineno or 1} is no Python ({error.msg})"
+        return f"line {error.lineno or 1} is not Python ({error.msg})"
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"it is no Python ({type(error).__name__})"
+        return f"it is not Python ({type(error).__name__})"

@@ -35,7 +35,7 @@ class ChangedModule:
 
     @property
     def is_package(self) -> bool:
-        """Whether it is the front of a package: whoever imports anything below imports it too."""
+        """Whether it is the `__init__` of a package: every import of something below imports it too."""
         return self.path.endswith("__init__.py")
 
 

@@ -1,7 +1,7 @@
-"""Remarks on changed lines: where a failure's traceback meets what the change did, line by line.
+"""Annotations of changed lines: where the traceback of a failure passes through what the change did.
 
-A changed symbol is remarked on when the traceback passes through it, or, more weakly, when the function that failed
-lies on the chain by which verl reaches it. Nothing else of a change is accused.
+A changed symbol gets an annotation when the traceback passes through it, or a weaker one when the function that
+failed lies on the chain by which verl reaches it. No other part of a change gets one.
 """
 
 import ast
@@ -45,7 +45,7 @@ def paths_to_read(plan: Plan, verdict: Verdict) -> tuple[str, ...]:
 
 
 def annotate(plan: Plan, verdict: Verdict, sources: Mapping[str, Source]) -> tuple[Annotation, ...]:
-    """The remarks of one failed job, those that the traceback passes through first; at most 50.
+    """The annotations of one failed job, those that the traceback passes through first; at most 50.
 
     A path that is not in `sources` gets none: without its lines nothing can be pointed at.
     """
@@ -154,7 +154,7 @@ def _definition(tree: ast.Module, names: list[str]) -> _Definition | None:
 
 
 def _bodies(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements, with those inside `if` and `try` beside them."""
+    """The statements, and those inside `if` and `try`."""
     found: list[ast.stmt] = []
     for node in body:
         found.append(node)

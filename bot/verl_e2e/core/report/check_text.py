@@ -67,12 +67,12 @@ def waits(standing: Standing) -> bool:
 
 
 def _said(standing: Standing) -> str:
-    # For what it waits is told by the gate and the card: here it would be one more write for each job.
+    # Gate and card say what it waits for; here it would be one more write for each job.
     return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.reason}"
 
 
 def _with_options(standing: Standing, text: str) -> str:
-    """Told apart from a job of the same level that was asked for with other options."""
+    """The text with the options of the job, which tell it from the same job with other options."""
     options = standing.wanted.options
     return f"with {options}: {text}" if options else text
 
@@ -149,12 +149,12 @@ def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
         *_to_green(required, message),
         *_reason(message),
     )
-    beside = _jobs("| requested in addition to the plan | status | reason |", extras)
+    in_addition = _jobs("| requested in addition to the plan | status | reason |", extras)
     note = Block("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
         title=title(message.title),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
-        text=fit((*beside, note), MAX_OUTPUT, _CUT) if extras else "",
+        text=fit((*in_addition, note), MAX_OUTPUT, _CUT) if extras else "",
     )
 
 
@@ -175,7 +175,7 @@ def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
 
 
 def _job_row(standing: Standing) -> str:
-    # How far a run has come, and its link, are for the job's own check: the gate is not written again for them.
+    # The job's own check shows progress and link, so the gate is not written again for them.
     running = standing.state is JobStatus.RUNNING
     url = standing.run.url if standing.run is not None and standing.run.state.final else ""
     why = "see its own check for progress" if running else verdict_sentence(standing.reason, 500) + links(url)
@@ -184,7 +184,7 @@ def _job_row(standing: Standing) -> str:
 
 
 def _reason(message: Gate) -> Iterator[Block]:
-    """The reasons that no row of the table tells."""
+    """The reasons that are in no row of the table."""
     if message.general:
         rows = tuple(f"- {verdict_sentence(reason, 800)}" for reason in message.general)
         yield folded(f"Reasons ({len(rows)})", rows, 16_000)

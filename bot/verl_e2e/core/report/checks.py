@@ -26,7 +26,7 @@ from verl_e2e.core.report.check_text import gate_text, job_text, title, waits
 
 
 def checks_wanted(target_state: TargetState, steps: Actions) -> tuple[CheckRun, ...]:
-    """Every check run to show once the steps are taken, the gate first; the same values for the same situation."""
+    """Every check run to show after the actions, the gate first; the same values for the same state."""
     if not steps.shows_checks:
         return ()
     # Of a group that the queue wants no more, perhaps because it was merged, only what is open is ended.
@@ -81,7 +81,7 @@ def _button(level: Level) -> str:
 def _job_checks(target_state: TargetState, found: Iterable[Standing]) -> Iterator[CheckRun]:
     opened = {check.name for check in target_state.opened if check.head_sha == target_state.head_sha}
     for standing in found:
-        # What is held as a whole is told by the gate alone, but what was shown as waiting must not wait for ever.
+        # The gate alone says that all jobs are held, but a check that was shown as waiting must not wait for ever.
         if (
             standing.hold is not None
             and standing.run is None
@@ -115,7 +115,7 @@ def _left_over(target_state: TargetState, found: Iterable[Standing], runs: tuple
 def _closing(target_state: TargetState, check: OpenCheck, runs: tuple[Run, ...]) -> CheckRun | None:
     """How a check ends that no one waits for any more: as its last run did, open only while that run is not over.
 
-    None while no one can say: the run goes on, and there is no plan that would ask for it or not.
+    None while that is not known: the run goes on, and no plan says yet whether it is wanted.
     """
     own = read_check_id(check.external_id)
     of_job = [run for run in runs if own is not None and (run.head_sha, run.job_id) == (check.head_sha, own.job_id)]
@@ -145,7 +145,7 @@ def _why_closed(target_state: TargetState, check: OpenCheck) -> tuple[str, str]:
     if target_state.over:
         return f"{target_state.over[:1].upper()}{target_state.over[1:]}.", title(target_state.over)
     if target_state.plan is None:
-        return "There is no plan for this head now, so this check is not needed.", "There is no plan"
+        return "This head has no plan now, so this check is not needed.", "There is no plan"
     return "This check is no longer requested; it does not count.", "No longer requested"
 
 

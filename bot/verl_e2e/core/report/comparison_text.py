@@ -61,7 +61,7 @@ def markdown_rows(report: Report) -> tuple[str, ...]:
 
 
 def report_json(reports: tuple[Report, ...]) -> str:
-    """The reports as one document, deterministic; numbers that JSON lacks are the strings nan, inf and -inf."""
+    """The reports as one document, deterministic; NaN and infinity are the strings nan, inf and -inf."""
     document = {"schema": 2, "reports": [_report(report) for report in reports]}
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

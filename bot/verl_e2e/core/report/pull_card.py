@@ -71,7 +71,7 @@ class PullCard:
     """All that the card of a pull request shows.
 
     `notices` are sentences that must be seen at once (approval awaited, draft, plan incomplete), `reproduce` a command
-    that a reader can paste, `problem` why there is no plan, where the sentence does not say it.
+    that a reader can paste, `problem` why the head has no plan, where the sentence does not say it.
     """
 
     head_sha: str

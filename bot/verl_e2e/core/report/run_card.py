@@ -32,16 +32,17 @@ class NotRun:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card shows: verdicts in plan order, planned jobs that did not run, and remarks on the whole.
+    """What a card shows."""
 
-    `notes` are extra limitations (a recording, a narrowed run), `plan` the text of the plan or empty. `contract`
-    are uses in verl that stand at the base and break at the head, read on a CPU: they fail the Bridge-side checks.
-    """
-
+    # The verdicts, in the order of the plan.
     verdicts: tuple[Verdict, ...]
+    # Planned jobs that did not run.
     not_run: tuple[NotRun, ...] = ()
+    # Limitations of the whole: a recording, a narrowed run.
     notes: tuple[str, ...] = ()
+    # The text of the plan, or empty.
     plan: str = ""
+    # Uses in verl that work at the base and break at the head, found without a GPU: they fail the Bridge-side checks.
     contract: tuple[str, ...] = ()
 
 
@@ -128,7 +129,7 @@ def _key_line(item: Evidence) -> str:
 
 
 def limitations_of(card: Card) -> tuple[str, ...]:
-    """Remarks on the whole, then what the jobs leave open: each once, with its jobs where there are several."""
+    """Limitations of the whole, then those of the jobs: each once, with its jobs where there are several."""
     jobs = tuple(map(of_verdict, card.verdicts))
     named = len(card.verdicts) + len(card.not_run) > 1
     return tuple(dict.fromkeys((*card.notes, *merged(jobs, named=named))))

@@ -23,22 +23,22 @@ def render_signal(report: SignalReport, steps: Sequence[Step]) -> str:
     return "\n".join(rows).rstrip() + "\n"
 
 
-def _curve_row(quantity: Quantity, trained: Sequence[Step], beside: Comparison | None) -> Iterable[str]:
+def _curve_row(quantity: Quantity, trained: Sequence[Step], comparison: Comparison | None) -> Iterable[str]:
     found = curve(trained, quantity)
     if found is None:
         return
-    against = f"  {beside.standing} the baseline{_over(beside, found)}" if beside else ""
+    against = f"  {comparison.standing} the baseline{_over(comparison, found)}" if comparison else ""
     drawn = f"{found.values[0]:>10.4g} {sparkline(found.values):<20} {found.values[-1]:<10.4g}"
     yield f"{quantity.title:<28} {drawn} {found.name}{against}"
 
 
-def _over(beside: Comparison, found: Curve) -> str:
+def _over(comparison: Comparison, found: Curve) -> str:
     """How much of the curve was compared, where it is not the whole."""
-    return "" if beside.shared == len(found.values) else f" over {beside.shared} of {len(found.values)} steps"
+    return "" if comparison.shared == len(found.values) else f" over {comparison.shared} of {len(found.values)} steps"
 
 
 def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
-    """The whole report as one document; numbers that JSON lacks are the strings nan, inf and -inf."""
+    """The whole report as one document; NaN and infinity are the strings nan, inf and -inf."""
     trained = train_steps(steps)
     curves = ((text, curve(trained, text)) for text in (*SHOWN, CAP_SHARE))
     document = {
@@ -57,7 +57,7 @@ def signal_json(report: SignalReport, steps: Sequence[Step]) -> str:
         "comparisons": [_comparison(comparison) for comparison in report.comparisons],
         "curves": {one.key: asdict(found) for one, found in curves if found is not None},
     }
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_to_json(document), indent=2, ensure_ascii=False) + "\n"
 
 
 def _trend(found: Trend | None) -> dict[str, object] | None:
@@ -83,12 +83,12 @@ def _comparison(comparison: Comparison) -> dict[str, object]:
     }
 
 
-def _plain(value: object) -> object:
-    """The value without what JSON has no number for."""
+def _to_json(value: object) -> object:
+    """The value with text in place of numbers that JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return value

@@ -11,7 +11,7 @@ from verl_e2e.core.text.escape import markdown, one_line, sentence
 _MAX_LINK = 500
 MAX_COMMAND = 12_000
 _COMMAND_WIDTH = 150
-# A page of our documentation, which lies beside none of the code that is tested.
+# A page of our documentation, which is not in the repository that is tested.
 _OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
 _LINK_SIGNS = frozenset(":/._-?=&%#~")
 
@@ -91,7 +91,7 @@ def is_plain_link(url: str) -> bool:
 
 
 def artifacts_url(url: str) -> str:
-    """Where the run folder lies, beside the log of a workflow run on GitHub; empty for any other back end."""
+    """The address of the run folder, next to the log of a workflow run on GitHub; empty for other back ends."""
     head, mark, rest = url.partition("/actions/runs/")
     number = rest.split("/")[0].split("#")[0]
     return f"{head}{mark}{number}#artifacts" if number.isascii() and number.isdigit() else ""

@@ -1,4 +1,4 @@
-"""A candidate beside its baselines: differences step by step, and the band that repeated baselines span.
+"""Compare a candidate with its baselines: differences step by step, and the band that repeated baselines span.
 
 Runs are paired by the number of the step. With equal seeds and data the pairing takes shared noise away; with
 others it is still fair, only blunter. The difference must drift apart by the same rule that a trend must follow.
@@ -46,7 +46,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One quantity of the candidate beside the baselines.
+    """One quantity of the candidate compared with the baselines.
 
     `gap` is the trend of candidate less baseline, None where too few steps are shared; `inside` the share of the
     shared steps at which the candidate lies in the band, None without a band.

@@ -26,7 +26,7 @@ PLOT_NAME = "signal"
 FORMATS = ("svg", "png")
 # From this ratio between the largest and the smallest value on, equal steps of an axis stand for equal factors.
 LOGARITHMIC_FROM = 1000.0
-# From this ratio between the sizes of two quantities on, each has an axis of its own: beside the critic's gradient
+# From this ratio between the sizes of two quantities on, each has an axis of its own: next to the critic's gradient
 # the actor's would be a line at zero.
 APART_FROM = 10.0
 # No axis can be laid out much beyond this.
@@ -95,7 +95,7 @@ _PANELS: Mapping[str, tuple[str, tuple[Quantity, ...]]] = MappingProxyType(
 
 
 def signal_figure(title: str, steps: Sequence[Step], baselines: Sequence[Run] = ()) -> SignalFigure:
-    """The figure of a run beside its baselines; panels without any value are left out."""
+    """The figure of a run and its baselines; panels without any value are left out."""
     trained = train_steps(steps)
     made = (_panel(name, unit, quantities, trained, baselines) for name, (unit, quantities) in _PANELS.items())
     return SignalFigure(title, tuple(panel for panel in made if panel.lines), len(baselines))

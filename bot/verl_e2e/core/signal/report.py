@@ -23,19 +23,19 @@ class SignalOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SignalOptions:
-    """What is asked of the evidence. `requested_steps` is the length of the job, None where nothing says it.
+    """What the evidence must show."""
 
-    Fewer than `min_steps` rewards say nothing. Above `max_cap_share`, the stated share of responses that the
-    length limit may cut, the evidence is weak. `rise` is the rule for a reward that rises, `fall` the stricter
-    one for a reward that falls, because that accuses.
-    """
-
+    # Fewer rewards than this say nothing.
     min_steps: int = 10
+    # The length of the job in steps, None where it is not known.
     requested_steps: int | None = None
+    # The share of responses that the length limit may cut; above it the evidence is weak.
     max_cap_share: float = 0.5
-    # Why the share says nothing where `max_cap_share` is 1; it stands beside the share.
+    # Why the share says nothing where `max_cap_share` is 1; it is shown next to the share.
     cap_waived: str = ""
+    # The rule for a reward that rises.
     rise: Rule = field(default_factory=Rule)
+    # The rule for a reward that falls; stricter, because the run is blamed for it.
     fall: Rule = field(default_factory=lambda: Rule(bars=(Bar(0.005, 7.0),)))
 
 
@@ -51,22 +51,26 @@ class BaselineSignal:
 
 @dataclass(frozen=True, slots=True)
 class SignalReport:
-    """The outcome with its reasons.
-
-    `cause` says why in one sentence without a full stop, `step` the step to look at (0: none). `weak` are
-    sentences that void the evidence whatever the outcome, `notes` what a reader should know beside it. `stuck`
-    is true where something stands still that training always moves. `baselines` are judged each by itself.
-    """
+    """The outcome with its reasons."""
 
     outcome: SignalOutcome
+    # Why, in one sentence without a full stop.
     cause: str
+    # The step to look at, 0 for none.
     step: int
+    # The reward of each step, None where the run printed none.
     reward: Curve | None = None
+    # How the reward moved, None where it cannot be measured.
     trend: Trend | None = None
+    # Whether something did not move that training always moves.
     stuck: bool = False
+    # Sentences that make the evidence weak whatever the outcome.
     weak: tuple[str, ...] = ()
+    # What a reader should know in addition.
     notes: tuple[str, ...] = ()
+    # The baselines, each judged by itself.
     baselines: tuple[BaselineSignal, ...] = ()
+    # The quantities compared with the baselines.
     comparisons: tuple[Comparison, ...] = ()
 
     @property
@@ -187,15 +191,15 @@ def _finding(steps: Sequence[Step], trained: Sequence[Step], reward: Curve | Non
 def _by_trend(reward: Curve, moved: Trend, trained: Sequence[Step], options: SignalOptions) -> _Finding:
     last = reward.steps[-1]
     if direction(moved, options.fall) is Direction.DOWN:
-        return _Finding(SignalOutcome.UNSTABLE, _told(reward, moved, "fell"), last, moved)
+        return _Finding(SignalOutcome.UNSTABLE, _measured(reward, moved, "fell"), last, moved)
     if direction(moved, options.rise) is Direction.UP:
-        return _Finding(SignalOutcome.PASSED, _told(reward, moved, "rose"), last, moved)
+        return _Finding(SignalOutcome.PASSED, _measured(reward, moved, "rose"), last, moved)
     moving = policy_moved(trained)
     why = "" if moving is None else f"; the policy {'moved' if moving else 'did not move'} from the reference"
-    return _Finding(SignalOutcome.FLAT, _told(reward, moved) + why, last, moved)
+    return _Finding(SignalOutcome.FLAT, _measured(reward, moved) + why, last, moved)
 
 
-def _told(reward: Curve, moved: Trend, verb: str = "") -> str:
+def _measured(reward: Curve, moved: Trend, verb: str = "") -> str:
     """How the reward went; without a verb it stayed."""
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step"
@@ -246,7 +250,7 @@ def _notes(
 
 
 def _of_baseline(run: Run, options: SignalOptions) -> BaselineSignal:
-    """A baseline judged by itself; it may be shorter than the job that it stands beside."""
+    """A baseline judged by itself; it may be shorter than the job that it is compared with."""
     report = signal_report(run.steps, options=replace(options, requested_steps=None))
     return BaselineSignal(run.name, report.outcome, report.cause, report.trend)
 

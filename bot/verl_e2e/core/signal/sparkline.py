@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-# A value that is no number.
+# A value that is not a number.
 GAP = "×"
 
 

@@ -94,7 +94,7 @@ _NAME_PARTS = (
 
 _KEY_MARK = re.compile(rb"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY-----|[\r\n]")
 
-# Beyond these a name is no variable's, and what decides about a value has been read. A secret itself may be longer.
+# No variable has a longer name, and this much of a value is enough to decide. A secret itself may be longer.
 _NAME_BYTES, _JUDGED_BYTES = 80, 4096
 
 _GAP = rb"(?:" + ANSI + rb"|[ \t'\"])*+"

@@ -16,7 +16,7 @@ Found = tuple[Stage, Excerpt, str] | None
 AGREEMENT = "training/rollout_actor_probs_pearson_corr"
 # A correlation of two equal vectors may exceed one by rounding, never by more.
 ROUNDING = 1e-6
-# From so many steps on a reward that never moves is no accident; a random model may earn nothing for a step or two.
+# From so many steps on a reward that never moves is not an accident; a random model may earn nothing at first.
 CONSTANT_FROM = 3
 # A warm-up begins at a learning rate of zero.
 NO_RATE_FROM = 2
@@ -119,11 +119,11 @@ def no_gradient(facts: LogFacts) -> Found:
 
 
 def agreement_unknown(facts: LogFacts) -> Found:
-    """The correlation of trainer and rollout is no correlation: NaN, infinite, or beyond one."""
+    """The correlation of trainer and rollout is not a correlation: NaN, infinite, or beyond one."""
     for step in _with(facts, AGREEMENT):
         value = step.values[AGREEMENT]
         if not is_correlation(value):
-            cause = f"the correlation of trainer and rollout is {value}, which is no correlation"
+            cause = f"the correlation of trainer and rollout is {value}, which is not a correlation"
             return Stage.EXPORT_WEIGHT_SYNC, shown(step, AGREEMENT), cause
     return None
 

@@ -10,7 +10,7 @@ _SYNC = re.compile(
     r":(?:a?sync_?)?update_weights\w*$|:rollout_mode$|:wake_up$|checkpoint_engine/|sharding_manager/|:sync_\w*weights\w*$",
     re.MULTILINE,
 )
-# What builds a model: an import that one of these called is no resume.
+# What builds a model: an import that one of these called is not a resume.
 _BUILD = re.compile(r":init_model$|:_build_\w+$|:__init__$|:initialize$", re.MULTILINE)
 _INNER = {
     Stage.CHECKPOINT_SAVE: (frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.HF_IMPORT}), _SYNC),

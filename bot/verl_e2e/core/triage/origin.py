@@ -31,7 +31,7 @@ _CODE = frozenset(
         "ZeroDivisionError",
     }
 )
-# With these code complains of what it was given: a text of the operating system is no code there.
+# With these, code complains about its input: a text of the operating system is not an error code there.
 _COMPLAINTS = frozenset({"AssertionError", "LookupError", "NotImplementedError", "ValueError"})
 # Classes of exceptions, by the name that a traceback prints. The first match decides.
 _CLASSES: tuple[tuple[re.Pattern[str], Origin], ...] = tuple(

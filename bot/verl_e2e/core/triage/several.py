@@ -1,7 +1,7 @@
 """A log that holds several runs: which of them is the answer, and how each of the others ended.
 
 The last whole run is the answer: one that came to its end, or that an error ended. Errors of another run never decide.
-A log whose last run is cut is no pass, however the run before it ended: then the cut run is the answer.
+A log whose last run is cut is not a pass, however the run before it ended: then the cut run is the answer.
 """
 
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from verl_e2e.core.triage.asked import Contradiction, contradiction, other_check
 from verl_e2e.core.triage.hollow import AGREEMENT, Found
 from verl_e2e.core.triage.rules import Rule, Silent
 
-# Until five healthy measurements of a probe exist there is no band; our healthy runs gave 0.99924 to 0.99996.
+# A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
 AGREEMENT_FAIL_BELOW = 0.995
 # What Bridge prints while it writes a checkpoint, in contrast to a parameter that has no mapping.
 _EXPORT = re.compile(r"not written|were yielded but not saved|from generator not found|Missing \d+ tensors for keys")

@@ -14,7 +14,7 @@ from verl_e2e.core.triage.completion import ended_well
 CAUGHT = "caught-exception"
 SIGNS = 2
 
-# Work beside the training, where programs print a traceback and go on: tracking, scores of samples, validation, rows.
+# Side work where programs print a traceback and go on: tracking, scores of samples, validation, rows.
 _ASIDE = re.compile(
     r"verl/utils/tracking\.py:|(?:^|/)(?:wandb|mlflow|swanlab|trackio|clearml|tensorboardX?)/|prometheus"
     r"|/tensorboard/|reward_score/|/sandbox_fusion/|reward_manager/|reward_loop/|:_?validate$|:_?(?:dump|log)_\w*generations$"

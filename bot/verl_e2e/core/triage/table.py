@@ -263,7 +263,7 @@ RULES: tuple[Rule, ...] = (
         r"|compiled without|No module named '?(?:apex|transformer_engine|flash_attn)"
         r"|No package metadata was found|DistributionNotFound|Failed to find C compiler"
         r"|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
-        cause="the image lacks a package or a compiled extension",
+        cause="the image does not have a package or a compiled extension",
         fix="Install it in the image, or switch the feature that needs it off in the site profile.",
         example='  File "megatron/bridge/models/gpt_provider.py", line 294, in provide\n'
         '  File "megatron/core/tensor_parallel/layers.py", line 1115, in __init__\n'
@@ -333,7 +333,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.TRACKER,
         cause="the experiment tracker failed while the run went on",
-        fix="Rerun with trainer.logger=console; the tracker is no part of what is tested.",
+        fix="Rerun with trainer.logger=console; the tracker is not part of what is tested.",
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit\n'
         '  File "verl/utils/tracking.py", line 190, in log\n'
@@ -500,7 +500,7 @@ RULES: tuple[Rule, ...] = (
         cause="the provider's parallel sizes and those of the process groups (mpu) differ, or a mapping is wrong",
         fix="Compare the provider's TP, PP, CP, EP and ETP with mpu's on every rank before it is finalized.",
         steps=(
-            "Print provider.tensor_model_parallel_size and its kin beside mpu.get_tensor_model_parallel_world_size() "
+            "Print provider.tensor_model_parallel_size and the like next to mpu.get_tensor_model_parallel_world_size() "
             "on "
             "every rank; verl sets the provider's sizes before finalize(), a provider that overwrites them is the "
             "fault.",
@@ -1165,8 +1165,8 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         fact=Silent.AGREEMENT_UNKNOWN,
         stage=Stage.EXPORT_WEIGHT_SYNC,
-        cause="the correlation of trainer and rollout is no correlation, so nothing shows that both hold the same "
-        "weights",
+        cause="the correlation of trainer and rollout is not a number from -1 to 1, so nothing shows that both hold "
+        "the same weights",
         fix="Check that the rollout returns log-probabilities and that responses have tokens that count.",
         example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
         "training/rollout_actor_probs_pearson_corr:nan\n"

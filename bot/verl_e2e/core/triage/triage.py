@@ -88,7 +88,7 @@ def stage_of(error: LoggedError, rules: Sequence[Rule] = RULES, facts: LogFacts 
     """Where an error happened: what its frames say, else where the run stood.
 
     Ray prints a line that several workers share only once, so the frames of one traceback may stand under several
-    workers: the cut tracebacks of its kind beside it are asked too.
+    workers: the other cut tracebacks of its kind are asked too.
     """
     for calls in (error.calls, *_torn(error, facts)):
         rule = next((rule for rule in rules if rule.places and _stands(rule, error) and rule.locates(calls)), None)

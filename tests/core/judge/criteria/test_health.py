@@ -82,7 +82,9 @@ def test_the_critic_is_judged_where_one_trains(facts: LogFacts, state: State) ->
 
 
 def agreeing(*values: float | None) -> LogFacts:
-    return make_facts(steps=tuple(step_line(n, 1300 + n, pearson_corr=one) for n, one in enumerate(values, start=1)))
+    return make_facts(
+        steps=tuple(step_line(n, 1300 + n, pearson_corr=value) for n, value in enumerate(values, start=1))
+    )
 
 
 @pytest.mark.parametrize(

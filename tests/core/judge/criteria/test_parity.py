@@ -1,4 +1,4 @@
-"""A run beside another one of the same training: across parallel sizes, and around a save."""
+"""A run compared with another one of the same training: across parallel sizes, and around a save."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
-from verl_e2e.core.compare.jobs import differences, for_parity, trivial_sizes
+from verl_e2e.core.compare.jobs import differences, for_parity, unsharded
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.criteria.parity import parity, reports, resumed_step
@@ -49,10 +49,10 @@ def line(step: int, **changes: float | None) -> StepMetrics:
     return StepMetrics(step, 1000 + step, {name: value for name, value in values.items() if value is not None})
 
 
-def beside(role: Role, *steps: StepMetrics, **given: Any) -> RelatedRun:
+def related_run(role: Role, *steps: StepMetrics, **given: Any) -> RelatedRun:
     fields: dict[str, Any] = {
         "role": role,
-        "job_id": "0-dense-trivial",
+        "job_id": "0-dense-unsharded",
         "job_digest": "d" * 64,
         "bridge_commit": "a" * 40,
         "folder": "related/other",
@@ -70,7 +70,7 @@ def dense(*steps: StepMetrics, related: tuple[RelatedRun, ...] = (), **given: An
     return make_case(record, make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed))
 
 
-REFERENCE = beside(Role.TRIVIAL_SIZES, line(1), line(2), line(3))
+REFERENCE = related_run(Role.UNSHARDED, line(1), line(2), line(3))
 
 
 def test_without_a_reference_parity_is_not_shown() -> None:
@@ -78,8 +78,8 @@ def test_without_a_reference_parity_is_not_shown() -> None:
     assert (item.state, item.summary.startswith("there is no unsharded reference run")) == (State.WAIVED, True)
 
 
-def test_the_reason_why_there_is_no_reference_is_told() -> None:
-    item = parity(dense(line(1), related_not_run={Role.TRIVIAL_SIZES: "--parity was not given"}))
+def test_the_reason_why_there_is_no_reference_is_given() -> None:
+    item = parity(dense(line(1), related_not_run={Role.UNSHARDED: "--parity was not given"}))
     assert item.summary.endswith("(--parity was not given)")
 
 
@@ -103,12 +103,12 @@ def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
 @pytest.mark.parametrize(
     ("related", "text"),
     [
-        (beside(Role.TRIVIAL_SIZES, line(1), result=Result.BLOCKED, cause="no GPU"), "ended as Blocked: no GPU"),
-        (beside(Role.TRIVIAL_SIZES), "recorded no metrics"),
-        (beside(Role.TRIVIAL_SIZES, line(7)), "no training step in common"),
-        (beside(Role.TRIVIAL_SIZES, line(1, prompt_length__mean=90.0)), "prompt_length/mean is 87.8"),
-        (beside(Role.TRIVIAL_SIZES, line(1, actor__lr=1e-6)), "actor/lr is 0.001"),
-        (beside(Role.TRIVIAL_SIZES, StepMetrics(1, 1, {"actor/lr": 0.001})), "no metric in common"),
+        (related_run(Role.UNSHARDED, line(1), result=Result.BLOCKED, cause="no GPU"), "ended as Blocked: no GPU"),
+        (related_run(Role.UNSHARDED), "recorded no metrics"),
+        (related_run(Role.UNSHARDED, line(7)), "no training step in common"),
+        (related_run(Role.UNSHARDED, line(1, prompt_length__mean=90.0)), "prompt_length/mean is 87.8"),
+        (related_run(Role.UNSHARDED, line(1, actor__lr=1e-6)), "actor/lr is 0.001"),
+        (related_run(Role.UNSHARDED, StepMetrics(1, 1, {"actor/lr": 0.001})), "no metric in common"),
     ],
 )
 def test_what_cannot_be_compared_is_missing(related: RelatedRun, text: str) -> None:
@@ -117,34 +117,36 @@ def test_what_cannot_be_compared_is_missing(related: RelatedRun, text: str) -> N
 
 
 def test_of_several_references_the_last_counts() -> None:
-    first = beside(Role.TRIVIAL_SIZES, result=Result.BLOCKED)
+    first = related_run(Role.UNSHARDED, result=Result.BLOCKED)
     assert parity(dense(line(1), related=(first, REFERENCE))).state is State.MET
 
 
 def resumed(last: StepMetrics, *reference: StepMetrics, before: StepMetrics | None = None, **given: Any) -> Case:
-    """A run of level 1: a step before the save and one after the resume, beside its twin."""
+    """A run of level 1: a step before the save and one after the resume, compared with its reference run."""
     job = make_job(Level.SAVE_RESUME, "resume", steps=2, wrapper={"SAVE_FREQ": "1"})
-    related = (beside(Role.UNINTERRUPTED, *reference, job_id="1-resume-uninterrupted", **given),) if reference else ()
+    related = (
+        (related_run(Role.UNINTERRUPTED, *reference, job_id="1-resume-uninterrupted", **given),) if reference else ()
+    )
     printed = (config_with(dict(requested(job))),)
     facts = make_facts(steps=(before or line(1), last), progress=bar(2, 2), configs=printed)
     return make_case(make_record(job=job, related=related), facts)
 
 
-TWIN = (line(1), line(2, actor__kl_loss=0.02))
+UNINTERRUPTED = (line(1), line(2, actor__kl_loss=0.02))
 
 
-def test_without_a_twin_the_resumed_step_is_not_judged() -> None:
+def test_without_a_reference_run_the_resumed_step_is_not_judged() -> None:
     assert resumed_step(resumed(line(2))).state is State.WAIVED
 
 
-def test_the_resumed_step_equals_the_twins() -> None:
-    item = resumed_step(resumed(line(2, actor__kl_loss=0.02), *TWIN))
+def test_the_resumed_step_equals_the_reference_run() -> None:
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.02), *UNINTERRUPTED))
     assert (item.state, item.line) == (State.MET, 1002)
     assert "as the step before the save does" in item.summary
 
 
 def test_an_adapter_that_was_not_loaded_fails_the_load() -> None:
-    case = resumed(line(2, actor__kl_loss=0.0), *TWIN)
+    case = resumed(line(2, actor__kl_loss=0.0), *UNINTERRUPTED)
     item = resumed_step(case)
     assert item.state is State.BROKEN
     assert "actor/kl_loss 0 against 0.02" in item.summary
@@ -161,37 +163,37 @@ def test_an_optimizer_that_was_not_loaded_shows_where_the_runs_are_exact() -> No
 
 def test_the_same_samples_before_the_save_hold_the_next_step_to_the_narrow_tolerances() -> None:
     after = line(2, actor__kl_loss=0.02, actor__grad_norm=0.25, rollout_corr__rollout_log_ppl=7.37)
-    item = resumed_step(resumed(after, *TWIN, before=line(1, actor__grad_norm=0.2225)))
+    item = resumed_step(resumed(after, *UNINTERRUPTED, before=line(1, actor__grad_norm=0.2225)))
     assert (item.state, "actor/grad_norm 0.25 against 0.22" in item.summary) == (State.BROKEN, True)
     other = line(1, actor__grad_norm=0.2225, rollout_corr__rollout_log_ppl=7.361)
-    assert resumed_step(resumed(after, *TWIN, before=other)).state is State.MET
+    assert resumed_step(resumed(after, *UNINTERRUPTED, before=other)).state is State.MET
 
 
 def test_noise_before_the_save_widens_what_is_held_against_the_step_after() -> None:
     noisy = line(1, actor__grad_norm=0.225, rollout_corr__rollout_log_ppl=7.365)
     after = line(2, actor__kl_loss=0.018, actor__grad_norm=0.21, rollout_corr__rollout_log_ppl=7.37)
-    item = resumed_step(resumed(after, *TWIN, before=noisy))
+    item = resumed_step(resumed(after, *UNINTERRUPTED, before=noisy))
     assert (item.state, "samples differ" in item.summary) == (State.MET, True)
 
 
 def test_identical_runs_that_differ_before_the_save_prove_nothing() -> None:
     apart = line(1, actor__grad_norm=0.5, rollout_corr__rollout_log_ppl=7.4)
-    item = resumed_step(resumed(line(2, actor__kl_loss=0.0), *TWIN, before=apart))
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.0), *UNINTERRUPTED, before=apart))
     assert (item.state, "differ before the save already" in item.summary) == (State.MISSING, True)
 
 
 def test_a_resumed_step_on_other_prompts_cannot_be_compared() -> None:
-    item = resumed_step(resumed(line(2, prompt_length__mean=90.0), *TWIN))
+    item = resumed_step(resumed(line(2, prompt_length__mean=90.0), *UNINTERRUPTED))
     assert (item.state, "prompt_length/mean" in item.summary) == (State.MISSING, True)
 
 
 def test_a_scheduler_that_was_not_restored_is_broken() -> None:
-    item = resumed_step(resumed(line(2, actor__kl_loss=0.02, actor__lr=0.0005), *TWIN))
+    item = resumed_step(resumed(line(2, actor__kl_loss=0.02, actor__lr=0.0005), *UNINTERRUPTED))
     assert (item.state, "actor/lr is 0.0005 in the run" in item.summary) == (State.BROKEN, True)
 
 
-def test_a_twin_that_did_not_pass_is_no_measure() -> None:
-    item = resumed_step(resumed(line(2), *TWIN, result=Result.FAIL, cause="out of memory"))
+def test_a_reference_run_that_did_not_pass_is_no_measure() -> None:
+    item = resumed_step(resumed(line(2), *UNINTERRUPTED, result=Result.FAIL, cause="out of memory"))
     assert (item.state, "ended as Fail: out of memory" in item.summary) == (State.MISSING, True)
 
 
@@ -202,9 +204,9 @@ def test_no_measured_band_means_the_stated_tolerances() -> None:
 def test_the_card_folds_every_comparison() -> None:
     verdict = judge_case(dense(line(1), line(2), related=(REFERENCE,)))
     shown = render_markdown(Card((verdict,)))
-    assert "<summary>2-dense compared with 0-dense-trivial, the unsharded reference run: within tolerance" in shown
+    assert "<summary>2-dense compared with 0-dense-unsharded, the unsharded reference run: within tolerance" in shown
     assert "| actor/grad_norm | 2 | 1 | 0.22 / 0.22 at 1 | within |" in shown
-    assert len(reports(resumed(line(2), *TWIN))) == 2
+    assert len(reports(resumed(line(2), *UNINTERRUPTED))) == 2
     assert reports(dense(line(1))) == ()
 
 
@@ -215,29 +217,29 @@ OF_LEVEL_2 = [entry for entry in VARIANTS if entry.level is Level.PARALLELISM]
 def test_the_reference_of_every_variant_has_only_sizes_of_one(variant: Any) -> None:
     wrapper = {**variant.wrapper, "NUM_GPUS": str(variant.gpu_count)}
     job = make_job(Level.PARALLELISM, variant.name, gpu_count=variant.gpu_count, wrapper=wrapper)
-    found = trivial_sizes(job)
+    found = unsharded(job)
     sizes = {key: value for key, value in found.expected.items() if key.endswith("_parallel_size")}
     assert len(sizes) >= 10
     assert set(sizes.values()) <= {1, None}
     assert (found.gpu_count, found.expected["trainer.n_gpus_per_node"], found.level) == (1, 1, Level.SMOKE)
     assert differences(job, found) == ()
-    assert trivial_sizes(found).wrapper == found.wrapper
+    assert unsharded(found).wrapper == found.wrapper
 
 
 def test_the_reference_keeps_all_but_the_sizes() -> None:
     overrides = ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2", "data.seed=7", *DETERMINISTIC)
     job = make_job(Level.PARALLELISM, "dense", gpu_count=4, wrapper=DENSE, overrides=overrides, steps=3)
-    found = trivial_sizes(job)
+    found = unsharded(job)
     assert found.overrides == ("data.seed=7", *DETERMINISTIC)
     assert found.expected["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == 1
     assert (found.steps, found.data, found.checkpoint, found.bridge) == (3, job.data, job.checkpoint, job.bridge)
-    assert found.id == "0-dense-trivial"
+    assert found.id == "0-dense-unsharded"
 
 
 def test_a_site_that_sets_sizes_does_not_keep_them() -> None:
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
     site = job.site.model_copy(update={"wrapper": {"REF_PP": "2", "COMMON_VPP": "2", "LORA_RANK": "8"}})
-    found = trivial_sizes(job.model_copy(update={"site": site}))
+    found = unsharded(job.model_copy(update={"site": site}))
     assert (found.wrapper["REF_PP"], found.wrapper["COMMON_VPP"], found.wrapper["LORA_RANK"]) == ("1", "null", "4")
 
 
@@ -257,7 +259,7 @@ def test_a_learning_rate_of_the_jobs_own_stays() -> None:
     assert (found.overrides, found.steps) == ((own, *DETERMINISTIC, *DISTINCT_SAMPLES), 20)
 
 
-def test_what_else_differs_between_two_jobs_is_told() -> None:
+def test_what_else_differs_between_two_jobs_is_listed() -> None:
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
     other = make_job(wrapper={"LORA_RANK": "8"}, overrides=("data.seed=7",))
     assert differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")

@@ -152,10 +152,10 @@ def test_a_resume_from_another_step_fails(old: str, new: str, words: str) -> Non
     assert run.verdict().result is not Result.PASS
 
 
-def lacking(path: str, *, after: str = "save") -> Checkpoints:
+def without_file(path: str, *, after: str = "save") -> Checkpoints:
     """The lists without one file of step 1 after a phase and later."""
     kept = list(checkpoints().listings)
-    first = next(index for index, one in enumerate(kept) if one.after == after)
+    first = next(index for index, listing in enumerate(kept) if listing.after == after)
     cut = [
         listing.model_copy(update={"files": tuple(file for file in listing.files if file.path != f"{STEP_ONE}/{path}")})
         for listing in kept[first:]
@@ -188,7 +188,7 @@ def emptied(path: str) -> Checkpoints:
     ],
 )
 def test_a_checkpoint_without_its_state_fails_at_the_save(path: str, text: str) -> None:
-    run = resume_run(checkpoints=lacking(path))
+    run = resume_run(checkpoints=without_file(path))
     assert resumed(run.case()).summary == f"the checkpoint of step 1 is not whole: {text}"
     verdict = run.verdict()
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_SAVE)
@@ -226,7 +226,7 @@ STALE = listing("", 1)
         (checkpoints(listing(""), listing("save", 1, tracker=""), listing("resume", 1, 2)), "the tracker says nothing"),
         (checkpoints(listing(""), listing("save", 1, tracker="7"), listing("resume", 1, 2)), "the tracker says 7"),
         (checkpoints(listing(""), listing("save", 1), listing("resume", 1, 2, tracker="9")), "the tracker says 9"),
-        (lacking("data.pt", after="resume"), "data.pt of step 1 did not stay as it was saved"),
+        (without_file("data.pt", after="resume"), "data.pt of step 1 did not stay as it was saved"),
         (rewritten("resume"), "of step 1 did not stay as it was saved"),
         (
             checkpoints(listing(""), listing("save", 1).model_copy(update={"cut": True}), listing("resume", 1, 2)),

@@ -47,7 +47,7 @@ def with_events(*message: Event) -> Record:
             Expected(took(0), NONCE),
             "244 s, and GitHub's job 0-lora-ddp ran for 0 s",
         ),
-        (with_events(*events()), Expected(took(183), NONCE), "tells of 244 s"),
+        (with_events(*events()), Expected(took(183), NONCE), "covers 244 s"),
         (with_events(*events()), Expected(took(succeeded=False, conclusion="failure"), NONCE), "ended as failure"),
         (with_events(*events()), Expected(took(succeeded=False, conclusion="timed_out"), NONCE), "ended as timed_out"),
         (with_events(*events(nonce="b2" * 16)), Expected(took(), NONCE), "another nonce"),
@@ -109,7 +109,7 @@ def test_a_pass_whose_record_does_not_fit_is_blocked_and_says_why() -> None:
     item = run_record(record, make_facts(), Expected(took(0)))
     verdict = hold_against_record(judge(record, make_facts()), item, make_job())
     assert verdict.result is Result.BLOCKED
-    assert verdict.cause.startswith("the record does not fit the run: it tells of 244 s")
+    assert verdict.cause.startswith("the record does not fit the run: its record covers 244 s")
     assert verdict.cause in verdict.sentence.replace("The record", "the record")
     assert all(deliverable.outcome is not Outcome.PASS for deliverable in verdict.deliverables)
     assert verdict.evidence[-1].criterion is Criterion.RUN_RECORD

@@ -85,9 +85,7 @@ def test_the_card_shows_every_curve_in_one_line() -> None:
 def test_a_run_without_a_baseline_says_so() -> None:
     verdict = judged(RISING)
     assert verdict.result is Result.PASS
-    assert (
-        "No run on the merge base stands beside this one: its curves are compared with nothing." in verdict.limitations
-    )
+    assert "There is no run on the merge base to compare with, so its curves are not compared." in verdict.limitations
 
 
 def test_a_flat_run_is_inconclusive_without_a_baseline() -> None:
@@ -202,7 +200,7 @@ def test_a_run_of_fewer_steps_than_asked_for_is_no_evidence() -> None:
     assert (item.state, item.summary) == (State.MISSING, "not enough steps: the run stops at step 14 of 20")
 
 
-def test_a_run_that_never_trained_has_no_curves_and_no_remarks() -> None:
+def test_a_run_that_never_trained_has_no_curves_and_no_notes() -> None:
     verdict = judged(())
     assert verdict.result is Result.BLOCKED
     assert not any("compared with nothing" in row for row in verdict.limitations)

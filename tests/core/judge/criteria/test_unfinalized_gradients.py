@@ -26,16 +26,16 @@ def series(name: str) -> tuple[StepMetrics, ...]:
     return tuple(StepMetrics(row["step"], 1000 + row["step"], row["values"]) for row in rows)
 
 
-def beside_one_rank(name: str) -> Case:
-    """A run on four data-parallel ranks that printed this series, beside the same training on one rank."""
+def compared_with_one_rank(name: str) -> Case:
+    """A run on four data-parallel ranks that printed this series, compared with the same training on one rank."""
     steps = series(name)
     job = job_of(Level.PARALLELISM, "dp", steps=len(steps))
     reference = RelatedRun(
-        role=Role.TRIVIAL_SIZES,
-        job_id="2-dp-trivial",
+        role=Role.UNSHARDED,
+        job_id="2-dp-unsharded",
         job_digest="d" * 64,
         bridge_commit="a" * 40,
-        folder="related/2-dp-trivial",
+        folder="related/2-dp-unsharded",
         result=Result.PASS,
         steps=tuple(
             RelatedStep(step=step_metrics.step, values=dict(step_metrics.values)) for step_metrics in series("one_rank")
@@ -47,7 +47,7 @@ def beside_one_rank(name: str) -> Case:
 
 
 def judged(name: str) -> Evidence:
-    return parity(beside_one_rank(name))
+    return parity(compared_with_one_rank(name))
 
 
 def test_four_ranks_that_average_their_gradients_agree_with_one() -> None:
@@ -62,5 +62,5 @@ def test_four_ranks_that_never_average_them_do_not() -> None:
 
 
 def test_the_run_fails_at_its_training_step() -> None:
-    verdict = judge_case(beside_one_rank("four_ranks_unfinalized"))
+    verdict = judge_case(compared_with_one_rank("four_ranks_unfinalized"))
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.TRAIN_STEP)

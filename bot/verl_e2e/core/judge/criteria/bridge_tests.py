@@ -13,7 +13,7 @@ _SHOWN_FAILED = 3
 
 
 def bridge_tests(case: Case) -> Evidence:
-    """Broken by any failed test; waived when no result is there or demanded; tests of another commit are no result."""
+    """Broken by any failed test; waived where no result is there or required; tests of another commit do not count."""
     refused = foreign_tests(case.record)
     tests = () if refused else case.record.tests or ()
     failed = [test for test in tests if test.outcome == "failed"]
@@ -39,7 +39,7 @@ def failed_tests(record: Record) -> tuple[str, ...]:
 
 
 def foreign_tests(record: Record) -> str:
-    """Why the JUnit file is no evidence about the job's commit; empty when it is, or when there is none.
+    """Why the JUnit file says nothing about the job's commit; empty when it does, or when there is no file.
 
     A file that states no commit counts only in a folder whose runner ran the tests itself.
     """
@@ -101,7 +101,7 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
     """The tests that a pass needs and that have no result; `absent` do not exist at the commit.
 
     A pass needs those that the policy lists and those that the change touched. Of what else was chosen a missing
-    result is a remark, and so it is of a test that the change touched and that its environment cannot collect.
+    result is a limitation, and so is a test that the change touched and that the environment cannot collect.
     """
     left_out = {*(item.test for item in job.site.deselected_tests), *absent}
     why = {item.test: item.why for item in job.chosen_tests}

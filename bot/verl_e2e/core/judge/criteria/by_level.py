@@ -27,7 +27,7 @@ def _fsdp_stage(case: Case) -> Stage:  # noqa: ARG001
     return Stage.FSDP_WRAP
 
 
-# The stage at which a run that finished lacks the item.
+# The stage at which a finished run is missing the item.
 GAP_STAGE: Mapping[Criterion, Stage] = {
     Criterion.RESUMED: Stage.CHECKPOINT_LOAD,
     Criterion.PARALLEL_SIZES: Stage.BRIDGE_PROVIDER,

@@ -45,7 +45,7 @@ def files_of_step(listing: CheckpointListing, step: int) -> dict[str, Checkpoint
 
 
 def state_gap(listing: CheckpointListing, step: int, asked: StateAsked) -> str:
-    """The first thing that the checkpoint of a step lacks, as a clause; empty when it is complete."""
+    """The first thing that is missing from the checkpoint of a step, as a clause; empty when it is complete."""
     return next(_gaps(files_of_step(listing, step), asked), "")
 
 

@@ -1,4 +1,4 @@
-"""Level 4: a fact that a dense run lacks shows each feature of the job, in the resolved configuration or in the log.
+"""Level 4: each feature of the job is shown by a fact that no dense run has, in the configuration or in the log.
 
 A checkpoint's features do not show in verl's configuration. They show in the class of Bridge that converted its
 weights, in what verl prints when it prepares a feature, and in metrics that only the feature has.
@@ -45,7 +45,7 @@ TRACES: Mapping[str, Trace] = {
     "ssm": Trace(bridges=re.compile(r"NemotronHBridge|FalconH1Bridge|Qwen3NextBridge|Qwen35(?:MoE)?Bridge")),
     "mtp": Trace(signs=frozenset({"mtp-layers-patched"}), metrics=re.compile(r"(?:^|/)mtp_losses/")),
     "fp8": Trace(signs=frozenset({"fp8-weights-loaded"})),
-    # Their models are known, but nothing that a run prints tells whether it saw an image or heard a sound.
+    # Their models are known, but nothing that a run prints says whether its samples held an image or a sound.
     "vlm": Trace(),
     "audio": Trace(),
 }

@@ -64,7 +64,7 @@ def rollout_agreement(case: Case) -> Evidence:
     worst = step.values[AGREEMENT]
     excerpt = f"step:{step.step} {AGREEMENT}:{worst}"
     if not is_correlation(worst):
-        summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is no correlation"
+        summary = f"trainer and rollout correlation is {worst} at step {step.step}, which is not a correlation"
         return Evidence(Criterion.ROLLOUT_AGREEMENT, State.MISSING, summary, case.log, step.line, excerpt)
     bound = _bound(case, step)
     summary = f"trainer and rollout probabilities correlate at {worst:.5f}"
@@ -76,7 +76,7 @@ def rollout_agreement(case: Case) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """What a correlation is held against: below the first it is a fault, below the second a remark."""
+    """The bounds of a correlation: below the first it is a fault, below the second a limitation."""
 
     fail_below: float
     note_below: float
@@ -95,7 +95,7 @@ def _bound(case: Case, step: StepMetrics) -> _Bound:
 
 
 def _worst_agreement(case: Case) -> StepMetrics | None:
-    """The step of the lowest correlation above its bound; one that is no correlation is worse than any."""
+    """The step whose correlation is furthest below its bound; a value that is not a correlation is the worst."""
     return min(_reporting(case), key=lambda step: _margin(case, step), default=None)
 
 

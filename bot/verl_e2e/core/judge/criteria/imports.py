@@ -71,7 +71,7 @@ def run_imported_checkout(case: Case) -> bool:
 
 
 def is_below(path: str, root: str) -> bool:
-    """Whether a path lies in a directory and is no installed package, as text (both are redacted alike)."""
+    """Whether a path lies in a directory and is not an installed package, as text (both are redacted alike)."""
     if not root or ".." in path.split("/") or not (path == root or path.startswith(root.rstrip("/") + "/")):
         return False
     return not any(part in _INSTALLED for part in path[len(root) :].split("/"))

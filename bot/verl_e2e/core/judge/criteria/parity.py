@@ -1,6 +1,6 @@
-"""Judges that hold a run against another run of the same training: parity across sizes, and a resumed step.
+"""Criteria that compare a run with another run of the same training: parity across sizes, and a resumed step.
 
-What is compared and how far it may differ stands in `compared` beside this module; the sums are in `comparison`.
+`core/compare/tolerances.py` says what is compared and how far it may differ, `core/compare/steps.py` calculates.
 """
 
 import math
@@ -19,26 +19,26 @@ from verl_e2e.core.model.stages import Stage
 # The stage that a broken comparison belongs to.
 COMPARISON_STAGE = {Criterion.RESUMED_STEP: Stage.CHECKPOINT_LOAD, Criterion.PARITY: Stage.TRAIN_STEP}
 
-_NO_TWIN = "the resumed step was compared with no uninterrupted run"
+_NOT_COMPARED = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "there is no unsharded reference run: parity is not shown"
 _SHOWN = 3
-# A KL to the reference lower than this share of the twin's looks like an adapter that was never trained.
+# A KL to the reference below this share of the uninterrupted run's looks like an adapter that was never trained.
 _UNTRAINED = 0.75
 
 
 def parity(case: Case) -> Evidence:
-    """Level 2: the same training at trivial and at non-trivial sizes, when it was asked for."""
-    reference = _last(case.related(Role.TRIVIAL_SIZES))
+    """Level 2: the same training with and without parallelism agrees, where a comparison was requested."""
+    reference = _last(case.related(Role.UNSHARDED))
     if reference is None:
-        return Evidence(Criterion.PARITY, State.WAIVED, _absent(case, Role.TRIVIAL_SIZES, _NO_REFERENCE), RELATED_FILE)
-    unfit = _unfit(reference, "the run at trivial sizes")
+        return Evidence(Criterion.PARITY, State.WAIVED, _absent(case, Role.UNSHARDED, _NO_REFERENCE), RELATED_FILE)
+    unfit = _unfit(reference, "the unsharded reference run")
     if unfit:
         return Evidence(Criterion.PARITY, State.MISSING, unfit, RELATED_FILE)
     return judge_parity(case, parity_of(case, reference))
 
 
 def parity_of(case: Case, reference: RelatedRun) -> Comparison:
-    """The run's steps beside those of the unsharded reference run."""
+    """The run's steps compared with those of the unsharded reference run."""
     return compare_steps(
         case.train_steps(), reference.steps, tolerances_of(case.record.bands, case.job, reference.steps)
     )
@@ -52,7 +52,7 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
     line = _line(case, found.steps[-1])
     excerpt = "; ".join(_figures(metric_comparison) for metric_comparison in _telling(found))
     if found.beyond:
-        summary = f"the training differs from the same one at trivial sizes: {_named(found)}"
+        summary = f"the training differs from the unsharded reference run: {_named(found)}"
         return Evidence(Criterion.PARITY, State.BROKEN, summary, case.log, line, excerpt)
     summary = f"{len(found.steps)} step(s) agree with the unsharded reference run, {_samples(found)} ({found.source})"
     return Evidence(Criterion.PARITY, State.MET, summary, case.log, line, excerpt)
@@ -60,14 +60,16 @@ def judge_parity(case: Case, found: Comparison) -> Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ResumedComparison:
-    """The last step before the save and the step after the resume, each beside the uninterrupted reference run's.
+    """The last step before the save and the step after the resume, each compared with the uninterrupted run's.
 
-    `before` are two identical runs, so it shows the noise of this very pair: when they drew the same samples and
-    agree (`calm`), the step after the resume is held to the narrow tolerances, whatever its samples look like.
+    The two runs are identical before the save, so `before` shows how noisy this pair of runs is.
     """
 
+    # The last step before the save.
     before: Comparison
+    # The step after the resume.
     after: Comparison
+    # Whether both drew the same samples and agreed before the save: then the narrow tolerances apply after it.
     calm: bool
 
 
@@ -75,7 +77,9 @@ def resumed_step(case: Case) -> Evidence:
     """Level 1: the resumed step equals the same step of an uninterrupted run, within tolerance."""
     reference = _last(case.related(Role.UNINTERRUPTED))
     if reference is None:
-        return Evidence(Criterion.RESUMED_STEP, State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NO_TWIN), RELATED_FILE)
+        return Evidence(
+            Criterion.RESUMED_STEP, State.WAIVED, _absent(case, Role.UNINTERRUPTED, _NOT_COMPARED), RELATED_FILE
+        )
     unfit = _unfit(reference, "the uninterrupted run")
     if unfit:
         return Evidence(Criterion.RESUMED_STEP, State.MISSING, unfit, RELATED_FILE)
@@ -83,7 +87,7 @@ def resumed_step(case: Case) -> Evidence:
 
 
 def resumed_of(case: Case, reference: RelatedRun) -> ResumedComparison:
-    """The two steps around the save beside the twin's."""
+    """The two steps around the save, compared with those of the uninterrupted run."""
     last = case.job.steps
     tolerances = tolerances_of(case.record.bands, case.job, reference.steps)
     ours, theirs = case.train_steps(), reference.steps
@@ -111,7 +115,7 @@ def _judge_resumed(case: Case, found: ResumedComparison) -> Evidence:
 
 
 def _noisy(before: Comparison) -> str:
-    """Why the pair before the save makes a judgement worthless: identical runs that differ already."""
+    """Why the runs cannot be compared after the save: they differ before it already. Empty when they do not."""
     if before.data_differs:
         return before.data_differs
     if before.beyond:
@@ -120,7 +124,7 @@ def _noisy(before: Comparison) -> str:
 
 
 def _hint(found: ResumedComparison) -> str:
-    """What a lower KL says beyond that it is lower: LoRA's B starts at zero, and so does KL to the reference."""
+    """What a lower KL points to: LoRA's B starts at zero, and so does the KL to the reference."""
     kl = next(
         (metric_comparison for metric_comparison in found.after.beyond if metric_comparison.compared.metric == KL_LOSS),
         None,
@@ -130,7 +134,7 @@ def _hint(found: ResumedComparison) -> str:
 
 
 def _absent(case: Case, role: Role, sentence: str) -> str:
-    """That there is nothing to compare with, and why where that is known."""
+    """The sentence that there is nothing to compare with, with the reason where it is known."""
     reason = case.record.related_not_run.get(role)
     return f"{sentence} ({reason})" if reason else sentence
 
@@ -138,7 +142,7 @@ def _absent(case: Case, role: Role, sentence: str) -> str:
 def reports(case: Case) -> tuple[Report, ...]:
     """Every comparison that the case's related runs allow, for its card and its folder."""
     found: list[Report] = []
-    reference, reference_run = _last(case.related(Role.TRIVIAL_SIZES)), _last(case.related(Role.UNINTERRUPTED))
+    reference, reference_run = _last(case.related(Role.UNSHARDED)), _last(case.related(Role.UNINTERRUPTED))
     if reference is not None and reference.steps:
         title = f"{case.job.id} compared with {reference.job_id}, the unsharded reference run"
         found.append(Report(title, parity_of(case, reference)))

@@ -181,7 +181,7 @@ def _left_checkpoint(case: Case, save: Phase) -> bool:
 
 
 def _incomplete(case: Case, save: Phase) -> str:
-    """What a checkpoint that is there lacks; a folder without any file of the step says nothing."""
+    """What is missing from a checkpoint that is there; a folder without any file of the step says nothing."""
     listing = listing_after(case.record.checkpoints, save.name) if case.record.checkpoints else None
     step = save.planned.last_step
     if listing is None or listing.cut or not files_of_step(listing, step):
@@ -195,7 +195,7 @@ def _file_gap(case: Case, save: Phase, resume: Phase) -> str:
 
 
 def _file_gap_of_save(case: Case, save: Phase) -> str:
-    """What the lists lack of a checkpoint that the first phase alone can have written."""
+    """What the lists do not have of a checkpoint that only the first phase can have written."""
     if case.record.checkpoints is None:
         return f"{CHECKPOINTS_FILE}: not there"
     before, after = (listing_after(case.record.checkpoints, name) for name in ("", save.name))

@@ -23,11 +23,11 @@ from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.timeline import timeline
 
-# Clocks of two machines, GitHub's whole seconds, and what a step of a workflow needs beside the program.
+# For the clocks of two machines, GitHub's whole seconds, and what a step of a workflow does besides the program.
 TOLERANCE_S = 60.0
 # Events of one run come from a few threads of the recorder.
 _OUT_OF_ORDER_S = 5.0
-# The end of the year 9999, beyond which there is no date.
+# The end of the year 9999, the last that a date can have.
 _LAST_SECOND = 253_402_300_799
 _STEP_TIME = "timing_s/step"
 
@@ -62,9 +62,9 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
     misfit = next(_misfits(record, facts, expected), "")
     if misfit:
         return Evidence(Criterion.RUN_RECORD, State.BROKEN, misfit, EVENTS_FILE)
-    told_s, took = _told_s(record.events), expected.took
+    recorded_s, took = _recorded_s(record.events), expected.took
     lasted_s = _lasted_s(took) if took is not None else None
-    text = [f"{told_s:.0f} s by its own events"]
+    text = [f"{recorded_s:.0f} s by its own events"]
     if took is not None and lasted_s is not None:
         text.append(f"within the {lasted_s:.0f} s of {took.who}")
     text += ["the order's nonce came back"] * bool(expected.nonce)
@@ -105,7 +105,7 @@ def _misfits(record: Record, facts: LogFacts | None, expected: Expected) -> Iter
     yield from _of_end(expected.took)
     yield from _of_events(events)
     if events:
-        yield from _of_steps(_told_s(events), facts)
+        yield from _of_steps(_recorded_s(events), facts)
         yield from _of_window(events, expected.took)
     yield from _of_nonce(events, expected.nonce)
 
@@ -128,16 +128,16 @@ def _of_events(events: tuple[Event, ...]) -> Iterator[str]:
             yield f"its events tell {count} times that it {kind}"
 
 
-def _of_steps(told_s: float, facts: LogFacts | None) -> Iterator[str]:
+def _of_steps(recorded_s: float, facts: LogFacts | None) -> Iterator[str]:
     """The log's own times are inside of the run: training steps one after another, and stages in their order."""
     if facts is None:
         return
     trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
-    if not trained_s <= told_s + TOLERANCE_S:
-        yield f"its steps took {trained_s:.0f} s, and the run {told_s:.0f} s"
+    if not trained_s <= recorded_s + TOLERANCE_S:
+        yield f"its steps took {trained_s:.0f} s, and the run {recorded_s:.0f} s"
     logged_s = max((phase.seconds for phase in timeline(facts) if phase.seconds is not None), default=0.0)
-    if logged_s > told_s + TOLERANCE_S:
-        yield f"its log goes on for {logged_s:.0f} s, and the run for {told_s:.0f} s"
+    if logged_s > recorded_s + TOLERANCE_S:
+        yield f"its log goes on for {logged_s:.0f} s, and the run for {recorded_s:.0f} s"
 
 
 def _of_window(events: tuple[Event, ...], took: BackendTimes | None) -> Iterator[str]:
@@ -145,12 +145,12 @@ def _of_window(events: tuple[Event, ...], took: BackendTimes | None) -> Iterator
     lasted_s = _lasted_s(took) if took is not None else None
     if took is None or took.started is None or took.ended is None or lasted_s is None:
         return
-    told_s = _told_s(events)
-    if told_s > lasted_s + TOLERANCE_S:
-        yield f"it tells of {told_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
+    recorded_s = _recorded_s(events)
+    if recorded_s > lasted_s + TOLERANCE_S:
+        yield f"its record covers {recorded_s:.0f} s, and {took.who} ran for {lasted_s:.0f} s"
     began = _began(events)
     slack = timedelta(seconds=TOLERANCE_S)
-    if began is not None and not took.started - slack <= began <= took.ended + slack - timedelta(seconds=told_s):
+    if began is not None and not took.started - slack <= began <= took.ended + slack - timedelta(seconds=recorded_s):
         yield f"it began at {began:%Y-%m-%d %H:%M}, and {took.who} ran from {took.started:%Y-%m-%d %H:%M}"
 
 
@@ -169,7 +169,7 @@ def _of_nonce(events: tuple[Event, ...], nonce: str) -> Iterator[str]:
         yield f"it {'returns no nonce' if missing else 'returns another nonce than that'} of the order"
 
 
-def _told_s(events: tuple[Event, ...]) -> float:
+def _recorded_s(events: tuple[Event, ...]) -> float:
     return max((event.t_s for event in events), default=0.0)
 
 

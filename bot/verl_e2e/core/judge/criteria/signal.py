@@ -49,7 +49,7 @@ def _state(report: SignalReport) -> State:
 
 
 def case_report(case: Case) -> SignalReport:
-    """The report on a case: its own steps beside those of the runs on the merge base."""
+    """The report on a case: its own steps compared with those of the runs on the merge base."""
     return signal_report(case.facts.steps, baseline=baselines_of(case), options=case_options(case))
 
 
@@ -61,7 +61,7 @@ def baselines_of(case: Case) -> tuple[Run, ...]:
 
 
 def case_figure(case: Case) -> SignalFigure | None:
-    """The curves of a level 5 run beside its baselines, to be drawn; None for other levels and untrained runs."""
+    """The curves of a level 5 run and its baselines, to be drawn; None for other levels and untrained runs."""
     if case.job.level is not Level.LEARNING_SIGNAL or not case.train_steps():
         return None
     title = f"{figure_title(case.record)}: {case_report(case).headline}"
@@ -108,7 +108,7 @@ def signal_limitations(case: Case) -> Iterable[str]:
     if report.outcome is SignalOutcome.PASSED and not report.weak:
         yield f"Learning-signal passed over {case.job.steps} steps of one run: no convergence is claimed"
     if not report.baselines:
-        yield "No run on the merge base stands beside this one: its curves are compared with nothing"
+        yield "There is no run on the merge base to compare with, so its curves are not compared"
     yield from report.notes
     for baseline in report.baselines:
         if baseline.outcome in (SignalOutcome.UNSTABLE, SignalOutcome.NOT_ENOUGH_STEPS):
