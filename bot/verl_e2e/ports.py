@@ -17,13 +17,10 @@ from verl_e2e.core.pulls.check_runs import Annotation as Annotation
 from verl_e2e.core.pulls.check_runs import CheckRun as CheckRun
 from verl_e2e.core.pulls.deliveries import Backlog, ClaimedTarget, Received
 from verl_e2e.core.pulls.forge import (
-    Artifact,
     BranchRules,
     DeliveryAttempt,
     Installation,
     Machine,
-    WorkflowJob,
-    WorkflowRun,
 )
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.messages import Letter, Message
@@ -508,55 +505,6 @@ class UncertainError(ForgeError):
         super().__init__(message, passing=True)
 
 
-class Workflows(Protocol):
-    """Workflow runs of a repository. Errors are ForgeError."""
-
-    def dispatch(
-        self, repository: str, workflow: str, revision: str, inputs: Mapping[str, str], key: str
-    ) -> WorkflowRun:
-        """Start a workflow file at a branch or tag and give its run. Its run name must show `key`, which finds it."""
-        ...
-
-    def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
-        """The newest run of a workflow at a branch or tag whose name shows `key` and that no person started."""
-        ...
-
-    def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
-        """All such runs, oldest first."""
-        ...
-
-    def run(self, repository: str, run_id: int) -> WorkflowRun | None:
-        """A run as it is now, None when it is gone."""
-        ...
-
-    def jobs(self, repository: str, run_id: int) -> tuple[WorkflowJob, ...]:
-        """The jobs of the run's latest attempt."""
-        ...
-
-    def cancel(self, repository: str, run_id: int, *, force: bool = False) -> None:
-        """Ask a run to end; `force` also passes over steps that always run. One that has ended is left alone."""
-        ...
-
-    def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
-        """What a run left behind."""
-        ...
-
-    def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
-        """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that no one verified."""
-        ...
-
-    def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
-        """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all.
-
-        ForgeError too for an archive of another digest than the artifact's.
-        """
-        ...
-
-    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
-        """A job's log, at most `limit` bytes; nothing when there is none."""
-        ...
-
-
 class WebhookHistory(Protocol):
     """What GitHub tried to deliver to our App. Errors are ForgeError."""
 
@@ -571,6 +519,14 @@ class WebhookHistory(Protocol):
 
 class Administration(WebhookHistory, Protocol):
     """How our App and a repository are set up. Errors are ForgeError."""
+
+    def hook_url(self) -> str:
+        """Where our App's webhooks go, empty for nowhere."""
+        ...
+
+    def default_branch(self, repository: str) -> str:
+        """The repository's default branch."""
+        ...
 
     def installation(self, repository: str) -> Installation | None:
         """Our App in the repository, None where it is not installed."""

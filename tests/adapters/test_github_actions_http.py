@@ -13,7 +13,7 @@ from tests.fakes.clocks import HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.sigstore_instance import SigstoreInstance
 from verl_e2e.adapters.attestation import verifier
-from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, artifact_name
+from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, artifact_name
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.model.jobs import Repository, SiteProfile
 from verl_e2e.core.pulls.attestation import Attestation

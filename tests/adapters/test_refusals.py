@@ -3,7 +3,7 @@
 import pytest
 from github.GithubException import GithubException
 
-from verl_e2e.adapters.dispatch.refusals import Doing, refusal_text, refusals
+from verl_e2e.adapters.github.refusals import Doing, refusal_text, refusals
 from verl_e2e.adapters.github.retry import RefusedError, as_forge_error
 from verl_e2e.ports import BackendError, ForgeError
 

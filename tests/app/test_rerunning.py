@@ -18,7 +18,6 @@ from tests.fakes.recorded import (
     RecordedRuns,
     recorded_job,
 )
-from verl_e2e.adapters.dispatch.local import RunnerError
 from verl_e2e.adapters.files.baselines import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
 from verl_e2e.app.follow_up_runs import Beside, follow_up
@@ -27,6 +26,7 @@ from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Role
+from verl_e2e.ports import DispatchError
 from verl_e2e.wiring import folders as wiring
 
 HEAD, BASE = "b" * 40, "d" * 40
@@ -210,8 +210,8 @@ def test_an_interruption_keeps_what_is_there(
 @pytest.mark.parametrize(
     ("head", "base", "text"),
     [
-        ((RAISES,), (RunnerError("no room"),), "merge base not run: its run could not begin"),
-        ((RAISES, RunnerError("no room")), (PASSES,), "failed once, not retried: its run could not begin"),
+        ((RAISES,), (DispatchError("no room"),), "merge base not run: its run could not begin"),
+        ((RAISES, DispatchError("no room")), (PASSES,), "failed once, not retried: its run could not begin"),
     ],
 )
 def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(

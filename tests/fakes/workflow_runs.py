@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from verl_e2e.ports import ForgeError
 
 
 @dataclass
-class FakeWorkflows:
-    """`verl_e2e.ports.Workflows`; `refuse` raises at the next dispatch, after the run was made with `lost_answer`."""
+class FakeWorkflows(GithubWorkflows):
+    """No GitHub behind it; `refuse` raises at the next dispatch, after the run was made with `lost_answer`."""
 
     runs: dict[int, WorkflowRun] = field(default_factory=dict)
     inputs: dict[int, Mapping[str, str]] = field(default_factory=dict)

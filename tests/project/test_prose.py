@@ -50,7 +50,6 @@ FOREIGN = {
     "bot/verl_e2e/adapters/mirror/": "what git prints",
     "bot/verl_e2e/git/": "what git prints",
     "bot/verl_e2e/core/judge/junit.py": "what pytest writes",
-    "bot/verl_e2e/adapters/dispatch/refusals.py": "what GitHub answers",
     "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
     "runners/verl_e2e_runner/bridge_tests/events.py": "errors of pytest",
     "runners/verl_e2e_runner/bridge_tests/run.py": "what pytest prints",

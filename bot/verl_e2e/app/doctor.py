@@ -55,19 +55,15 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class DoctorRooms:
-    """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake.
-
-    `file_at` gives a file of a repository at a revision; `hook_url` where our App's webhooks go; `has_verl` says
-    whether a verl repository has a commit. `own_verl` is what VERL_E2E_VERL names, empty where it was not set, and
-    `own_has` says whether that has a commit.
-    """
+    """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake."""
 
     administration: Administration
-    default_branch: Callable[[str], str]
+    # A file of a repository at a revision.
     file_at: Callable[[str, str, str], bytes | None]
-    hook_url: Callable[[], str]
+    # Whether the verl repository at an address has a commit.
     has_verl: Callable[[str, str], bool]
     database: Callable[[], None]
+    # What VERL_E2E_VERL names, empty where it was not set, and whether that has a commit.
     own_verl: str = ""
     own_has: Callable[[str], bool] = lambda _: False
 
@@ -96,7 +92,7 @@ def _examine(
     if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
     try:
-        branch = branch or rooms.default_branch(repository)
+        branch = branch or rooms.administration.default_branch(repository)
     except ForgeError as error:
         fix = NO_ANSWER if error.passing else "fix this first: the rest could not be looked at"
         return (*first, error_finding("repository", str(error), fix))
@@ -157,7 +153,7 @@ def _hook(setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
     if not setup.hook:
         yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so where webhooks go was not compared")
         return
-    yield of_hook(rooms.hook_url(), setup.hook)
+    yield of_hook(rooms.administration.hook_url(), setup.hook)
 
 
 def _deliveries(rooms: DoctorRooms, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
@@ -223,7 +219,7 @@ def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) ->
     path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
     state = rooms.administration.workflow_state(repository, setup.workflow)
     yield of_workflow(state, rooms.file_at(repository, at, path), setup.workflow_text, path, at)
-    default = rooms.default_branch(repository)
+    default = rooms.administration.default_branch(repository)
     yield of_dispatch_branch(at, default)
     if at != default and rooms.file_at(repository, default, path) is None:
         message = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"

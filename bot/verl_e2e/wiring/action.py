@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from verl_e2e.adapters.derived_ledger import DerivedLedger
-from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
+from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.mirror import Mirrors

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from verl_e2e.adapters.dispatch.github_actions import ActionsSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
 from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.conversation import GithubConversation
 from verl_e2e.adapters.github.pace import Lane

@@ -3,7 +3,7 @@
 from datetime import datetime
 from urllib.parse import quote, urlsplit
 
-from verl_e2e.adapters.dispatch.github_actions import runners_by_size
+from verl_e2e.adapters.github.actions import runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.retry import RefusedError, RetryPolicy
@@ -63,20 +63,12 @@ def _setup(settings: Settings) -> Setup:
 
 
 def _rooms(github: GitHub, settings: Settings, repository: str) -> DoctorRooms:
-    def default_branch(name: str) -> str:
-        return str(github.requester(name).ask("GET", f"/repos/{name}")["default_branch"])
-
-    def hook_url() -> str:
-        return str(github.app().ask("GET", "/app/hook/config").get("url") or "")
-
     def has_verl(address: str, commit: str) -> bool:
         return _has_commit(github, repository, address, commit)
 
     return DoctorRooms(
         GithubAdministration(github),
-        default_branch,
         GithubPulls(github).file_at,
-        hook_url,
         has_verl,
         lambda: _open_database(settings),
         settings.verl if settings.verl != DEFAULT_VERL else "",

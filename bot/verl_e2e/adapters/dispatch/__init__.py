@@ -1,4 +1,4 @@
-"""Where jobs run; every back end satisfies `verl_e2e.ports.Dispatcher`."""
+"""Run jobs on this machine: for `verl-e2e check` while it waits, or for the service as its back end."""
 
 import sys
 from pathlib import Path

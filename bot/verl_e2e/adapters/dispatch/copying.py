@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.ports import BackendError
 
 _CHUNK = 1 << 20
@@ -17,7 +18,7 @@ _CHUNK = 1 << 20
 class Caps:
     """How much of a run folder is taken: all files together in bytes, their number, and how deep they lie."""
 
-    total_bytes: int = 512 * 1024 * 1024
+    total_bytes: int = MOST_FOLDER_BYTES
     files: int = 5_000
     depth: int = 8
     name_chars: int = 400

@@ -15,10 +15,6 @@ from verl_e2e.core.model.record import EVENTS_FILE
 from verl_e2e.ports import DispatchError
 
 
-class RunnerError(DispatchError):
-    """The runner could not even begin; it has said why."""
-
-
 @dataclass(slots=True)
 class _Received:
     """The signals that came, each handed to the runner once it is there."""
@@ -64,7 +60,7 @@ class LocalDispatcher:
         """Run a job to its end; the run folder is `out`, the job's file lies beside it. Returns the exit code.
 
         An interruption is handed to the runner, which ends its run and leaves a whole folder; only then
-        KeyboardInterrupt is raised. RunnerError when the runner left no folder.
+        KeyboardInterrupt is raised. DispatchError when the runner left no folder.
         """
         command = self._command(job, out)
         with _held_signals() as received:
@@ -75,7 +71,7 @@ class LocalDispatcher:
         if received.numbers:
             raise KeyboardInterrupt
         if not (out / EVENTS_FILE).exists():
-            raise RunnerError(f"{out}: the runner left no folder (exit code {code}); its own message stands above")
+            raise DispatchError(f"{out}: the runner left no folder (exit code {code}); its own message stands above")
         return code
 
     def _command(self, job: Job, out: Path) -> list[str]:

@@ -6,8 +6,9 @@
     answers         what GitHub answers, only the keys that we use
     retry           when a request is sent again and how long we wait; no one else retries
     tokens          installation tokens, narrowed to one repository and the permissions that we need
-    pulls, conversation, checks, people, workflows, administration      the ports
-    check_limits, downloads                                             what must hold before and after
+    actions         the back end that runs jobs on GitHub Actions runners, by `workflows` and in the words of `refusals`
+    pulls, conversation, checks, people, administration      the other ports
+    check_limits, downloads                                  what must hold before and after
 
 Errors: `verl_e2e.ports.ForgeError` and `verl_e2e.ports.UnknownPullError`, nothing else.
 """

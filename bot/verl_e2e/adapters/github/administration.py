@@ -25,6 +25,14 @@ class GithubAdministration:
     def __init__(self, github: GitHub) -> None:
         self._github = github
 
+    def hook_url(self) -> str:
+        """Where our App's webhooks go, empty for nowhere."""
+        return str(self._github.app().ask("GET", "/app/hook/config").get("url") or "")
+
+    def default_branch(self, repository: str) -> str:
+        """The repository's default branch."""
+        return str(self._github.requester(repository).ask("GET", f"/repos/{repository}")["default_branch"])
+
     def installation(self, repository: str) -> Installation | None:
         """Our App in the repository, None where it is not installed."""
         if self._github.tokens is None:

@@ -42,7 +42,7 @@ class Unpacking(Protocol):
 
 
 class GithubWorkflows:
-    """Workflow runs, as `verl_e2e.ports.Workflows`; `unpacking` is how artifacts are unpacked."""
+    """Workflow runs of a repository; `unpacking` is how artifacts are unpacked. Errors are ForgeError."""
 
     def __init__(self, github: GitHub, unpacking: Unpacking = unpack) -> None:
         self._github = github

@@ -36,6 +36,8 @@ SUSPECTS_WORD = (
 # Next to the run folders of a whole check.
 PLAN_FILE = "plan.json"
 CHECK_FILE = "check.json"
+# What is taken home of one run folder, all its files together.
+MOST_FOLDER_BYTES = 512 * 1024 * 1024
 
 
 class Check(StrEnum):

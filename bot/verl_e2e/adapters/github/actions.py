@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from verl_e2e.adapters.dispatch.copying import CAPS
-from verl_e2e.adapters.dispatch.refusals import Doing, refusals
+from verl_e2e.adapters.github.refusals import Doing, refusals
+from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.record import MOST_FOLDER_BYTES
 from verl_e2e.core.pulls.attestation import Attestation, Attested, Handover, UnprovenError, why_not
 from verl_e2e.core.pulls.forge import Artifact, WorkflowJob, WorkflowRun
 from verl_e2e.core.pulls.job_order import OrderError, check_inputs, pack
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.ports import BackendError, Clock, ForgeError, Progress, Workflows
+from verl_e2e.ports import BackendError, Clock, ForgeError, Progress
 
 WORKFLOW = "verl-e2e.yml"
 # The job that checks, uploads and attests the run folder; it runs none of the code under test.
@@ -63,7 +64,7 @@ class ActionsSettings:
 class GitHubActionsBackend:
     """The self-hosted runners of the repository under test."""
 
-    def __init__(self, workflows: Workflows, settings: ActionsSettings, clock: Clock) -> None:
+    def __init__(self, workflows: GithubWorkflows, settings: ActionsSettings, clock: Clock) -> None:
         self._workflows = workflows
         self._settings = settings
         self._clock = clock
@@ -138,13 +139,13 @@ class GitHubActionsBackend:
             artifact = self._artifact(run)
             if artifact is None:
                 return False
-            if artifact.size > CAPS.total_bytes:
-                what = f"the artifact {artifact.name} has {artifact.size:,} bytes, and {CAPS.total_bytes:,} are taken"
+            if artifact.size > MOST_FOLDER_BYTES:
+                what = f"the artifact {artifact.name} has {artifact.size:,} bytes, and {MOST_FOLDER_BYTES:,} are taken"
                 raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
             doubt = self._doubts[run.key] = self._doubt(run, artifact)
             if doubt and self._settings.attestation is Attestation.REQUIRED:
                 raise BackendError(doubt, final=True)
-            self._workflows.fetch(run.repository, artifact, into, limit=CAPS.total_bytes)
+            self._workflows.fetch(run.repository, artifact, into, limit=MOST_FOLDER_BYTES)
         return True
 
     def unattested(self, run: Run) -> str:
