@@ -114,7 +114,7 @@ def test_deliveries_are_heard_refused_or_left_and_survive_a_kill(settings: dict[
         waited_for(address, "deliveries_waiting", 0)
         second = ended(settings)
         assert second.returncode == 2
-        assert "another verl-e2e serve works on this database" in second.stderr
+        assert "another verl-e2e serve uses this folder" in second.stderr
         process.send_signal(signal.SIGKILL)
         process.wait()
     with serving(settings, log) as (process, address):

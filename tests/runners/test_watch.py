@@ -247,8 +247,8 @@ def test_an_error_after_completion_is_no_reason(scene: Scene) -> None:
     assert scene.run().reason is EndReason.EXITED
 
 
-def test_a_hopeless_fact_ends_the_run_at_once(scene: Scene) -> None:
-    scene.at(3, "stage peft\nhopeless\n")
+def test_an_unrecoverable_fact_ends_the_run_at_once(scene: Scene) -> None:
+    scene.at(3, "stage peft\nunrecoverable\n")
     ended = scene.run()
     assert (ended.reason, ended.note) == (EndReason.UNRECOVERABLE, "Line 9: Adapter parameters: 0")
     assert scene.elapsed() < 4

@@ -12,7 +12,9 @@ DEFINED = re.compile(r"^def (test_\w+)", re.MULTILINE)
 
 
 def test_the_table_names_every_story() -> None:
-    files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.name != Path(__file__).name]
+    # The page names the state machine as a whole: its searches are no single stories.
+    whole = {Path(__file__).name, "test_machine.py"}
+    files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.name not in whole]
     there = {(file.name, name) for file in files for name in DEFINED.findall(file.read_text(encoding="utf-8"))}
     named = NAMED.findall((ROOT / "docs/stories.md").read_text(encoding="utf-8"))
     assert sorted(named) == sorted(there | {("test_machine.py", "")})

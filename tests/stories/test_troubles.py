@@ -42,7 +42,6 @@ def test_a_lost_opening_and_a_lost_command_are_made_good_by_the_tick(story: Stor
     number = world.open_pull("alice", {"docs/guide.md": "better\n"})
     world.comment("alice", "/verl-e2e level0")
     lose_everything(story)
-    story.service.settle()
     assert world.cards(number) == []
     story.service.tick()
     assert world.gate(number) == "success"
