@@ -118,7 +118,7 @@ def test_the_limit_counts_the_listed_ones_and_says_what_is_left() -> None:
     made = choice(peft(), files=3)
     assert names(made) == ["test_symbol.py", "test_peft.py"]
     assert made.left_out == (
-        "4 test files more stand near the change, beyond the 3 of the policy: tests/unit/test_module.py, "
+        "4 more test files are near the change, beyond the 3 of the policy: tests/unit/test_module.py, "
         "tests/unit/test_patch.py, tests/unit/test_reexport.py and 1 more.",
     )
     assert names(choice(peft(), files=1)) == []

@@ -939,7 +939,7 @@ def test_a_job_that_cannot_pass_is_told_with_the_plan_and_never_started(app: App
     look(app)
     assert live(app) == [SMOKE]
     body = app.hub.cards(7)[0].body
-    assert "neither configuration nor log of a run tells whether vlm was active" in body
+    assert "neither the configuration nor the log of a run shows whether vlm was active" in body
     to_the_end(app)
     assert "4-feature-vlm" not in {run.job_id for run in app.ledger.runs(REPOSITORY)}
     status, conclusion, title = gate(app)

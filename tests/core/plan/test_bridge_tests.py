@@ -20,7 +20,7 @@ POLICY = packaged_policy()
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
 NEAR = ChosenTest(test="tests/unit_tests/peft/test_lora.py", why=WhyChosen.CHANGED, reason="the change changes it")
 GPUS = ChosenTest(test="tests/unit_tests/peft/test_two.py", why=WhyChosen.IMPORTS, reason="it is near", gpu_count=2)
-CHOICE = Choice((NEAR, GPUS), ("3 test files more stand near the change.",), 240)
+CHOICE = Choice((NEAR, GPUS), ("3 more test files are near the change.",), 240)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_plan_shows_the_chosen_tests_and_why() -> None:
     text = render_plan_text(made)
     assert "Bridge tests chosen for this change, besides those of the policy, for 240 s at most:" in text
     assert f"  {NEAR.test}: the change changes it\n" in text
-    assert f"  {GPUS.test}: it is near, needs 2 GPUs\n  3 test files more stand near the change.\n" in text
+    assert f"  {GPUS.test}: it is near, needs 2 GPUs\n  3 more test files are near the change.\n" in text
     document = json.loads(plan_json(made))["bridge_tests"]
     assert document["tests"][0] == {
         "test": NEAR.test,

@@ -14,7 +14,7 @@ from verl_e2e.core.reach.users import ChangedModule, Distance, Use
 
 PEFT = ChangedModule("lib.peft", "src/lib/peft.py")
 BRIDGE = ChangedModule("lib.two.two_bridge", "src/lib/two/two_bridge.py")
-MORE = "{} test files more stand near the change, beyond the {} of the policy: {}."
+MORE = "{} more test files are near the change, beyond the {} of the policy: {}."
 IDLE = ChangedModule("lib.idle", "src/lib/idle.py", reached=False)
 
 
@@ -67,7 +67,7 @@ def test_a_conversion_that_no_test_uses_takes_the_two_first_of_its_folder() -> N
     ("files", "count", "left_out"),
     (
         (12, 5, ()),
-        (5, 4, ("1 test file more stands near the change, beyond the 5 of the policy: tests/test_4.py.",)),
+        (5, 4, ("1 more test file is near the change, beyond the 5 of the policy: tests/test_4.py.",)),
         (2, 1, (MORE.format(4, 2, "tests/test_1.py, tests/test_2.py, tests/test_3.py and 1 more"),)),
         (1, 0, (MORE.format(5, 1, "tests/test_0.py, tests/test_1.py, tests/test_2.py and 2 more"),)),
     ),

@@ -114,7 +114,7 @@ def test_text_and_document_tell_another_script_and_a_blocked_job() -> None:
     assert json_jobs(json.loads(plan_json(packed)))["4-feature-packed"]["script"] == "tests/packed.sh"
     quant = plan(Change("a" * 40, "b" * 40, None, (ChangedPath("quant/a.py", PathStatus.MODIFIED),)), loaded())
     text = render_plan_text(quant)
-    assert "1 job cannot pass as planned and will not be run" in text
+    assert "1 job cannot pass as planned and will not run" in text
     assert "cannot pass as planned, so it is not run: no script of verl shows quant: kept elsewhere; set" in text
     entry = json_jobs(json.loads(plan_json(quant)))["4-feature-quant"]
     assert ("kept elsewhere" in entry["blocked"], entry["obstacles"][0]["missing"]) == (True, "script")

@@ -1,8 +1,8 @@
-"""Whose failure it is: a Fail weighed against the same job on the merge base and against a retry on the head.
+"""What caused a failure: compare a Fail with the same job on the merge base and with a retry on the head.
 
-A Fail stays one unless the merge base fails too. Fails there the same way: it was there before the change. Fails
-there otherwise, at or before the stage of ours: nothing shows whose it is. A failure that a retry does not repeat is
-never a Pass, for the run that failed is not explained, and no Fail, for nothing shows that the change does it.
+A Fail stays a Fail unless the merge base fails too. If the merge base fails the same way, the fault is older than the
+change. If it fails in another way at the same stage or before it, the cause is not known. If a retry passes, the
+result is not a Pass, because the first failure is not explained, and not a Fail, because nothing blames the change.
 """
 
 from dataclasses import replace
@@ -15,14 +15,14 @@ from verl_e2e.core.model.outcome import Decision, Result
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
-FIX_BASE = "Fix the base branch first, then run this change again; the run did not reach its code."
+FIX_BASE = "Fix the base branch first, then run this change again; the failure hides what the change does."
 FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
-FIX_FLAKY = "Run the job several times on merge base and head: one failure in two runs does not tell them apart."
+FIX_FLAKY = "Run the job several times on the merge base and on the head: one failure in two runs shows no difference."
 NOT_ASKED_FOR = "no follow-up was asked for"
 
 
 class CandidateRank(IntEnum):
-    """What the merge base says of a failure on the head; of several runs the highest counts."""
+    """What a run on the merge base says about a failure on the head; of several runs the highest counts."""
 
     NOT_RUN = auto()
     NOT_CONCLUSIVE = auto()
@@ -32,10 +32,10 @@ class CandidateRank(IntEnum):
     FAILS_TOO = auto()
 
 
-def stand(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> CandidateRank:
-    """What one run on the merge base says of a failure with these marks at that stage.
+def rank_of(marks: tuple[str, ...], stage: Stage | None, base: RelatedRun) -> CandidateRank:
+    """What one run on the merge base says about a failure with this fingerprint at that stage.
 
-    A base that failed later, or that trained a step before it was stopped later, went beyond the failure.
+    A merge base that failed later, or that trained a step before it was stopped later, got beyond the failure.
     """
     if base.result is Result.PASS:
         return CandidateRank.PASSES
@@ -51,7 +51,7 @@ def most_telling(
     marks: tuple[str, ...], stage: Stage | None, bases: tuple[RelatedRun, ...]
 ) -> tuple[CandidateRank, RelatedRun | None]:
     """The run on the merge base that decides, and what it says."""
-    text = [(stand(marks, stage, base), base) for base in bases]
+    text = [(rank_of(marks, stage, base), base) for base in bases]
     return max(text, key=lambda item: item[0], default=(CandidateRank.NOT_RUN, None))
 
 
@@ -69,8 +69,9 @@ def weigh(case: Case, alone: Decision) -> Decision:
             cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
             return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE)
         case CandidateRank.FAILS_OTHERWISE:
-            cause = f"{_plain(alone.cause)}; inconclusive: the merge base {commit} fails too, but in another way: "
-            return replace(alone, result=Result.BLOCKED, cause=f"{cause}{ended(base)}", fix=FIX_OTHERWISE)
+            base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
+            cause = f"{_strip_full_stop(alone.cause)}; inconclusive: {base_failed}"
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE)
         case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
             return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
         case CandidateRank.PASSES | CandidateRank.BEYOND:
@@ -78,7 +79,7 @@ def weigh(case: Case, alone: Decision) -> Decision:
 
 
 def asks_for_base(case: Case, decision: Decision) -> bool:
-    """Whether a Fail still waits for a merge base that says something."""
+    """Whether a Fail still needs a conclusive run on the merge base."""
     if decision.result is not Result.FAIL:
         return False
     found, _ = most_telling(fingerprint_of(case, decision), decision.stage, case.related(Role.MERGE_BASE))
@@ -93,16 +94,16 @@ def related_rows(case: Case) -> tuple[str, ...]:
 def ended(run: RelatedRun) -> str:
     """How a related run ended, for a sentence."""
     where = f" at {run.stage}" if run.stage else ""
-    return f"{run.result}{where}{f': {_plain(run.cause)}' if run.cause else ''}"
+    return f"{run.result}{where}{f': {_strip_full_stop(run.cause)}' if run.cause else ''}"
 
 
 def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
-    """The merge base is not to blame: a Fail that a retry repeats is the change's."""
+    """The decision where the merge base is not at fault: the change caused a Fail that a retry repeats."""
     retries = case.related(Role.RETRY)
     passed = next((run for run in retries if run.result is Result.PASS), None)
     base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
     if passed is not None:
-        cause = f"not reproduced: the head failed once ({_plain(alone.cause)}) and passed on a retry"
+        cause = f"not reproduced: the head failed once ({_strip_full_stop(alone.cause)}) and passed on a retry"
         cause = f"{cause}; the merge base {base.bridge_commit[:12]} {base_said}"
         return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY)
     text = f"regression: the merge base {base.bridge_commit[:12]} {base_said}, {_retried(case, alone, retries)}"
@@ -120,7 +121,7 @@ def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> st
 
 
 def _and_without_save(case: Case, text: str) -> str:
-    """What the same job without saving says of construction."""
+    """The text, with what the same job without saving says about construction."""
     for run in case.related(Role.WITHOUT_SAVE):
         if run.result is Result.PASS:
             return f"{text}; without saving it passes, so construction is fine and the fault is in checkpointing"
@@ -137,5 +138,5 @@ def _row(run: RelatedRun) -> str:
     return f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}{cached}): {ended(run)}, in {run.folder}"
 
 
-def _plain(text: str) -> str:
+def _strip_full_stop(text: str) -> str:
     return text.rstrip(" .")

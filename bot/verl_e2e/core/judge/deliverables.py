@@ -1,4 +1,4 @@
-"""The five deliverables of a job, none of them ever left implicit."""
+"""The five deliverables of a job; each of them is always listed."""
 
 from collections.abc import Mapping
 
@@ -75,7 +75,7 @@ def _backend_run(case: Case, run: Decision) -> Deliverable:
     return Deliverable(wording.BACKEND_RUN, *_outcome_of_run(case, run))
 
 
-# What each level is for, and so what its line says once it is shown.
+# The criterion that a level is for: the line of the level quotes it when it is met.
 _PURPOSE = {
     Level.SAVE_RESUME: Criterion.RESUMED,
     Level.PARALLELISM: Criterion.PARALLEL_SIZES,

@@ -1,4 +1,4 @@
-"""What runs leave open: each limitation with its jobs, and without what another job that passed has shown."""
+"""What runs do not show: each limitation with its jobs, without those that another job has shown by passing."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from verl_e2e.core.model.outcome import Result
 
 
 class Aspect(StrEnum):
-    """Something that one job can leave open and another one show."""
+    """Something that one job may not show and another job may."""
 
     BRIDGE_TESTS = "focused Bridge tests"
     PRETRAINED = "pretrained weights"
@@ -28,13 +28,13 @@ class Limitation:
     """One sentence on what a verdict does not show."""
 
     text: str
-    # What of it another job may show; empty where none can.
+    # The aspects of it that another job may show; empty where no job can.
     aspects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OfJob:
-    """What one judged job leaves open, and what it shows where it passed."""
+    """What one judged job does not show, and what it shows if it passed."""
 
     job_id: str
     limitations: tuple[Limitation, ...]
@@ -43,7 +43,7 @@ class OfJob:
 
 
 def of_verdict(verdict: Verdict) -> OfJob:
-    """What the job of a verdict leaves open, and what it shows where it passed."""
+    """What the job of a verdict does not show, and what it shows if it passed."""
     shows = frozenset(verdict.shows) if verdict.result is Result.PASS else frozenset()
     return OfJob(verdict.job_id, paired(verdict.limitations, verdict.left_open), shows)
 
@@ -55,15 +55,17 @@ def paired(texts: Sequence[str], aspects: Sequence[Sequence[str]]) -> tuple[Limi
 
 
 def merged(jobs: Sequence[OfJob], *, named: bool = True) -> tuple[str, ...]:
-    """Each limitation once, with the jobs that it is of where `named`; gone where jobs that passed show all of it.
+    """Each limitation once, with its jobs if `named`; left out if jobs that passed show all of it.
 
-    Of one that they show in part is said which part they show.
+    If they show a part of it, the sentence says which part.
     """
     holders: dict[Limitation, list[str]] = {}
     for job in jobs:
         for limitation in job.limitations:
             holders.setdefault(limitation, []).append(job.job_id)
-    return tuple(dict.fromkeys(_row(one, ids, jobs, named) for one, ids in holders.items() if not _is_shown(one, jobs)))
+    return tuple(
+        dict.fromkeys(_row(item, ids, jobs, named) for item, ids in holders.items() if not _is_shown(item, jobs))
+    )
 
 
 def _is_shown(limitation: Limitation, jobs: Iterable[OfJob]) -> bool:

@@ -37,7 +37,7 @@ def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
 
 
 def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Aspect, ...]:
-    """What a job that passed shows of what another one may leave open."""
+    """What a job that passed shows, and another job may not show."""
     met = {item.criterion for item in evidence if item.state is State.MET}
     sizes = [] if case.job.level is not Level.PARALLELISM else [size for size in SIZES if _size(case, size) > 1]
     chosen = case.job.checkpoint
@@ -59,7 +59,7 @@ def _size(case: Case, name: str) -> int:
 
 
 def _waived(case: Case, evidence: tuple[Evidence, ...]) -> Iterable[Limitation]:
-    """What was not demanded; metrics are only missed where a step was trained."""
+    """The waived criteria; those on metrics only where a step was trained."""
     waived = [item for item in evidence if item.state is State.WAIVED]
     seen = [item for item in waived if item.criterion is Criterion.BRIDGE_TESTS or case.train_steps()]
     for item in sorted(seen, key=lambda item: item.criterion is not Criterion.BRIDGE_TESTS):
@@ -100,7 +100,7 @@ def _shape(case: Case) -> Iterable[Limitation]:
         yield Limitation(text, tuple(SIZES.values()))
     if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
         yield Limitation(
-            "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+            "No line of a log names expert ranks, so the expert sizes are those of the run's own configuration."
         )
     if case.job.level is Level.MEGATRON_FSDP and case.job.gpu_count == 1:
         yield Limitation("Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded.")

@@ -35,13 +35,13 @@ FIX_IMPORT = (
 )
 FIX_BRIDGE_TESTS = "Fix the failing focused Bridge tests, or show that they fail on the merge base too."
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
-FIX_LOST = "Read the end of the log at the stage named, fix the host or raise the limit, and run again."
-FIX_RECORD = "Look at the page of the run and at what its host kept, and run the job again."
+FIX_LOST = "Read the end of the log at the named stage, fix the host or raise the limit, then run again."
+FIX_RECORD = "Look at the page of the run and at the files on its host, then run the job again."
 FIX_CONFIG = "Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again."
 FIX_EVIDENCE = "Run the job again with `verl-e2e run`, which records every item that is missing here."
 FIX_SIGNAL = (
-    "Run the same job on the merge base: where it learns, a flat run is a failure; where it does not either, "
-    "choose a workload that learns (learning rate, reward, steps, response length)."
+    "Run the same job on the merge base. If it learns there, this flat run is a failure. If it does not learn there "
+    "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
 FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
@@ -50,8 +50,8 @@ FIX_HEALTH: Mapping[Criterion, str] = {
         "Compare HF import and export for this family, weight by weight: trainer and rollout differ."
     ),
     Criterion.RESUMED: (
-        "Look at what the save phase left and what the resume phase loaded; rerun with SAVE_FREQ=-1 to separate "
-        "construction from checkpointing."
+        "Compare what the save phase wrote with what the resume phase loaded. A rerun with SAVE_FREQ=-1 shows whether "
+        "construction or checkpointing is at fault."
     ),
     Criterion.FSDP_ACTIVE: (
         "Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."
@@ -64,10 +64,10 @@ FIX_HEALTH: Mapping[Criterion, str] = {
         "`verl-e2e parity` shows every step."
     ),
     Criterion.LEARNING_SIGNAL: (
-        "Look at the step named, and compare loss, reward, optimizer and scheduler with the merge base; "
+        "Look at the named step, and compare loss, reward, optimizer and scheduler with the merge base. "
         "`verl-e2e signal` shows every curve."
     ),
-    Criterion.GRADIENTS: "Find why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
+    Criterion.GRADIENTS: "Find out why the parameters get no finite gradient: trainable flags, hooks, loss scaling.",
 }
 
 
@@ -90,7 +90,7 @@ def checkpoint(job: Job) -> str:
 
 
 def requested(job: Job) -> str:
-    """What a job that has no verdict yet is for, and its model by the name that everyone knows."""
+    """The coverage of a job that has no verdict yet, with its model by its public name."""
     chosen = job.checkpoint
     random = ", random weights" if chosen.dummy_config or chosen.random_weights else ""
     config = f"dummy config {chosen.dummy_config}, " if chosen.dummy_config else ""
@@ -111,18 +111,18 @@ def passed(job: Job, bridge: RepositoryState) -> str:
 
 def failed(job: Job, where: str, decision: Decision) -> str:
     """The sentence of a Fail, with what caused it by the related runs."""
-    return f"Level {int(job.level)} failed at {where}: {_plain(decision.cause)}; {decision.blame}"
+    return f"Level {int(job.level)} failed at {where}: {_strip_full_stop(decision.cause)}; {decision.blame}"
 
 
 def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
-    """The sentence of a Blocked; says how far construction got when it began."""
+    """The sentence of a Blocked; says how far construction got, if it began."""
     beyond = f"; construction had reached {construction}" if construction else ""
-    return f"Level {int(job.level)} blocked at {stage}: {_plain(cause)}{beyond}; {NOT_EVIDENCE}"
+    return f"Level {int(job.level)} blocked at {stage}: {_strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
 
 
 def unproven_failure(cause: str, gap: str) -> str:
-    """A fault that nothing ties to the checkout under test."""
-    return f"{_plain(cause)}, but {_plain(gap)}"
+    """A fault that nothing connects with the checkout under test."""
+    return f"{_strip_full_stop(cause)}, but {_strip_full_stop(gap)}"
 
 
 def log_only(cause: str, answer: Triage | None) -> str:
@@ -132,10 +132,10 @@ def log_only(cause: str, answer: Triage | None) -> str:
         TriageVerdict.FAIL: f"; the log itself shows a failure at {answer.stage}: {answer.cause}" if answer else "",
         TriageVerdict.BLOCKED: f"; the log itself stops at {answer.stage}: {answer.cause}" if answer else "",
     }
-    return f"{_plain(cause)}{text[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
+    return f"{_strip_full_stop(cause)}{text[answer.verdict] if answer else ''}; {NOT_EVIDENCE}"
 
 
-def _plain(text: str) -> str:
+def _strip_full_stop(text: str) -> str:
     return text.rstrip(" .")
 
 
@@ -165,7 +165,7 @@ def _features(job: Job) -> str:
 
 
 def bridge_detail(job: Job, item: Evidence) -> str:
-    """What was run as focused tests, or why nothing was."""
+    """Which focused tests were run, or why none were."""
     if item.state in (State.MISSING, State.WAIVED) or not job.bridge_tests:
         return item.summary
     left_out = len(job.site.deselected_tests)
@@ -180,7 +180,7 @@ def run_bridge_tests(job: Job) -> str:
 
 
 def _pytest(job: Job) -> str:
-    """The command, with no more of the tests that were chosen for the change than a person reads."""
+    """The pytest command, with the first few of the tests that were chosen for the change."""
     chosen = [item.test for item in job.chosen_tests]
     listed = [test for test in job.bridge_tests if test not in set(chosen)]
     left = len(chosen) - _SHOWN_CHOSEN
@@ -204,11 +204,11 @@ def log_detail(name: str, line_count: int) -> str:
 
 
 def not_the_recorders(problem: str) -> str:
-    """A run folder whose seal does not hold."""
+    """The cause for a run folder whose seal is not valid."""
     return f"the record is not the recorder's: {problem}"
 
 
-FIX_SEAL = "run the job again; a folder is sealed when its run ends, and nothing in it may be changed after that"
+FIX_SEAL = "run the job again; a folder is sealed when its run ends, and you must not change anything in it after that"
 
 
 _ENDS: Mapping[EndReason, str] = {
@@ -231,7 +231,7 @@ def ended_early(ended: Ended) -> str:
 
 
 def not_as_asked(summary: str) -> str:
-    """The run was not the one that was asked for."""
+    """The cause for a run that is not the one that was requested."""
     return f"the run was not as asked: {summary}"
 
 
@@ -239,20 +239,20 @@ def blocked_by(summaries: Sequence[str]) -> str:
     """What preflight found, the first in full."""
     more = len(summaries) - 1
     rest = f" (and {more} more finding{'s' if more > 1 else ''})" if more else ""
-    return f"{_plain(summaries[0])}{rest}"
+    return f"{_strip_full_stop(summaries[0])}{rest}"
 
 
 def fix(summary: str, action: str) -> str:
     """One finding with what to do about it."""
-    return f"{_plain(summary)}: {action}" if action else f"Fix: {_plain(summary)}"
+    return f"{_strip_full_stop(summary)}: {action}" if action else f"Fix: {_strip_full_stop(summary)}"
 
 
 def missing_evidence(items: Iterable[str]) -> str:
-    """Everything that a Pass would need and that is not there."""
-    return f"evidence is missing: {'; '.join(_plain(item) for item in items)}"
+    """The items that a Pass needs and that are not there."""
+    return f"evidence is missing: {'; '.join(_strip_full_stop(item) for item in items)}"
 
 
 def contract_broken(broken: tuple[str, ...]) -> str:
-    """Uses in verl that the change breaks; they stand at the base, so the change is to blame."""
+    """Uses in verl that the change breaks: they work at the base, so the change is the cause."""
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    return f"verl's use of Bridge breaks at the head and works at the base: {_plain(broken[0])}{more}"
+    return f"verl's use of Bridge breaks at the head and works at the base: {_strip_full_stop(broken[0])}{more}"

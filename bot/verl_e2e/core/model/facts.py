@@ -267,33 +267,33 @@ class Misread:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """Everything that a log says that a judgement may use; bounded at any log size.
+    """Everything in a log that a judgement may use; bounded at any log size."""
 
-    `line_count` includes a last line that no line feed ends, once the log is complete.
-    `completed_at` is the last `Training Progress: 100%` or `Final validation metrics` line of the latest run in
-    the log, or None; `last` the last line that is not empty. `stood` is the stage that the latest run was in at
-    the end, `lora_at` the first line that says that an adapter of rank > 0 was asked for, `final_metrics` the
-    line with final validation metrics, `last_step` the last metric line of the latest run even when it is not kept
-    in `steps` (a repeated line keeps the line number of its first occurrence). `earlier` are the last progress bars
-    of the runs before the latest one. `timeline` holds the first line of each stage of the latest run in the order of
-    entry, `runs` how many runs the log holds, `first` its first line. `parts` are the last of these runs, each with
-    its own facts; empty when the log holds one run only.
-    """
-
+    # The number of lines, with a last line that no line feed ends once the log is complete.
     line_count: int
+    # The first line of each stage.
     stages: tuple[StageMark, ...] = ()
+    # The configurations that the run printed.
     configs: tuple[ResolvedConfig, ...] = ()
+    # The metric lines; a repeated line keeps the number of its first occurrence.
     steps: tuple[StepMetrics, ...] = ()
+    # The last progress bar of the latest run.
     progress: Progress | None = None
+    # The last `Training Progress: 100%` or `Final validation metrics` line of the latest run.
     completed_at: Excerpt | None = None
+    # What each adapter says about its parameters.
     adapters: tuple[AdapterReport, ...] = ()
+    # The processes that printed something.
     workers: tuple[Worker, ...] = ()
+    # The errors and tracebacks.
     errors: tuple[LoggedError, ...] = ()
+    # Known lines that look like errors and are harmless.
     noise: tuple[Noise, ...] = ()
+    # Lines on which Bridge says that it dropped a weight.
     lost_weights: tuple[Excerpt, ...] = ()
     # Lines on which the rollout engine says that it did not take a weight.
     refused_weights: tuple[Excerpt, ...] = ()
-    # What the run was asked for, in the order in which it was printed.
+    # The settings that the run was started with, in the order in which they were printed.
     asked: Sequence[Setting] = ()
     # From where packages under test were imported.
     packages: tuple[PackagePath, ...] = ()
@@ -301,27 +301,43 @@ class LogFacts:
     lora_ranks: tuple[Number, ...] = ()
     # The number of training steps that the trainer planned.
     planned_steps: Number | None = None
+    # Saves and loads of checkpoints.
     checkpoints: tuple[CheckpointEvent, ...] = ()
+    # The last line that is not empty.
     last: Excerpt | None = None
+    # The stage that the latest run was in at its end.
     stood: Stage | None = None
+    # The first line that says that an adapter of rank > 0 was requested.
     lora_at: Excerpt | None = None
+    # The line with the final validation metrics.
     final_metrics: Excerpt | None = None
+    # The last metric line of the latest run, even when `steps` does not keep it.
     last_step: StepMetrics | None = None
+    # The last progress bars of the runs before the latest one.
     earlier: tuple[Progress, ...] = ()
+    # The ranks that built a part of a model.
     ranks: tuple[ModelRank, ...] = ()
+    # The wrapped models of the first rank.
     wrapped: tuple[WrappedModel, ...] = ()
+    # How many chunks the model of each rank has.
     chunks: tuple[ModelChunks, ...] = ()
+    # The conversions of weights that completed.
     bridges: tuple[BridgeUse, ...] = ()
+    # Lines that show a feature at work.
     signs: tuple[Sign, ...] = ()
+    # The first line of each stage of the latest run, in the order of entry.
     timeline: tuple[StageMark, ...] = ()
+    # How many runs the log holds.
     runs: int = 0
+    # The first line.
     first: Excerpt | None = None
+    # Whether the compressed log ends before its end mark: these are the facts of what could be unpacked.
     truncated: bool = False
-    """The compressed log ends before its end mark: these are the facts of what could be unpacked."""
+    # What this log says in a format that we do not understand, None when nothing points to such a format.
     misread: Misread | None = None
-    """What this log says in a format that we do not understand, None when nothing points to such a format."""
+    # Whether no line feed ends the last line.
     cut_line: bool = False
-    """No line feed ends the last line."""
+    # The last of the runs, each with its own facts; empty when the log holds only one run.
     parts: tuple["RunFacts", ...] = ()
 
     def reached(self) -> Stage | None:

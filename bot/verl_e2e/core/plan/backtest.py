@@ -85,12 +85,16 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
 def tag_figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, float]]:
     """Recall and precision of feature tags (without those of a family) and of families; for information only."""
     planned = [(outcome.case, outcome.plan) for outcome in outcomes if outcome.plan]
-    features = [(_plain(case.features), _plain(made.features)) for case, made in planned if case.features is not None]
+    features = [
+        (_without_model_tags(case.features), _without_model_tags(made.features))
+        for case, made in planned
+        if case.features is not None
+    ]
     families = [(case.families, frozenset(made.families)) for case, made in planned if case.families is not None]
     return {"features": _shares(features), "families": _shares(families)}
 
 
-def _plain(tags: Iterable[str]) -> frozenset[str]:
+def _without_model_tags(tags: Iterable[str]) -> frozenset[str]:
     return frozenset(tag for tag in tags if not tag.startswith("model:"))
 
 

@@ -172,15 +172,16 @@ def _chosen(path: str, why: WhyChosen, reason: str, at_head: TestsAtHead) -> Cho
 def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> Iterable[str]:
     empty = [chosen_test.test for chosen_test in order if chosen_test not in collectable]
     if empty:
-        yield f"No test function in {_shown(empty)}."
+        yield f"No test function in {_first_paths(empty)}."
 
 
 def _beyond(rest: list[ChosenTest], files: int) -> Iterable[str]:
     if rest:
-        more = "test file more stands" if len(rest) == 1 else "test files more stand"
-        yield f"{len(rest)} {more} near the change, beyond the {files} of the policy: {_shown([t.test for t in rest])}."
+        more = "more test file is" if len(rest) == 1 else "more test files are"
+        names = _first_paths([chosen.test for chosen in rest])
+        yield f"{len(rest)} {more} near the change, beyond the {files} of the policy: {names}."
 
 
-def _shown(paths: list[str]) -> str:
+def _first_paths(paths: list[str]) -> str:
     more = len(paths) - _SHOWN_LEFT_OUT
     return ", ".join(paths[:_SHOWN_LEFT_OUT]) + (f" and {more} more" if more > 0 else "")

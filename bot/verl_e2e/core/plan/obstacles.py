@@ -37,7 +37,7 @@ def _own(job: JobOutline, policy: Policy) -> frozenset[str]:
 
 
 def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
-    """The features that verl has no script for, where none of the family's, or none at all, can be shown."""
+    """The features that verl has no script for, if no feature of the family (or none at all) can be shown."""
     own = _own(job, policy)
     lost = [feature for feature in job.not_shown if not job.family or feature.name in own]
     shown = [feature for feature in job.features if not job.family or feature.name in own]
@@ -75,10 +75,10 @@ def _absent(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
 
 
 def _no_evidence(job: JobOutline) -> Iterator[Obstacle]:
-    """Features that nothing in a run tells: level 4 passes only on a fact for each of them."""
+    """Features that nothing in a run shows: level 4 passes only on a fact for each of them."""
     for feature in job.features:
         if not can_be_shown(feature.name, feature.active_when):
-            reason = f"neither configuration nor log of a run tells whether {feature.name} was active"
+            reason = f"neither the configuration nor the log of a run shows whether {feature.name} was active"
             yield Obstacle(Missing.EVIDENCE, reason, _fix_of_evidence(feature.name))
     if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
         reason = "it names no feature and no family, so nothing in a run could show it"

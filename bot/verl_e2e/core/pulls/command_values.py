@@ -95,7 +95,7 @@ def level(text: str) -> str | Problem:
     """One level, `2` or `level2`."""
     found = level_words(text.lower() if text.lower().startswith("level") else f"level{text}")
     if found is None or len(found) != 1:
-        return Problem("no level", "write one number from 0 to 5")
+        return Problem("not a level", "write one number from 0 to 5")
     return str(found[0])
 
 

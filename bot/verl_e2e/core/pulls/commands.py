@@ -149,7 +149,7 @@ _OPTION_NAMES = {option.name: option for option in OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command as it was understood; `line` is where it stands. Levels of `level` are its arguments, in order."""
+    """One command as it was understood; `line` is its line number. The arguments of `level` are levels, in order."""
 
     line: int
     verb: str
@@ -190,14 +190,14 @@ class _WrongError(Exception):
 
 
 def parse(lines: tuple[CommandLine, ...]) -> tuple[Command | Mistake, ...]:
-    """Each line as a command or as the mistake in it, in order; those beyond the tenth are one mistake together."""
+    """Each line as a command or as the mistake in it, in order; the lines after the tenth are one mistake."""
     found = tuple(_parsed(line) for line in lines[:MAX_COMMANDS])
     if len(lines) <= MAX_COMMANDS:
         return found
     over = lines[MAX_COMMANDS]
     text = over.text[:MAX_LINE]
-    what = f"a comment may hold {MAX_COMMANDS} commands, this and what follows is left out"
-    return (*found, Mistake(over.number, text, 0, len(text), what, "put it into another comment"))
+    what = f"a comment may hold {MAX_COMMANDS} commands, so this line and those after it are ignored"
+    return (*found, Mistake(over.number, text, 0, len(text), what, "put them into another comment"))
 
 
 def _parsed(line: CommandLine) -> Command | Mistake:
@@ -236,7 +236,7 @@ def _levels(number: int, words: list[_Word]) -> Command:
         word = left.pop(0)
         found = level_words(word.text.lower())
         if found is None:
-            raise _WrongError(word, "no level", suggest(word.text.lower(), _spoken()))
+            raise _WrongError(word, "not a level", suggest(word.text.lower(), _spoken()))
         if not found:
             raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
         named.extend(found)
@@ -248,12 +248,12 @@ def _levels(number: int, words: list[_Word]) -> Command:
 
 
 def _check_variant(name: str, levels: list[int], words: list[_Word]) -> None:
-    """A variant of a level that is not asked for would be passed over, and something else run in its place."""
+    """Refuse a variant of a level that is not requested: another variant would run in its place."""
     variant = variant_named(name) if name else None
     if variant is None or int(variant.level) in levels:
         return
-    fix = f"ask for level{int(variant.level)} with it"
-    raise _WrongError(_given("variant", words), "no variant of the levels that are asked for", fix)
+    fix = f"request level{int(variant.level)} with it"
+    raise _WrongError(_given("variant", words), "not a variant of the levels that are requested", fix)
 
 
 def _given(name: str, words: list[_Word]) -> _Word:
@@ -282,7 +282,9 @@ def _options(verb: Verb, words: list[_Word]) -> dict[str, str]:
     for word in words:
         named = _OPTION.fullmatch(word.text)
         if named is None or not verb.takes_options:
-            raise _WrongError(word, f"`{verb.shown or verb.name}` takes no such word", f"write `{PREFIX} {verb.usage}`")
+            raise _WrongError(
+                word, f"`{verb.shown or verb.name}` does not take this word", f"write `{PREFIX} {verb.usage}`"
+            )
         name = named[1].lower().replace("-", "_")
         if name not in _OPTION_NAMES:
             raise _WrongError(word, "no such option", suggest(name, _OPTION_NAMES))

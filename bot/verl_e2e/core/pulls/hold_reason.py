@@ -19,9 +19,9 @@ class Hold:
 
     # A few words, the same wherever the state of the head is shown: heading, table, gate.
     in_short: str
-    # More of the reason, empty where the few words say all.
+    # More about the reason, empty where the few words say everything.
     reason: str = ""
-    # What someone can do, its commands as code; empty where nothing is to be done here.
+    # What someone can do, with its commands as code; empty where there is nothing to do here.
     action: Prose | str = ""
     # Whether a person ended the work on this head, and nothing is wrong with it.
     cancelled: bool = False
@@ -53,7 +53,7 @@ def hold(target_state: TargetState) -> Hold | None:
 
 
 def hold_of_plan(target_state: TargetState) -> Hold | None:
-    """Why the required jobs may not start: as for all, and that no one asked where the policy wants it."""
+    """Why the required jobs may not start: as for all jobs, or because the policy waits for a person to ask."""
     asked = isinstance(target_state.target, MergeGroup) or was_begun(target_state.entries, target_state.head_sha)
     waits = target_state.policy.gate.start is Start.ASKED and not asked
     start = prose("comment `/verl-e2e run` to start them")

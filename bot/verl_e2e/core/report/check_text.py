@@ -1,4 +1,4 @@
-"""The words of check runs: of a job's and of the gate's, within GitHub's limits, every foreign text inert.
+"""The text of check runs, for a job and for the gate, within GitHub's limits and with foreign text escaped.
 
 A title is one line of plain text; summary and text are Markdown. GitHub shows the summary under the title and the
 text below it.
@@ -48,25 +48,25 @@ def title(words: str) -> str:
 
 
 def job_text(standing: Standing) -> CheckText:
-    """What a job's check says: the verdict, the deliverables and the lines to look at first; the rest as text."""
+    """The check of a job: the verdict, the deliverables and the lines to look at first; the rest as text."""
     run = standing.run
     verdict = read_verdict(run.verdict) if run is not None else None
     blocks = (_job_head(standing, verdict), *(() if verdict is None else (*_table(verdict), *_first_lines(verdict))))
     return CheckText(
-        title=title(_with_options(standing, _said(standing))),
+        title=title(_with_options(standing, _status_line(standing))),
         summary=fit(blocks, MAX_OUTPUT, _CUT),
         text="" if verdict is None else fit(tuple(_job_details(verdict)), MAX_OUTPUT, _CUT),
     )
 
 
 def waits(standing: Standing) -> bool:
-    """Whether nothing of the job has begun: it waits for another job, or for a machine."""
+    """Whether the job has not started: it waits for another job, or for a machine."""
     run = standing.run
     ordered = standing.state is JobStatus.RUNNING and run is not None and run.state in _ORDERED
     return ordered or (standing.state is JobStatus.WAITING and (run is None or run.state.final))
 
 
-def _said(standing: Standing) -> str:
+def _status_line(standing: Standing) -> str:
     # Gate and card say what it waits for; here it would be one more write for each job.
     return NOT_BEGUN if waits(standing) else f"{standing.state}: {standing.reason}"
 
@@ -90,7 +90,7 @@ def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
         rows.append(_how_it_ran(standing))
     if standing.override is not None:
         rows.append(f"⚠️ {sentence(standing.reason, 600)}")
-    text = _said(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
+    text = _status_line(standing) if verdict is None else f"{verdict.result}: {verdict.sentence}"
     return Block(f"**{sentence(text[:1].upper() + text[1:], 1200)}**\n", ("  \n".join(rows),), "", 8_000)
 
 
@@ -115,7 +115,7 @@ def _table(verdict: Verdict) -> Iterator[Block]:
 
 
 def _first_lines(verdict: Verdict) -> Iterator[Block]:
-    """The lines that decided, open: for what did not pass they are where to begin."""
+    """The lines that decided, not folded: a reader begins with them."""
     rows = (*key_lines(verdict)[-_SHOWN_LINES:], *curves(verdict))
     if rows:
         yield open_text("First relevant lines", rows, 12_000)
@@ -139,7 +139,7 @@ def _job_details(verdict: Verdict) -> Iterator[Block]:
 
 
 def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
-    """What the gate says: the required jobs with their state, and what would make it green."""
+    """The check of the gate: the required jobs with their status, and how to make it green."""
     rows = tuple(found)
     required = tuple(row for row in rows if row.wanted.required)
     extras = tuple(row for row in rows if not row.wanted.required)
@@ -159,7 +159,7 @@ def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
 
 
 def _count_of(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
-    """How far the required jobs are; that none is required is said only of a plan that says so."""
+    """How many required jobs are satisfied; "no job is required" only where a plan says so."""
     if required:
         done = sum(standing.state in SATISFIED for standing in required)
         yield Block("", (f"**{done} of {len(required)} required jobs satisfied.**",), "", 200)
@@ -205,7 +205,7 @@ def _to_green(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
 
 
 def _step(standing: Standing) -> str:
-    """What has to happen for one job that nothing holds; the commands are ours and stand in code."""
+    """What must happen for one job that nothing holds, with our commands as code."""
     name, level = markdown(standing.wanted.id, 80), int(standing.wanted.level)
     head = standing.run.head_sha if standing.run is not None else "FULL-SHA"
     override = f"`{PREFIX} override {level} {head} REASON`"

@@ -60,7 +60,7 @@ def _block(verb: Verb) -> str:
 
 
 def render_mistakes(mistakes: Iterable[Mistake]) -> str:
-    """Each line that was not understood, with a caret under the wrong word, what is wrong and the fix."""
+    """Each line that was not understood, with a caret under the wrong word, what is wrong, and the fix."""
     return "\n".join(_mistake(mistake) for mistake in mistakes)
 
 
@@ -90,7 +90,7 @@ def _mistake(mistake: Mistake) -> str:
     first = max(0, mistake.start - SHOWN_BEFORE)
     last = min(len(mistake.text), max(mistake.end, mistake.start + 1) + SHOWN_AFTER)
     last = min(last, first + SHOWN_BEFORE * 3)
-    line = "".join(_plain(char) for char in mistake.text[first:last])
+    line = "".join(_neutralize(char) for char in mistake.text[first:last])
     caret = " " * (mistake.start - first) + "^" * max(1, min(mistake.end, last) - mistake.start)
     fence = fence_for((line,))
     words = sentence(mistake.what[:1].upper() + mistake.what[1:])
@@ -98,8 +98,8 @@ def _mistake(mistake: Mistake) -> str:
     return f"{words}{fix}\n{fence}text\n{line}\n{caret}\n{fence}\n"
 
 
-def _plain(char: str) -> str:
-    """One character for one, so that the caret stays below its word; no one is called by what was mistyped."""
+def _neutralize(char: str) -> str:
+    """One character for one, so that the caret stays below its word; a mistyped `@name` mentions no one."""
     if char == "@":
         return "＠"
     if char == "<":

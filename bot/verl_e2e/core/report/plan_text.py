@@ -45,7 +45,7 @@ def _head(plan: Plan) -> str:
     if plan.blocked_jobs:
         message = sorted({int(job.variant.level) for job in plan.blocked_jobs})
         lines.append(
-            f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not be run, so the gate stays "
+            f"{_count(len(plan.blocked_jobs), 'job')} cannot pass as planned and will not run, so the gate stays "
             f"closed until the policy has what is missing or level {' and '.join(map(str, message))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
@@ -78,7 +78,7 @@ def _folded(reasons: Iterable[Reason]) -> Iterable[str]:
 
 
 def _places(reason: Reason) -> Iterable[str]:
-    """Where the reason lies; with the last steps of the chain from verl when the symbol is known."""
+    """The place of the reason, with the start of the chain from verl where the symbol is known."""
     if reason.path is None:
         return
     place = on_one_line(reason.path)
@@ -97,10 +97,11 @@ def _job_line(job: JobOutline) -> str:
     reason = job.fitted().reason
     gpus = _count(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")
     model = job.checkpoint.model_id if job.checkpoint else ""
-    return f"job {job.id}: {gpus}, about {job.gpu_minutes} GPU minutes ({job.cost_basis}), {model}{after}{_shown(job)}"
+    cost = f"about {job.gpu_minutes} GPU minutes ({job.cost_basis})"
+    return f"job {job.id}: {gpus}, {cost}, {model}{after}{_features_text(job)}"
 
 
-def _shown(job: JobOutline) -> str:
+def _features_text(job: JobOutline) -> str:
     """The features that the job switches on, by which script, and those of them that verl has no script for."""
     script = "" if job.script == WRAPPER_SCRIPT else f", by {job.script}"
     shown = f", shows {_names(job.features)}" if job.features else ""
@@ -114,9 +115,9 @@ def _names(features: Iterable[Feature]) -> str:
 
 
 def _not_required_lines(plan: Plan) -> Iterable[str]:
-    becauses = {item.reason for item in plan.not_required}
-    if not plan.levels and len(becauses) == 1:
-        yield f"Not required, every level: {becauses.pop()}"
+    reasons = {item.reason for item in plan.not_required}
+    if not plan.levels and len(reasons) == 1:
+        yield f"Not required, every level: {reasons.pop()}"
         return
     for item in plan.not_required:
         yield f"Level {int(item.level)}, {item.level.title}: not required, {item.reason}"
@@ -136,7 +137,7 @@ def _foot(plan: Plan) -> Iterable[str]:
 
 
 def render_contract(findings: Iterable[Finding]) -> str:
-    """The contract findings as text, breaks first; empty when verl's uses stand as they did."""
+    """The contract findings as text, breaks first; empty when all of verl's uses still work."""
     message = [finding for finding in findings if finding.kind is not Kind.SKEW]
     if not message:
         return ""

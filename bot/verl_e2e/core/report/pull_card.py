@@ -59,7 +59,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class EarlierHead:
-    """What became of a head that was pushed over."""
+    """The result of an earlier head."""
 
     head_sha: str
     status: JobStatus
@@ -68,23 +68,29 @@ class EarlierHead:
 
 @dataclass(frozen=True, slots=True)
 class PullCard:
-    """All that the card of a pull request shows.
+    """Everything that the card of a pull request shows."""
 
-    `notices` are sentences that must be seen at once (approval awaited, draft, plan incomplete), `reproduce` a command
-    that a reader can paste, `problem` why the head has no plan, where the sentence does not say it.
-    """
-
+    # The head that the card is about, in full.
     head_sha: str
+    # The status of the gate.
     status: JobStatus
+    # What the gate says, in one sentence.
     sentence: str
+    # The jobs, in the order of the plan.
     jobs: tuple[JobRow, ...] = ()
+    # The plan, None where there is none.
     plan: Plan | None = None
+    # Sentences that a reader must see at once: an approval is needed, a draft, an incomplete plan.
     notices: tuple[str, ...] = ()
+    # Overrides of this head that count.
     overrides: tuple[Override, ...] = ()
     # Overrides of this head that do not count, with the reason.
     uncounted: tuple[Uncounted, ...] = ()
+    # Earlier heads, the latest first.
     history: tuple[EarlierHead, ...] = ()
+    # A command that a reader can paste.
     reproduce: str = ""
+    # Why the head has no plan, where the sentence does not say it.
     problem: str = ""
 
 
@@ -174,7 +180,7 @@ def _minutes(row: JobRow) -> str:
 
 
 def _folds(card: PullCard) -> Iterable[Block]:
-    """What opens on a click. The shares, with those of head and table, add up to no more than the whole card has."""
+    """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
     yield from _of_jobs(card)
     requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)

@@ -22,7 +22,7 @@ _WORST = (
 
 
 def card_of(target_state: TargetState, steps: Actions) -> PullCard:
-    """What the card shows once the steps are taken."""
+    """What the card shows after the actions."""
     return PullCard(
         head_sha=target_state.head_sha,
         status=steps.gate.status,
@@ -52,7 +52,7 @@ def _row(standing: Standing) -> JobRow:
 
 
 def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
-    """What has to be seen at once; why the jobs are held is in the heading, here is what to do about it."""
+    """What a reader must see at once; the heading says why the jobs are held, a notice says what to do about it."""
     holds = {standing.hold: None for standing in steps.standings if standing.hold is not None}
     actions = (f"{hold.action[:1].upper()}{hold.action[1:]}." for hold in holds if hold.action)
     incomplete = target_state.plan.incomplete[:2] if target_state.plan is not None else ()
@@ -62,7 +62,7 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
 
 
 def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:
-    """The earlier heads, the latest first, each with the worst of what its last runs came to."""
+    """The earlier heads, the latest first, each with the worst result of its last runs."""
     of_head: dict[str, dict[str, Run]] = {}
     for run in sorted(target_state.earlier, key=lambda item: (item.created, item.attempt)):
         last = of_head.setdefault(run.head_sha, {})

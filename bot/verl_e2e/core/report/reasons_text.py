@@ -46,7 +46,7 @@ def _places(reasons: list[Reason]) -> Iterator[str]:
 
 
 def _chain(via: tuple[str, ...]) -> Iterable[str]:
-    """The chain from verl, outermost first; of a long one the middle is left out, for its ends tell most."""
+    """The chain from verl, outermost first; a long one is shortened in the middle, because its ends say most."""
     if len(via) <= SHOWN_STEPS:
         return via
     left = len(via) - SHOWN_STEPS + 1

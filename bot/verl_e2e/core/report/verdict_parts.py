@@ -17,7 +17,7 @@ _LINK_SIGNS = frozenset(":/._-?=&%#~")
 
 
 def verdict_sentence(text: str, limit: int = 1000) -> str:
-    """A sentence of a verdict for a reader in another repository: a document of ours is named as one of ours."""
+    """A sentence of a verdict for a reader in another repository: it names our documents as documents of verl-e2e."""
     return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
 
 

@@ -62,7 +62,7 @@ RULES: tuple[Rule, ...] = (
         id="killed-by-signal",
         fault=Fault.OUTSIDE,
         kind=r"^(?:Signal|Killed)$",
-        cause="a process died of a signal",
+        cause="a signal ended a process",
         fix="Look at the host's kernel log for the reason (memory, device), then rerun on another host.",
         example="run_ppo_trainer_megatron.sh: line 271:  4711 Segmentation fault      (core dumped) python3 -m verl",
         source="bash, jobs.c:notify_of_job_status",
@@ -93,15 +93,15 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         origin=Origin.SPACE,
         cause="storage failed: no space, no quota or no writable disk",
-        fix="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and give "
-        "MODEL_PATH a model that lies there already.",
+        fix="Free space, or point HF_HOME, HF_HUB_CACHE, TMPDIR and the checkpoints to a disk with room, and set "
+        "MODEL_PATH to a model that is there already.",
         steps=(
             "`df -h` and `df -i` for every path of the job: HF_HOME, HF_HUB_CACHE, MODEL_PATH, TMPDIR, RAY_TMPDIR, and "
             "the checkpoint folder; a quota shows only in `quota -s`.",
             "HF_HUB_CACHE outranks HF_HOME: set both, or a download still goes to the full disk.",
             "Snapshot the model once on a disk with room and pass MODEL_PATH, so that nothing is downloaded.",
-            "For a full checkpoint disk remove old global_step folders; SAVE_FREQ=-1 tells construction and saving "
-            "apart.",
+            "If the checkpoint disk is full, remove old global_step folders; SAVE_FREQ=-1 shows whether construction "
+            "or saving fails.",
         ),
         example='  File "verl/workers/fsdp_workers.py", line 495, in save_checkpoint\n'
         "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
@@ -131,7 +131,7 @@ RULES: tuple[Rule, ...] = (
             "lost its server, 116 a file that another host replaced.",
             "`stat` the path in the container that ran the job, as the user that ran it: a mount of the host may be "
             "missing or read-only there.",
-            "Rerun with the checkpoints on a local disk; passes there, and only the file system is at fault.",
+            "Rerun with the checkpoints on a local disk; if it passes there, only the file system is at fault.",
         ),
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         '  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 1173, in save_checkpoint\n'
@@ -165,7 +165,7 @@ RULES: tuple[Rule, ...] = (
         steps=(
             "`nvidia-smi -q -d ECC,PAGE_RETIREMENT,ROW_REMAPPER` and `dmesg | grep -i xid` on that host.",
             "ECC, NVLink and bus errors are hardware; a launch that timed out is a watchdog on the device.",
-            "The same kernel failing on another host is not the hardware's: then it is the program's.",
+            "If the same kernel fails on another host, the program is at fault and not the hardware.",
         ),
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         '  File "megatron/core/pipeline_parallel/schedules.py", line 451, in backward_step\n'
@@ -283,7 +283,7 @@ RULES: tuple[Rule, ...] = (
             "PYTHONPATH.",
             '`python -c "import megatron.bridge; print(megatron.bridge.__file__)"` in the job\'s image: the path '
             "must be the checkout's.",
-            "`cannot import name` is a version that does not fit: compare the package with the pins of Bridge and "
+            "`cannot import name` means that a version does not fit: compare the package with the pins of Bridge and "
             "verl.",
             "A module that the change itself moved or removed is found at Level 0's contract check, before any "
             "GPU is used.",
@@ -307,7 +307,7 @@ RULES: tuple[Rule, ...] = (
             "recompute_granularity=full.",
             "Micro-batch: ppo_micro_batch_size_per_gpu and log_prob_micro_batch_size_per_gpu down to 1, or a smaller "
             "ppo_max_token_len_per_gpu with dynamic batches.",
-            "Response length: MAX_RESPONSE_LENGTH, then MAX_PROMPT_LENGTH; both change what is proven, so say it.",
+            "Response length: MAX_RESPONSE_LENGTH, then MAX_PROMPT_LENGTH; both change what the run proves, so say so.",
             "Nodes last: larger TP, PP or CP, then more GPUs; that is another level, not the same job.",
         ),
         example='  File "verl/workers/critic/dp_critic.py", line 273, in update_critic\n'
@@ -344,8 +344,8 @@ RULES: tuple[Rule, ...] = (
         id="collective-timeout",
         fault=Fault.CODE,
         kind=r"^CollectiveTimeout$",
-        cause="ranks waited for each other in vain",
-        fix="Find the rank that is missing from the collective named; compare its last line with the others'.",
+        cause="ranks waited for a collective that never completed",
+        fix="Find the rank that is missing from the named collective; compare its last line with those of the others.",
         example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
         "[rank0]:[E1120 14:10:32.3 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation "
         "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
@@ -362,7 +362,7 @@ RULES: tuple[Rule, ...] = (
             "bytes is a Git LFS pointer.",
             "Every file that model.safetensors.index.json names must be there.",
             "Open each file once with `safetensors.safe_open(path, 'pt')` outside of the run.",
-            "A checkpoint that the run wrote itself is not meant here: that is a fault of saving.",
+            "This is not about a checkpoint that the run wrote itself: that is a fault of saving.",
         ),
         example='  File "megatron/bridge/models/hf_pretrained/state.py", line 610, in load_tensors\n'
         "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
@@ -406,7 +406,7 @@ RULES: tuple[Rule, ...] = (
         origin=Origin.PEER,
         message=r"worker (?:process )?(?:has )?died|The actor died unexpectedly before"
         r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
-        cause="a worker died without saying why",
+        cause="a worker died without an error message",
         fix="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
         example="Started a local Ray instance.\n"
         "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
@@ -504,8 +504,9 @@ RULES: tuple[Rule, ...] = (
             "on "
             "every rank; verl sets the provider's sizes before finalize(), a provider that overwrites them is the "
             "fault.",
-            "Sizes equal: compare the mapping of the parameter named (column, row, QKV, gated) with the layer's shard.",
-            "Rerun with all sizes 1: passes there, and only the sharded case is at fault.",
+            "If the sizes are equal, compare the mapping of the named parameter (column, row, QKV, gated) with the "
+            "layer's shard.",
+            "Rerun with all sizes 1: if it passes, only the sharded case is at fault.",
         ),
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 700, in load_hf_weights\n'
         '  File "megatron/bridge/models/conversion/model_bridge.py", line 1345, in load_weights_hf_to_megatron\n'
@@ -603,8 +604,8 @@ RULES: tuple[Rule, ...] = (
             "A key or shape that differs: compare the sharded state dict of save and load (parallel sizes, LoRA "
             "on or off, optimizer layout).",
             "A file that is cut or missing: look for an error of the save above, and for a disk that was full.",
-            "Rerun with RESUME_MODE=disable: passes there, and only loading is at fault; load the merge base's "
-            "checkpoint to tell save from load.",
+            "Rerun with RESUME_MODE=disable: if it passes, only loading is at fault; load the merge base's "
+            "checkpoint to see whether save or load fails.",
         ),
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
         '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
@@ -703,8 +704,8 @@ RULES: tuple[Rule, ...] = (
             "with the model's config.json.",
             "A device-side assert or an illegal address: rerun with CUDA_LAUNCH_BLOCKING=1, for the frame of an "
             "asynchronous error is not the one that failed.",
-            "Rerun the merge base with the same job: the same error there is not the change's. Then Level 0 with "
-            "LoRA off, to tell adapter and base model apart.",
+            "Rerun the merge base with the same job: the change did not cause an error that is there too. Then run "
+            "Level 0 with LoRA off, to see whether the adapter or the base model fails.",
         ),
         example='  File "verl/workers/megatron_workers.py", line 450, in compute_log_prob\n'
         "KeyError: 'key \"old_log_probs\" not found in TensorDict'",
@@ -806,7 +807,8 @@ RULES: tuple[Rule, ...] = (
         calls=r":_?ddp_wrap$|distributed_data_parallel|/param_and_grad_buffer\.py:|:create_ddp_config$"
         r"|:wrap_model_chunks|:_resolve_override_ddp_config$",
         cause="wrapping the model with DDP failed",
-        fix="Check the DDP configuration against the process groups; rerun with wrap_with_ddp off to separate it.",
+        fix="Check the DDP configuration against the process groups; rerun with wrap_with_ddp off to see whether "
+        "wrapping is the cause.",
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         '  File "megatron/bridge/models/model_provider.py", line 698, in get_model\n'
         '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
@@ -911,8 +913,8 @@ RULES: tuple[Rule, ...] = (
             "Compare the provider's parallel sizes and number of layers with the job's TP, PP, VPP, CP and EP.",
             "Build the model alone: AutoBridge.from_hf_pretrained(path).to_megatron_provider(), finalize() and "
             "provide(), with the job's sizes.",
-            "Rerun the merge base: the same error there is not the change's, and a Megatron-LM that moved under "
-            "it shows in both.",
+            "Rerun the merge base: the change did not cause an error that is there too; a newer Megatron-LM shows in "
+            "both.",
         ),
         example='  File "megatron/bridge/models/model_provider.py", line 747, in _create_model\n'
         '  File "megatron/core/transformer/transformer_block.py", line 156, in get_num_layers_to_build\n'
@@ -995,8 +997,8 @@ RULES: tuple[Rule, ...] = (
         steps=(
             "No frame of Bridge or Megatron-LM is left in the traceback: look for the first error of another "
             "worker, and for lines that Ray folded.",
-            "Rerun the merge base with the same job; build the model with Bridge alone to tell verl's engine from "
-            "the provider.",
+            "Rerun the merge base with the same job; build the model with Bridge alone to see whether verl's engine "
+            "or the provider fails.",
         ),
         example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
@@ -1008,7 +1010,7 @@ RULES: tuple[Rule, ...] = (
         places=True,
         stood=AFTER_CONSTRUCTION,
         kind=r"(?:Error|Exception)$",
-        cause="an exception after Bridge had built the model",
+        cause="an exception was raised after Bridge had built the model",
         fix="Read the traceback; rerun the merge base with the same job.",
         example="Training Progress:  10%|x         | 1/10 [00:19<06:19, 19.99s/it]\n"
         "Traceback (most recent call last):\n"
@@ -1021,14 +1023,14 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.OUTSIDE,
         fact=Silent.OTHER_CHECKOUT,
         stage=Stage.IMPORT,
-        cause="the package under test was imported from elsewhere than PYTHONPATH says",
+        cause="the package under test was not imported from the folder that PYTHONPATH names",
         fix="Put the checkout first on the PYTHONPATH of driver and Ray workers, and uninstall the other one.",
         steps=(
             "Workers get theirs from `ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH`: pass it as an override.",
             "`python -c 'import megatron.bridge as m; print(m.__file__)'` in the driver and in a Ray task names the "
             "folder.",
-            "An editable or installed Megatron-Bridge of the image stays behind the checkout only while the checkout "
-            "can be imported.",
+            "Python uses the checkout in place of an installed Megatron-Bridge only while the checkout can be "
+            "imported.",
         ),
         example="+ PYTHONPATH=/src/bridge/src:/src/bridge/3rdparty/Megatron-LM\n"
         "/usr/lib/python3/site-packages/megatron/bridge/models/qwen/qwen2_bridge.py:48: FutureWarning: old\n"
@@ -1040,11 +1042,11 @@ RULES: tuple[Rule, ...] = (
         id="not-as-asked",
         fault=Fault.OUTSIDE,
         fact=Silent.NOT_AS_ASKED,
-        cause="the run is not the one that was asked for",
+        cause="the run is not the one that was requested",
         fix="Compare the two lines; correct the variable, the override or the script, and run again.",
         steps=(
             "A variable counts only when the wrapper at that commit reads it; a later override of the same key wins.",
-            "Steps, adapters, ranks, checkpoints and the printed configuration are each held against what was asked.",
+            "Steps, adapters, ranks, checkpoints and the printed configuration are each compared with the request.",
         ),
         example="+ LORA_RANK=4\nEnabling LORA with rank=8, alpha=8, dropout=0.0\n"
         "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
@@ -1056,7 +1058,7 @@ RULES: tuple[Rule, ...] = (
         fault=Fault.CODE,
         fact=Silent.ADAPTER_EMPTY,
         stage=Stage.PEFT,
-        cause="LoRA was asked for and matched no module",
+        cause="LoRA was requested but matched no module",
         fix="Check lora.target_modules against the module names of this family.",
         steps=(
             "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
@@ -1079,7 +1081,7 @@ RULES: tuple[Rule, ...] = (
             "Every name in the warning needs a mapping: `No mapping found` is a Megatron parameter without one, "
             "`Can't find` "
             "a mapping whose Hugging Face key the checkpoint does not have.",
-            "With LoRA the wrapped names (to_wrap, adapter) must be unwrapped before the mapping is asked.",
+            "With LoRA the wrapped names (to_wrap, adapter) must be unwrapped before the mapping is looked up.",
         ),
         example="WARNING:2025-11-11 03:39:09,185:WARNING: No mapping found for megatron_param: "
         "decoder.layers.0.self_attention.linear_proj.to_wrap.weight",
@@ -1096,7 +1098,7 @@ RULES: tuple[Rule, ...] = (
             "`not written` names keys of the source that the export never yielded; `not found in original model "
             "structure` "
             "names what it yielded under a wrong key: the two lists usually pair up.",
-            "`yielded but not saved` means that a file shard stayed incomplete for want of such a key.",
+            "`yielded but not saved` means that a file shard is incomplete because such a key is missing.",
         ),
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         "Error: 2 tensors from the original checkpoint were not written. See warnings above for details.",

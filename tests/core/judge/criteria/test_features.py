@@ -147,7 +147,7 @@ def test_a_setting_that_the_smoke_has_too_tells_nothing() -> None:
     same: dict[str, Value] = {"actor_rollout_ref.model.lora.rank": 4, "algorithm.adv_estimator": "gae"}
     feature = JobFeature(name="own", active_when=same)
     made = run(job_of(Level.FEATURE, "feature", features=(feature,)))
-    assert feature_active(made.case()).summary == "nothing that the run prints tells whether own was active"
+    assert feature_active(made.case()).summary == "nothing that the run prints shows whether own was active"
 
 
 def test_the_sentence_of_a_pass_names_features_and_family() -> None:

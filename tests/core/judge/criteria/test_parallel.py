@@ -60,7 +60,7 @@ def test_the_sentence_of_a_pass_names_the_sizes(variant: str, text: str) -> None
 
 
 def test_expert_sizes_are_owned_up_to_be_those_of_the_configuration() -> None:
-    text = "No line of a log tells expert ranks: the expert sizes are those of the run's own configuration."
+    text = "No line of a log names expert ranks, so the expert sizes are those of the run's own configuration."
     assert text in run("expert", **SHAPES["expert"]).verdict().limitations
     assert text not in run("dense", **SHAPES["dense"]).verdict().limitations
 

@@ -96,7 +96,7 @@ def judge_feature(case: Case, feature: JobFeature) -> Evidence:
         return _evidence(case, State.MISSING, f"{name} is not switched on: {wrong}")
     telling = {key: value for key, value in feature.active_when.items() if not _is_dense(key, value)}
     if trace is None and not telling:
-        return _evidence(case, State.MISSING, f"nothing that the run prints tells whether {name} was active")
+        return _evidence(case, State.MISSING, f"nothing that the run prints shows whether {name} was active")
     found = _trace(case, trace) if trace else None
     if trace and found is None:
         return _evidence(case, State.MISSING, f"nothing in the log shows {name} at work")
@@ -117,7 +117,7 @@ def _judge_family(case: Case, family: str) -> Evidence:
 
 def bears_name(bridge: str, family: str) -> bool:
     """Whether a class of Bridge has a family's name in its own, which is how a run shows the family."""
-    return _plain(family) in _plain(bridge)
+    return _letters_and_digits(family) in _letters_and_digits(bridge)
 
 
 def _evidence(case: Case, state: State, summary: str, fact: _Fact | None = None) -> Evidence:
@@ -162,5 +162,5 @@ def _config_line(case: Case, shown: list[str]) -> _Fact:
     return _Fact("", config.line, ", ".join(shown))
 
 
-def _plain(name: str) -> str:
+def _letters_and_digits(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
