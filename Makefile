@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 
 .DEFAULT_GOAL := help
-.PHONY: help run wheel test test-fast test-all check lint types architecture format bench lock clean
+.PHONY: help run wheel test test-fast test-all coverage check lint types architecture format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -27,11 +27,9 @@ wheel: $(VENV)/.run ## Set up, then build the wheel into dist
 
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile
-SEARCH ?= 60
-# The floors, in percent of lines and branches: they rise with what is measured and never fall. Core is to reach 100; of
-# the rest the figure is printed, and has no floor yet.
+SEARCH ?= 20
+# The floor of core, in percent of lines and branches: it rises with what is measured and never falls.
 CORE_COVERAGE := 98
-REST_COVERAGE := 0
 
 test: check ## Set up, then lint, types, architecture and every test that is not slow
 	$(PYTEST) -m "not slow"
@@ -39,11 +37,14 @@ test: check ## Set up, then lint, types, architecture and every test that is not
 test-fast: $(VENV)/.$(SET) ## Only the tests of the decisions, in seconds
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" tests/core
 
-# Core must be covered by its own tests alone. The rest is covered by stories as well as by tests of its own.
-test-all: check ## Every test, with coverage of core and of the rest
+# Core must be covered by its own tests alone, and is measured on every run.
+test-all: check ## Every test, with the coverage of core
 	$(PYTEST) tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
-	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --cov=verl_e2e --cov=verl_e2e_runner \
-	  --cov-fail-under=$(REST_COVERAGE)
+	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH)
+
+# Measuring takes 60 % more processor time, so CI does not measure what stories and services run.
+coverage: $(VENV)/.$(SET) ## The coverage of everything but core
+	$(PYTEST) --ignore=tests/core --cov=verl_e2e --cov=verl_e2e_runner
 
 check: lint types architecture ## Everything but the tests
 
