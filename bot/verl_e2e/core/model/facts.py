@@ -112,30 +112,37 @@ class Record(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoggedError:
-    """A root exception or a fatal message, after nested and repeated tracebacks were folded into one.
+    """A root exception or a fatal message, after nested and repeated tracebacks were folded into one."""
 
-    `kind` is the exception's name or empty; `frames` are the source files of the traceback, outermost
-    first, at most 40; `after_completion` is true when the requested steps had completed before it.
-    `calls` are the same frames as `path:function` plus `ray::Actor.method` for remote calls; `chain` holds the
-    other exceptions of the chain as `Kind: message`; `driver` marks the traceback that ends the driver;
-    `secondary` one that only reports the death of another process; `soft` a bare warning that a run may
-    survive; `count` how often it was logged; `repeated` one that Ray folded: the line came earlier from another worker.
-    """
-
+    # Where it was logged.
     at: Excerpt
+    # The exception's name, or empty.
     kind: str
+    # The beginning of the message, on one line.
     message: str
+    # The source files of the traceback, outermost first, at most 40.
     frames: tuple[str, ...]
+    # The kind of process that logged it, empty for the driver.
     actor: str
+    # The process, None where it is not known.
     pid: int | None
+    # The stage that the run was in.
     stage: Stage
+    # Whether the requested steps had completed before it.
     after_completion: bool
+    # The same frames as `path:function`, and `ray::Actor.method` for remote calls.
     calls: tuple[str, ...] = ()
+    # The other exceptions of the chain, as `Kind: message`.
     chain: tuple[str, ...] = ()
+    # Whether it ended the driver.
     driver: bool = False
+    # Whether it only reports the death of another process.
     secondary: bool = False
+    # Whether it is a bare warning that a run may survive.
     soft: bool = False
+    # How often it was logged.
     count: int = 1
+    # Whether Ray folded it: the line came earlier from another worker.
     repeated: bool = False
     record: Record = Record.RAISED
     """How the traceback was printed."""

@@ -125,14 +125,15 @@ class WhyChosen(StrEnum):
 
 
 class ChosenTest(Document):
-    """A Bridge test that is run for one change, with a clause for people that says why.
+    """A Bridge test that is run for one change."""
 
-    `gpu_count` is how many GPUs it needs to say anything at all; 0 when some of its tests run without one.
-    """
-
+    # Its node id or file.
     test: str
+    # What made it be chosen.
     why: WhyChosen
+    # The same as a clause for people.
     reason: Annotated[str, Field(validation_alias=AliasChoices("reason", "because"))]
+    # How many GPUs it needs to say anything; 0 when some of its tests run without one.
     gpu_count: Annotated[int, Field(ge=0)] = 0
 
 
@@ -247,42 +248,60 @@ def _texts(value: object) -> Iterator[str]:
 
 
 class Job(Document):
-    """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories.
-
-    `wrapper` names must each be read by verl's wrapper at the commit; `process` variables are only recorded.
-    `expected` maps dotted keys of the resolved configuration to the values that the run itself must print, `features`
-    are what a run of level 4 must show, `family` the model family that it is for.
-    `time_limit_s` bounds the wrapper, not preflight and prepare. `bridge_tests` are run nearest first, within
-    `bridge_tests_limit_s`; `chosen_tests` says of those that the policy does not list why they are among them.
-    """
+    """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # Level and variant, as `0-lora-ddp`.
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]-[a-z0-9][a-z0-9-]*$")]
+    # The level that it shows.
     level: Level
+    # The name of its variant.
     variant: str
+    # Megatron-Bridge at the commit under test.
     bridge: Repository
+    # Megatron-LM in place of Bridge's submodule; None: the submodule.
     megatron_lm: Repository | None = None
+    # verl at the commit to test with.
     verl: Repository
+    # The script of verl that starts the run.
     script: str = WRAPPER_SCRIPT
+    # How many GPUs it takes.
     gpu_count: Annotated[int, Field(ge=1)]
+    # How many training steps it runs.
     steps: Annotated[int, Field(ge=1)]
+    # Variables of verl's wrapper at that commit, which must read each of them.
     wrapper: dict[Variable, str]
+    # Variables of the libraries: recorded, not checked.
     process: dict[Variable, str] = Field(default_factory=dict)
+    # Hydra overrides, in order.
     overrides: tuple[str, ...] = ()
+    # The model that it trains.
     checkpoint: Checkpoint
+    # The data that it trains on.
     data: Data
+    # Whether it uses a reward model.
     reward_model: bool = False
+    # Declared patches of the repositories.
     patches: tuple[Patch, ...] = ()
+    # Node ids of the focused Bridge tests, nearest first.
     bridge_tests: tuple[str, ...] = ()
+    # Those of them that the policy does not list, each with the reason.
     chosen_tests: tuple[ChosenTest, ...] = ()
+    # Seconds that the Bridge tests may take together.
     bridge_tests_limit_s: Annotated[int, Field(ge=1)] = 300
+    # Whether a Pass needs a result of the Bridge tests.
     require_bridge_checks: bool = False
+    # Dotted keys of the resolved configuration, with the values that the run itself must print.
     expected: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
+    # What a run of level 4 must show.
     features: tuple[JobFeature, ...] = ()
+    # The model family that it is for, or empty.
     family: str = ""
+    # Seconds that the wrapper may take, without preflight and preparation.
     time_limit_s: Annotated[int, Field(ge=1)] = 1800
     # Whether the job is refused where the host cannot isolate it; always required for a fork's code.
     isolation: Isolation = Isolation.PREFERRED
+    # The host that it runs on.
     site: SiteProfile
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

@@ -64,32 +64,36 @@ class Check(StrEnum):
 
 
 class Finding(Document):
-    """One preflight fact. `ok` false with `blocking` true stops the run; false alone is a warning on the card.
+    """One preflight fact."""
 
-    `stage` is the stage that the fault belongs to, `summary` what was found with its key and value, `fix`
-    what to do about it (empty when ok).
-    """
-
+    # Which check found it.
     check: Check
+    # Whether all is well.
     ok: bool
+    # Whether a fault stops the run; a fault that does not is a warning on the card.
     blocking: bool = True
+    # The stage that the fault belongs to.
     stage: Stage = Stage.ENVIRONMENT
+    # What was found, with its key and value.
     summary: str
+    # What to do about it, empty when all is well.
     fix: Annotated[str, Field(validation_alias=AliasChoices("fix", "mend"))] = ""
 
 
 class ImportLine(Document):
-    """Where one process got a module from.
+    """Where one process got a module from."""
 
-    `role` is `driver` and `ray_worker` for the preflight, `run` for a process of the run itself (written by
-    the probe on first import). `file` is the module's file, empty with `error` set when the import failed.
-    """
-
+    # Its name.
     module: str
+    # The module's file, empty when the import failed.
     file: str = ""
+    # `driver` and `ray_worker` in preflight, `run` for a process of the run itself.
     role: Literal["driver", "ray_worker", "run"]
+    # The process.
     pid: int
+    # The name of the process.
     process: str = ""
+    # Why the import failed, empty when it did not.
     error: str = ""
 
 
@@ -148,31 +152,40 @@ class IsolationState(Document):
 
 
 class Environment(Document):
-    """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it.
-
-    `import_roots` maps a module (`megatron.bridge`, `megatron.core`, `verl`) to the directory below which its
-    file must lie. `packages` maps distribution names to versions; `hand_installed` lists those that the image
-    did not bring. `absent_tests` are listed Bridge tests that do not exist at the commit.
-    """
+    """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it."""
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+    # The repositories under test.
     repositories: Annotated[tuple[RepositoryState, ...], FailFast()] = ()
+    # By module (`megatron.bridge`, `megatron.core`, `verl`): the folder that its file must lie in.
     import_roots: dict[str, str] = Field(default_factory=dict)
+    # Where the processes of preflight got these modules from.
     imports: Annotated[tuple[ImportLine, ...], FailFast()] = ()
+    # What preflight found.
     findings: Annotated[tuple[Finding, ...], FailFast()] = ()
+    # The interpreter's version.
     python: str = ""
+    # Versions by distribution name.
     packages: dict[str, str] = Field(default_factory=dict)
+    # Distributions that the image did not bring.
     hand_installed: tuple[str, ...] = ()
+    # The GPUs that the driver reports.
     gpus: Annotated[tuple[Gpu, ...], FailFast()] = ()
+    # The GPU driver's version.
     driver: str = ""
+    # CPUs of the host.
     cpu_count: int = 0
     # The image by the settings of an earlier version, which did not measure it.
     image: str = ""
     # None in folders of an earlier version.
     container: Container | None = None
+    # The command of the run, as arguments.
     command: tuple[str, ...] = ()
+    # Variables of the process.
     process: dict[str, str] = Field(default_factory=dict)
+    # The name of the site.
     site: str = ""
+    # Listed Bridge tests that do not exist at the commit.
     absent_tests: tuple[str, ...] = ()
     # Why the focused Bridge tests were not run, empty where they were; folders of an earlier version have a finding.
     tests_not_run: str = ""
@@ -227,23 +240,31 @@ class TestCase(Document):
 
 
 class Record(Document):
-    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason.
+    """A run folder, parsed. Whatever is missing is None or empty and listed in `missing` with the reason."""
 
-    `log` is the name of the log file in the folder, `related_not_run` says why a related run is not there,
-    `tests_commit` is the Bridge commit that the JUnit file states for `tests`, empty when it states none.
-    """
-
+    # `job.json`.
     job: Job | None = None
+    # `environment.json`.
     environment: Environment | None = None
+    # `events.jsonl`, in order.
     events: tuple[Event, ...] = ()
+    # Where processes of the run got modules from.
     imports: tuple[ImportLine, ...] = ()
+    # The results of the focused Bridge tests, None without a JUnit file.
     tests: tuple[TestCase, ...] | None = None
+    # The Bridge commit that the JUnit file states, empty when it states none.
     tests_commit: str = ""
+    # The related runs.
     related: tuple[RelatedRun, ...] = ()
+    # By role: why a related run is not there.
     related_not_run: dict[Role, str] = Field(default_factory=dict)
+    # The files of the checkpoints that the run wrote.
     checkpoints: Checkpoints | None = None
+    # The measurements that the folder is judged by.
     bands: Bands | None = None
+    # What is missing, each with the reason.
     missing: tuple[str, ...] = ()
+    # The name of the log file in the folder.
     log: str = LOG_FILE
     # What the reader found out about the recorder's seal; None where no one looked.
     seal: Seal | None = None

@@ -57,24 +57,33 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """A check run as we want it, or as GitHub has it (`id` > 0).
+    """A check run as we want it, or as GitHub has it (`id` > 0)."""
 
-    `status` is queued, in_progress or completed; `conclusion` is empty until completed. `external_id` is ours.
-    `actions` are (label, description, identifier), at most three.
-    """
-
+    # Its name on GitHub.
     name: str
+    # The commit that it is on.
     head_sha: str
+    # queued, in_progress or completed.
     status: str
+    # Empty until completed.
     conclusion: str = ""
+    # Its title, plain text.
     title: str = ""
+    # Its summary in Markdown.
     summary: str = ""
+    # Its text in Markdown.
     text: str = ""
+    # Where its link leads.
     details_url: str = ""
+    # Our own id.
     external_id: str = ""
+    # Its buttons as (label, description, identifier), at most three.
     actions: tuple[tuple[str, str, str], ...] = ()
+    # Messages on changed lines.
     annotations: tuple[Annotation, ...] = ()
+    # GitHub's id, 0 for one that we want.
     id: int = 0
+    # The App that it belongs to, None where it is not known.
     app_id: int | None = None
 
 

@@ -19,56 +19,71 @@ from verl_e2e.core.model.outcome import Result
 
 
 class RecordedCommand(Document):
-    """One command of an authorised person, as it was understood.
+    """One command of an authorised person, as it was understood."""
 
-    `source` names where it stands and is unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`.
-    `verb` and `arguments` are those of the table in `verl_e2e.core.pulls.commands`; `head_sha` is the head when it was
-    read. `written` is when a comment was created, by GitHub's clock; None for a label or a button. `by_person` says
-    whether the actor has a role in the repository.
-    """
-
+    # Where it was given, unique: `comment:<id>:<line>`, `label:<name>:<head>` or `check:<id>:<action>`.
     source: str
+    # `owner/name`.
     repository: str
+    # The pull request.
     number: int
+    # The login of the person.
     actor: str
+    # A verb of the table in `verl_e2e.core.pulls.commands`.
     verb: str
+    # Its arguments, in order.
     arguments: tuple[str, ...] = ()
+    # Its options by name.
     options: dict[str, str] = Field(default_factory=dict)
+    # The head when it was read.
     head_sha: str
+    # When it was read.
     at: AwareDatetime
+    # When its comment was created, by GitHub's clock; None for a label or a button.
     written: AwareDatetime | None = None
+    # Whether the actor has a role in the repository.
     by_person: bool = True
 
 
 class Approval(Document):
-    """Leave for one exact head to run on the GPUs; any other head is not covered.
+    """Permission for one exact head to run on the GPUs; any other head is not covered."""
 
-    `base` is the branch whose policy let the actor say so, and holds for no other; empty in entries of old.
-    """
-
+    # `owner/name`.
     repository: str
+    # The pull request.
     number: int
+    # The head.
     head_sha: Sha
+    # The login of the person.
     actor: str
+    # Where it was given, as in a command.
     source: str
+    # When it was given.
     at: AwareDatetime
+    # The branch whose policy lets the actor approve; empty in old entries.
     base: str = ""
 
 
 class Override(Document):
-    """A level of one exact head that a person takes the responsibility for, with the reason; never removed.
+    """A level of one exact head that a person takes responsibility for; never removed."""
 
-    `base` is as in an approval.
-    """
-
+    # `owner/name`.
     repository: str
+    # The pull request.
     number: int
+    # The head.
     head_sha: Sha
+    # The level.
     level: Level
+    # The person's reason.
     reason: str
+    # The login of the person.
     actor: str
+    # Where it was given, as in a command.
     source: str
+    # When it was given.
     at: AwareDatetime
+    # The branch whose policy lets the actor override; empty in old entries.
     base: str = ""
 
 
@@ -94,37 +109,51 @@ _FINAL = frozenset({RunState.FINISHED, RunState.CANCELLED, RunState.LOST, RunSta
 
 
 class Run(Document):
-    """One run of one job for one head.
+    """One run of one job for one head."""
 
-    `key` is `run_key(...)`. `number` is None for a merge group. `required` says whether the plan asks for it (an extra
-    or narrowed run never satisfies the gate). `handle` is the back end's own name for it once submitted. `result`,
-    `sentence` and `verdict` (the text of verdict.json as the bot judged it itself) are there when it is finished.
-    `carried_from` is the head that the verdict was taken from. `url` is where its log can be read. `asked_by` is the
-    source of the entry that asked for it, empty for a job of the plan's first attempt. `merge_base` is the commit that
-    a failure is held against, empty where there is none.
-    """
-
+    # `run_key(...)`.
     key: Digest
+    # `owner/name`.
     repository: str
+    # The pull request, None for a merge group.
     number: int | None
+    # The head.
     head_sha: Sha
+    # The id of its job.
     job_id: str
+    # The digest of its job.
     job_digest: str
+    # From 1 for each job of a head.
     attempt: Annotated[int, Field(ge=1)] = 1
+    # Whether the plan asks for it; an extra or narrowed run never satisfies the gate.
     required: bool = True
+    # The state of the run.
     state: RunState = RunState.QUEUED
+    # The back end's own name for it, once submitted.
     handle: str = ""
+    # Its result, once finished.
     result: Result | None = None
+    # The sentence of its verdict, once finished.
     sentence: str = ""
+    # The text of `verdict.json` as the bot judged it itself, once finished.
     verdict: str = ""
+    # Why it ended without a verdict, or why it is to end.
     reason: str = ""
+    # Where its log can be read.
     url: str = ""
+    # The head that the verdict was taken from, empty for its own.
     carried_from: str = ""
+    # The source of the entry that requested it, empty for the plan's first attempt.
     asked_by: str = ""
+    # The commit that a failure is compared with, empty where there is none.
     merge_base: str = ""
+    # What it used.
     gpu_minutes: float = 0.0
+    # When it was created.
     created: AwareDatetime
+    # When it last changed.
     updated: AwareDatetime
+    # The job itself, None in old entries.
     job: Job | None = None
     # Whether the head lies in a fork, which has runners of its own.
     from_fork: bool = False
@@ -139,17 +168,19 @@ class Run(Document):
 
 
 class Posted(Document):
-    """What the bot has on GitHub for one subject, so that it edits and never posts twice.
+    """What the bot has on GitHub for one subject, so that it edits and never posts twice."""
 
-    `kind` is `card` (subject: the pull request's number) or `check` (subject: `<head>:<name>`); `digest` that of the
-    content last sent.
-    """
-
+    # `owner/name`.
     repository: str
+    # `card`, `check`, or another kind of entry.
     kind: str
+    # The number of the pull request for a card, `<head>:<name>` for a check.
     subject: str
+    # GitHub's id.
     remote_id: int
+    # The digest of the content last sent.
     digest: str = ""
+    # When it was sent.
     at: datetime
 
 

@@ -25,23 +25,31 @@ class PullState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A pull request as GitHub has it now.
+    """A pull request as GitHub has it now."""
 
-    `head_repository` is empty when the fork is gone. `author_association` is GitHub's word (`MEMBER`,
-    `FIRST_TIME_CONTRIBUTOR`, ...). `changed_files` is GitHub's own count, which a listing of files may fall short of.
-    """
-
+    # Its repository and number.
     ref: PullRef
+    # The branch that it would be merged into.
     base_branch: str
+    # The commit of that branch.
     base_sha: str
+    # Its head.
     head_sha: str
+    # The repository of the head, empty when the fork is gone.
     head_repository: str
+    # The login of its author.
     author: str
+    # GitHub's word for the author: `MEMBER`, `FIRST_TIME_CONTRIBUTOR`, ...
     author_association: str
+    # Whether it is a draft.
     draft: bool
+    # Whether it is open.
     state: PullState
+    # The names of its labels.
     labels: tuple[str, ...] = ()
+    # GitHub's own count; a listing of files may be shorter.
     changed_files: int = 0
+    # Its title.
     title: str = ""
 
     @property
@@ -64,17 +72,21 @@ class OpenPull:
 
 @dataclass(frozen=True, slots=True)
 class MergeGroup:
-    """A merge queue's candidate: `head_sha` is what would be merged onto `base_sha`; `pulls` are those inside.
+    """A merge queue's candidate."""
 
-    `since` is when the queue asked, `destroyed` that it wants no answer any more.
-    """
-
+    # `owner/name`.
     repository: str
+    # The branch that it would be merged into.
     base_branch: str
+    # The commit that it would be merged onto.
     base_sha: str
+    # The commit that would be merged.
     head_sha: str
+    # The numbers of the pull requests inside.
     pulls: tuple[int, ...] = ()
+    # When the queue asked, None where it is not known.
     since: datetime | None = None
+    # Whether the queue no longer wants an answer.
     destroyed: bool = False
 
 

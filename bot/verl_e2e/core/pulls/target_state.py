@@ -31,30 +31,35 @@ class OtherPull:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """A target with all that is known of it.
+    """Everything that is known about a target."""
 
-    `policy` is that of the base. `plan` is None when there is none that could be relied on, and `problem` says why.
-    `broken` are uses in verl that the head breaks. `wanted` are the jobs of the plan and those that people asked for,
-    prerequisites first. `trust` says whether the head may run; a merge group's may, for the queue let it in. `runs`
-    are those of every head of the pull request, `elsewhere` those that other pull requests with this head have.
-    `merge_base` is where the head left the base, empty where unknown.
-    `opened` are the checks of this target, on whatever head, that may still be without a conclusion on GitHub.
-    `other_pull` has the same head and keeps the commit's gate closed although this target's may open.
-    """
-
+    # The pull request or merge group.
     target: Target
+    # The time of the decision.
     now: datetime
+    # The policy of the base.
     policy: Policy
+    # Whether the head may run; that of a merge group may, because the queue let it in.
     trust: Trusted | NeedsApproval
+    # The plan, None when there is none that can be relied on.
     plan: Plan | None = None
+    # Why there is none, or empty.
     problem: str = ""
+    # Uses in verl that the head breaks.
     broken: tuple[str, ...] = ()
+    # The jobs of the plan and those that people requested, prerequisites first.
     wanted: tuple[WantedJob, ...] = ()
+    # What people asked for, in order.
     entries: tuple[Entry, ...] = ()
+    # The runs of every head of this target.
     runs: tuple[Run, ...] = field(default=())
+    # Runs that other pull requests with this head have.
     elsewhere: tuple[Run, ...] = ()
+    # Where the head left the base, empty where it is not known.
     merge_base: str = ""
+    # The checks of this target, on any head, that may still have no conclusion on GitHub.
     opened: tuple[OpenCheck, ...] = ()
+    # A pull request with the same head that keeps the commit's gate closed, None for none.
     other_pull: OtherPull | None = None
     # Overrides of this head whose givers may not give them, or not any more.
     refused: tuple[Uncounted, ...] = ()

@@ -36,20 +36,25 @@ _ANY = 10**9
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """One job on the card.
+    """One job on the card."""
 
-    `detail` is one sentence. `planned` and `used` are GPU minutes; `planned` is an estimate. `url` is where its log
-    and artifacts lie. `verdict` is its `verdict.json` as the bot judged it, parsed; empty before there is one.
-    """
-
+    # The id of the job.
     job_id: str
+    # Its status.
     status: JobStatus
+    # Whether it decides the gate.
     required: bool
+    # The reason, one sentence.
     detail: str
+    # From 1.
     attempt: int = 1
+    # GPU minutes that it was estimated to take.
     planned: float = 0.0
+    # GPU minutes that it took.
     used: float = 0.0
+    # Where its log and artifacts are.
     url: str = ""
+    # Its verdict as the bot judged it, None before there is one.
     verdict: Verdict | None = None
     # The options that someone asked for it with, empty for none.
     options: str = ""

@@ -36,18 +36,23 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """The answer of triage; `line` is 1-based (0: nothing to point at), `rule` names the rule that decided.
+    """The answer of triage."""
 
-    `fix` is what to do, with the section of the runbook that says more; empty when nothing is to be done.
-    """
-
+    # What the log comes to.
     verdict: TriageVerdict
+    # The stage of the fault, or the last stage reached.
     stage: Stage
+    # Why, as a clause.
     cause: str
+    # The line that shows it, 1-based; 0 for none.
     line: int
+    # The text of that line.
     excerpt: str
+    # Harmless messages that look like errors.
     residual_noise: tuple[Noise, ...]
+    # The id of the rule that decided.
     rule: str
+    # What to do, with the section of the runbook; empty when there is nothing to do.
     fix: str
     frame: Frame | None = None
     """The innermost frame of the error in Megatron-Bridge, Megatron-LM or verl."""

@@ -52,30 +52,39 @@ class Silent(Enum):
 class Rule:
     """How one kind of fault is recognised, and what it means.
 
-    `message`, `kind` and `calls` are regular expressions, `stood` the stages that the run may have been in; what
-    is given must all match, but of `origin` and `message` either is enough. `message` is searched in `Kind: message`
-    of every exception of the chain, `kind` in the root's name, `calls` in the `path:function` lines of the frames.
-    The words of an error that is the program's own never make it a fault from outside. `places` says that the
-    frames tell where an error happened, whichever rule explains it. `stage` None means: where the frames say, else
-    where the run stood. A rule with `fact` matches no error. `fix` is one sentence for the card, `steps` what the
-    runbook adds. `example` is a fragment of a real log (or of the message in the source) that only this rule explains
-    rightly; `source` names project, file and function that print it, or the public log it was taken from.
+    All conditions that are given must match, but `origin` or `message` alone is enough. In a rule about the host, words
+    of an error that the program itself raised do not count. A rule with `fact` matches no error.
     """
 
+    # Its name, as users see it.
     id: str
+    # Whether the program or something outside of it is at fault.
     fault: Fault
+    # What happened, as a clause for the card.
     cause: str
+    # What to do, one sentence for the card.
     fix: str
+    # A fragment of a real log, or of the message in the source, that only this rule explains correctly.
     example: str
+    # Project, file and function that print it, or the public log that it was taken from.
     source: str
+    # The stage of the fault; None: where the frames say, else the stage that the run was in.
     stage: Stage | None = None
+    # Where the error comes from.
     origin: Origin | None = None
+    # A pattern that is searched in `Kind: message` of every exception of the chain.
     message: str = ""
+    # A pattern of the root exception's name.
     kind: str = ""
+    # A pattern of the `path:function` lines of the frames.
     calls: str = ""
+    # The stages that the run may have been in.
     stood: frozenset[Stage] | None = None
+    # Whether the frames say where an error happened, whichever rule explains it.
     places: bool = False
+    # The fact in the log that it is about, None for an error.
     fact: Silent | None = None
+    # What the runbook adds, one step each.
     steps: tuple[str, ...] = ()
 
     def matches(self, error: LoggedError, origin: Origin | None) -> bool:
