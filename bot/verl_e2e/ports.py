@@ -323,22 +323,22 @@ class UnreadableDeliveryError(Exception):
 
 
 class Deliveries(Protocol):
-    """What GitHub delivered, kept until it is heard."""
+    """What GitHub delivered, kept until it is processed."""
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
-        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
+        """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
         ...
 
     def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
-        """The deliveries to act on now, oldest first; they are this process's until `heard` or `failed`."""
+        """The deliveries to act on now, oldest first; they are this process's until `processed` or `failed`."""
         ...
 
-    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+    def processed(self, processed: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
         ...
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
-        """It could not be heard: try again then, or never (None)."""
+        """It could not be processed: try again then, or never (None)."""
         ...
 
     def backlog(self, now: datetime) -> Backlog:

@@ -1,4 +1,4 @@
-"""Short ways to state a preflight finding, and the callback that records what happens."""
+"""Constructors of preflight findings, and the type of the function that records events."""
 
 from typing import Protocol
 
@@ -14,17 +14,17 @@ class Emit(Protocol):
 
 
 def good(check: Check, summary: str) -> Finding:
-    """The check holds; `summary` says what was found."""
+    """A check that passed; `summary` says what was found."""
     return Finding(check=check, ok=True, summary=summary)
 
 
 def blocked(check: Check, summary: str, fix: str, *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
-    """The run must not start: what was found, and what the user does about it."""
+    """A finding that blocks the run: what was found, and what the user should do about it."""
     return Finding(check=check, ok=False, blocking=True, stage=stage, summary=summary, fix=fix)
 
 
 def note(check: Check, summary: str, fix: str = "", *, stage: Stage = Stage.ENVIRONMENT) -> Finding:
-    """Something that the card should say and that stops nothing."""
+    """A note for the card that does not block the run."""
     return Finding(check=check, ok=False, blocking=False, stage=stage, summary=summary, fix=fix)
 
 

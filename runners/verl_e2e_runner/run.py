@@ -54,7 +54,7 @@ def run_job(
 ) -> bool:
     """Run a job to its end and leave its folder in `out`; true when it was interrupted.
 
-    `work` keeps caches between runs; private trees lie below it, or beside `out` without it, and are removed
+    `work` keeps caches between runs; private trees lie below it, or next to `out` without it, and are removed
     at the end. Progress goes to `stream`, `devices` reads the GPUs, `alone` keeps other runs off this host
     meanwhile, `isolation` finds out whether it can keep the code under test apart. `junit` is a JUnit file that
     states the job's commit; then the Bridge tests are not run here. `order_nonce` is what the order held, and is
@@ -124,7 +124,7 @@ def _interruptible(run: Run, signals: list[str]) -> Ended:
 
 
 def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
-    """Where the private trees of a run lie, resolved: below `work`, or beside `out` without it."""
+    """Where the private trees of a run lie, resolved: below `work`, or next to `out` without it."""
     whole = out.resolve()
     return (work / f"run-{nonce[:12]}" if work else whole.with_name(f".{whole.name}.work-{nonce[:12]}")).resolve()
 

@@ -16,7 +16,7 @@ from verl_e2e_runner.trees.worktrees import Trees
 
 INSTRUMENTATION = Path(__file__).resolve().parent / "instrumentation"
 
-# A wrapper that does not read these runs no weaker for it: they are dropped with a remark.
+# A run is not weaker without these: when the wrapper does not read them, they are dropped with a note.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
 
 # Every shell sets these itself.
@@ -126,7 +126,7 @@ def _process_variables(job: Job, trees: Trees, session: Session) -> dict[str, st
     if job.site.ray_address is not None:
         process["RAY_ADDRESS"] = job.site.ray_address
     if {"bridge", "megatron_lm", "verl"} - trees.private:
-        # Byte code written beside the sources would dirty a checkout that is used in place.
+        # Byte code next to the sources would change a checkout that is used in place.
         process["PYTHONDONTWRITEBYTECODE"] = "1"
     return process
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
 from tests.core.builders import make_job
 from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.github_standin.state import GITHUB_ACTIONS
@@ -28,14 +28,14 @@ TOKEN = "ghs_of-a-workflow"
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path) as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path) as made:
         made.world.actions_token(TOKEN, {"checks": "write", "pull_requests": "write", "contents": "read"})
         yield made
 
 
 @pytest.fixture
-def workflow(at: Room) -> Iterator[GitHub]:
+def workflow(at: GithubAdapters) -> Iterator[GitHub]:
     github = with_token(TOKEN, app_id=GITHUB_ACTIONS, api_url=at.world.url)
     yield github
     github.close()
@@ -69,7 +69,7 @@ def run(head: str, attempt: int = 1, **more: Any) -> Run:
 
 
 def test_what_one_workflow_run_writes_the_next_one_reads(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     common = {"repository": REPOSITORY, "number": 1, "head_sha": head, "actor": "ada", "at": BEGAN}
@@ -95,7 +95,7 @@ def test_what_one_workflow_run_writes_the_next_one_reads(
 
 
 def test_the_card_of_the_head_before_is_still_the_card(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     first = at.world.head(1)
     ledger.put_posted(Posted(repository=REPOSITORY, kind="card", subject="1", remote_id=7, at=BEGAN))
@@ -106,7 +106,7 @@ def test_the_card_of_the_head_before_is_still_the_card(
     assert found.remote_id == 7
 
 
-def test_a_head_has_one_book_however_often_it_is_written(at: Room, ledger: DerivedLedger) -> None:
+def test_a_head_has_one_book_however_often_it_is_written(at: GithubAdapters, ledger: DerivedLedger) -> None:
     head = at.world.head(1)
     for number in range(5):
         ledger.add(asked(head, f"label:{number}:x"))
@@ -114,7 +114,7 @@ def test_a_head_has_one_book_however_often_it_is_written(at: Room, ledger: Deriv
     assert len(checks) == 1
 
 
-def test_a_final_run_stays_as_it_is(at: Room, ledger: DerivedLedger) -> None:
+def test_a_final_run_stays_as_it_is(at: GithubAdapters, ledger: DerivedLedger) -> None:
     head = at.world.head(1)
     ended = run(head, state=RunState.CANCELLED)
     assert ledger.put_run(ended) == ended
@@ -122,7 +122,7 @@ def test_a_final_run_stays_as_it_is(at: Room, ledger: DerivedLedger) -> None:
 
 
 @pytest.mark.parametrize("change", ["edited", "deleted", "another author"])
-def test_a_command_counts_only_while_its_comment_stands(at: Room, ledger: DerivedLedger, change: str) -> None:
+def test_a_command_counts_only_while_its_comment_stands(at: GithubAdapters, ledger: DerivedLedger, change: str) -> None:
     comment = at.world.comment("ada", "/verl-e2e run")
     author = "eve" if change == "another author" else "ada"
     ledger.add(asked(at.world.head(1), f"comment:{comment.id}:1", actor=author))
@@ -136,7 +136,7 @@ def test_a_command_counts_only_while_its_comment_stands(at: Room, ledger: Derive
     assert ledger.entries(REPOSITORY, 1) == ()
 
 
-def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, clock: HandClock) -> None:
+def test_a_book_of_another_app_is_not_believed(at: GithubAdapters, ledger: DerivedLedger, clock: HandClock) -> None:
     head = at.world.head(1)
     forger = opened(at.github, clock, app_id=at.world.app.id)
     forger.add(asked(head))
@@ -145,7 +145,7 @@ def test_a_book_of_another_app_is_not_believed(at: Room, ledger: DerivedLedger, 
 
 
 def test_a_book_copied_from_another_head_is_not_believed(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     ledger.put_run(run(head, state=RunState.FINISHED))
@@ -157,7 +157,9 @@ def test_a_book_copied_from_another_head_is_not_believed(
     assert opened(workflow, clock).runs(REPOSITORY, number=1) == ()
 
 
-def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock) -> None:
+def test_a_damaged_book_is_started_again(
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+) -> None:
     head = at.world.head(1)
     ledger.add(asked(head))
     (check,) = [check_run for check_run in at.world.state.checks_of(REPOSITORY, head) if check_run.name == LEDGER_CHECK]
@@ -168,7 +170,7 @@ def test_a_damaged_book_is_begun_anew(at: Room, ledger: DerivedLedger, workflow:
 
 
 def test_the_runs_of_the_head_before_are_known_after_a_push(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     first = at.world.head(1)
     ledger.put_run(run(first))
@@ -184,37 +186,39 @@ def test_the_runs_of_the_head_before_are_known_after_a_push(
     assert later.entries(REPOSITORY, 1) == ()
 
 
-def test_a_comment_that_no_workflow_heard_is_found(at: Room, ledger: DerivedLedger, clock: HandClock) -> None:
+def test_a_comment_that_no_workflow_processed_is_found(
+    at: GithubAdapters, ledger: DerivedLedger, clock: HandClock
+) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
-    heard = at.world.comment("ada", "/verl-e2e run")
+    processed = at.world.comment("ada", "/verl-e2e run")
     missed = at.world.comment("bob", "/verl-e2e cancel")
     edited = at.world.comment("bob", "/verl-e2e help")
     at.world.edit_comment(edited, "/verl-e2e run")
-    ledger.hear(ONE, [heard.id])
+    ledger.hear(ONE, [processed.id])
     ledger.forget()
-    assert [item.id for item in ledger.unheard(ONE)] == [missed.id]
+    assert [item.id for item in ledger.unprocessed(ONE)] == [missed.id]
     ledger.add(asked(at.world.head(1), f"comment:{missed.id}:1", actor="bob"))
-    assert ledger.unheard(ONE) == ()
+    assert ledger.unprocessed(ONE) == ()
 
 
-def test_a_comment_on_an_earlier_head_is_never_heard_late(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+def test_a_comment_on_an_earlier_head_is_never_processed_late(
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     at.world.comment("ada", "/verl-e2e override 2 the cluster is down")
-    assert len(ledger.unheard(ONE)) == 1
+    assert len(ledger.unprocessed(ONE)) == 1
     at.world.push(1, {"src/a.py": b"a = 2\n"})
     clock.time = at.world.state.now() + timedelta(minutes=1)
-    assert opened(workflow, clock).unheard(ONE) == ()
+    assert opened(workflow, clock).unprocessed(ONE) == ()
 
 
 def test_the_command_of_another_app_stands_and_is_found_as_a_persons_is(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     GithubConversation(workflow).comment(ONE, "/verl-e2e run, says our own card")
     helper = GithubConversation(at.github).comment(ONE, "/verl-e2e run")
-    (found,) = ledger.unheard(ONE)
+    (found,) = ledger.unprocessed(ONE)
     assert found.id == helper
     ledger.add(asked(at.world.head(1), f"comment:{helper}:1", actor=found.author))
     ledger.forget()
@@ -227,7 +231,7 @@ def noise(length: int) -> str:
 
 
 def test_a_long_book_loses_what_can_be_done_without_first(
-    at: Room, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     head = at.world.head(1)
     for attempt in range(1, 7):
@@ -240,6 +244,6 @@ def test_a_long_book_loses_what_can_be_done_without_first(
     assert len(check.text or "") <= MAX_OUTPUT
 
 
-def test_a_full_book_says_so(at: Room, ledger: DerivedLedger) -> None:
+def test_a_full_book_says_so(at: GithubAdapters, ledger: DerivedLedger) -> None:
     with pytest.raises(ForgeError, match="install the App"):
         ledger.add(asked(at.world.head(1), options={"model": noise(120_000)}))

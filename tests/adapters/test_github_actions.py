@@ -79,7 +79,7 @@ def test_an_answer_that_was_lost_starts_nothing_twice(backend: GitHubActionsBack
 
 def test_a_workflow_that_is_not_there_is_for_people_to_fix(backend: GitHubActionsBackend, forge: FakeWorkflows) -> None:
     forge.refuse = ForgeError("no workflow verl-e2e.yml")
-    with pytest.raises(BackendError, match=r"did not take the order.*verl-e2e doctor") as refused:
+    with pytest.raises(BackendError, match=r"did not accept the dispatch.*verl-e2e doctor") as refused:
         backend.submit(order())
     assert refused.value.final
 

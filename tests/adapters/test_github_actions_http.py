@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.core.builders import make_job
 from tests.fakes.clocks import HandClock
 from tests.fakes.places import ROOT
@@ -27,25 +27,25 @@ SETTINGS = ActionsSettings("main", "octo/verl-e2e", "c" * 40)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path) as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path) as made:
         made.world.commit({WORKFLOW: SOURCE})
         yield made
 
 
 @pytest.fixture
-def clock(at: Room) -> HandClock:
+def clock(at: GithubAdapters) -> HandClock:
     made = HandClock()
     made.time = at.world.state.now()
     return made
 
 
 @pytest.fixture
-def backend(at: Room, clock: HandClock) -> GitHubActionsBackend:
+def backend(at: GithubAdapters, clock: HandClock) -> GitHubActionsBackend:
     return GitHubActionsBackend(GithubWorkflows(at.github), SETTINGS, clock)
 
 
-def order(at: Room) -> Run:
+def order(at: GithubAdapters) -> Run:
     head = at.world.head(1)
     site = SiteProfile(name="hopper", image="verlai/verl:pinned")
     job = make_job(bridge=Repository(path="/mirror/bridge", commit=head), site=site)
@@ -65,7 +65,7 @@ def order(at: Room) -> Run:
     )
 
 
-def test_the_real_workflow_takes_the_order_once(at: Room, backend: GitHubActionsBackend) -> None:
+def test_the_real_workflow_takes_the_order_once(at: GithubAdapters, backend: GitHubActionsBackend) -> None:
     run = order(at)
     assert backend.submit(run) == backend.submit(run)
     (started,) = at.world.runs()
@@ -74,7 +74,7 @@ def test_the_real_workflow_takes_the_order_once(at: Room, backend: GitHubActions
     assert run.key in started.title
 
 
-def test_a_whole_run(at: Room, backend: GitHubActionsBackend, tmp_path: Path) -> None:
+def test_a_whole_run(at: GithubAdapters, backend: GitHubActionsBackend, tmp_path: Path) -> None:
     run = order(at)
     run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
     assert backend.poll(run).state is RunState.SUBMITTED
@@ -90,7 +90,7 @@ def test_a_whole_run(at: Room, backend: GitHubActionsBackend, tmp_path: Path) ->
     assert b"it begins" in b"".join(backend.log(run))
 
 
-def test_a_cancelled_run_ends(at: Room, backend: GitHubActionsBackend) -> None:
+def test_a_cancelled_run_ends(at: GithubAdapters, backend: GitHubActionsBackend) -> None:
     run = order(at)
     run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.CANCELLING})
     at.world.start_run()
@@ -99,7 +99,9 @@ def test_a_cancelled_run_ends(at: Room, backend: GitHubActionsBackend) -> None:
     assert backend.poll(run).state is RunState.CANCELLED
 
 
-def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBackend, clock: HandClock) -> None:
+def test_a_run_without_a_runner_is_given_up(
+    at: GithubAdapters, backend: GitHubActionsBackend, clock: HandClock
+) -> None:
     run = order(at)
     changes = {"handle": backend.submit(run), "state": RunState.SUBMITTED, "queue_deadline_s": 7_200}
     run = run.model_copy(update=changes)
@@ -111,7 +113,7 @@ def test_a_run_without_a_runner_is_given_up(at: Room, backend: GitHubActionsBack
 
 
 def test_a_repository_without_the_workflow_says_what_to_do(tmp_path: Path, clock: HandClock) -> None:
-    with room(tmp_path / "another") as bare:
+    with github_adapters(tmp_path / "another") as bare:
         backend = GitHubActionsBackend(GithubWorkflows(bare.github), SETTINGS, clock)
         with pytest.raises(BackendError, match=r"workflows/verl-e2e\.yml` is not on the branch main") as refused:
             backend.submit(order(bare))
@@ -124,14 +126,14 @@ def sigstore() -> SigstoreInstance:
 
 
 @pytest.fixture
-def strict(at: Room, clock: HandClock, sigstore: SigstoreInstance, tmp_path: Path) -> GitHubActionsBackend:
+def strict(at: GithubAdapters, clock: HandClock, sigstore: SigstoreInstance, tmp_path: Path) -> GitHubActionsBackend:
     """A back end that takes no folder that is not attested."""
     verify = verifier(sigstore.write_trusted_root(tmp_path / "trusted_root.json"))
     settings = replace(SETTINGS, attestation=Attestation.REQUIRED, verify=verify)
     return GitHubActionsBackend(GithubWorkflows(at.github), settings, clock)
 
 
-def handed_over(at: Room, backend: GitHubActionsBackend) -> tuple[Run, dict[str, str]]:
+def handed_over(at: GithubAdapters, backend: GitHubActionsBackend) -> tuple[Run, dict[str, str]]:
     """A run that ended and left its folder, and what its second job may truly claim."""
     run = order(at)
     run = run.model_copy(update={"handle": backend.submit(run), "state": RunState.SUBMITTED})
@@ -140,14 +142,14 @@ def handed_over(at: Room, backend: GitHubActionsBackend) -> tuple[Run, dict[str,
     return run, at.world.claims(started)
 
 
-def attest(at: Room, sigstore: SigstoreInstance, claims: dict[str, str], sha256: str = "") -> None:
+def attest(at: GithubAdapters, sigstore: SigstoreInstance, claims: dict[str, str], sha256: str = "") -> None:
     left = at.world.runs()[0].artifacts[-1]
     bundle = sigstore.attest(sha256 or left.sha256, claims)
     at.world.repository.attestations.setdefault(left.sha256, []).append(bundle)
 
 
 def test_a_folder_that_the_second_job_attested_counts(
-    at: Room, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
+    at: GithubAdapters, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
 ) -> None:
     run, claims = handed_over(at, strict)
     attest(at, SigstoreInstance(), claims)
@@ -160,7 +162,7 @@ def test_a_folder_that_the_second_job_attested_counts(
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        (None, "GitHub keeps no attestation of it"),
+        (None, "GitHub has no attestation of it"),
         ({"runner": "self-hosted"}, "its runner is self-hosted"),
         ({"run": "https://github.com/o/r/actions/runs/1/attempts/1"}, "its run is"),
         ({"workflow": "https://github.com/o/r/.github/workflows/evil.yml@refs/heads/main"}, "its workflow is"),
@@ -170,7 +172,7 @@ def test_a_folder_that_the_second_job_attested_counts(
     ],
 )
 def test_a_folder_that_nothing_vouches_for_is_refused_and_says_why(
-    at: Room,
+    at: GithubAdapters,
     strict: GitHubActionsBackend,
     sigstore: SigstoreInstance,
     tmp_path: Path,
@@ -189,7 +191,7 @@ def test_a_folder_that_nothing_vouches_for_is_refused_and_says_why(
 
 
 def test_where_an_attestation_is_only_preferred_the_folder_comes_home_with_the_doubt(
-    at: Room, backend: GitHubActionsBackend, tmp_path: Path
+    at: GithubAdapters, backend: GitHubActionsBackend, tmp_path: Path
 ) -> None:
     run, _ = handed_over(at, backend)
     assert backend.artifacts(run, tmp_path / "home")
@@ -197,12 +199,12 @@ def test_where_an_attestation_is_only_preferred_the_folder_comes_home_with_the_d
 
 
 def test_an_archive_that_is_not_the_attested_one_is_refused(
-    at: Room, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
+    at: GithubAdapters, strict: GitHubActionsBackend, sigstore: SigstoreInstance, tmp_path: Path
 ) -> None:
     run, claims = handed_over(at, strict)
     attest(at, sigstore, claims)
     workflows = GithubWorkflows(at.github)
     (artifact,) = workflows.artifacts(REPOSITORY, int(run.handle))
-    with pytest.raises(ForgeError, match=f"not {'e' * 64} as GitHub says"):
+    with pytest.raises(ForgeError, match=f"not {'e' * 64} as GitHub gave it"):
         workflows.fetch(REPOSITORY, replace(artifact, sha256="e" * 64), tmp_path / "home", limit=10_000)
     assert not (tmp_path / "home").exists()

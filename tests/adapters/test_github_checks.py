@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from tests.fakes.github_standin.world import APP_ID
 from verl_e2e.adapters.github.checks import GithubChecks
@@ -18,12 +18,12 @@ BUTTONS = (("Rerun failed", "Run what failed once more", "rerun-failed"), ("Canc
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path, timeout_s=1) as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path, timeout_s=1) as made:
         yield made
 
 
-def wanted(at: Room, **changes: object) -> CheckRun:
+def wanted(at: GithubAdapters, **changes: object) -> CheckRun:
     check = CheckRun(
         name="verl-e2e",
         head_sha=at.world.head(1),
@@ -40,7 +40,7 @@ def notes(count: int) -> tuple[Annotation, ...]:
     return tuple(Annotation("src/a.py", n, n, "warning", "Reached", f"remark {n}") for n in range(1, count + 1))
 
 
-def test_a_check_run_is_made_and_brought_to_its_end(at: Room) -> None:
+def test_a_check_run_is_made_and_brought_to_its_end(at: GithubAdapters) -> None:
     checks = GithubChecks(at.github)
     check_id = checks.write_check(REPOSITORY, wanted(at))
     ended = wanted(at, id=check_id, status="completed", conclusion="failure", text="the log", actions=BUTTONS)
@@ -68,7 +68,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: f"{fault.status}-{fault.when.value}-{fault.delay_s}")
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_check_run_is_made_once_whatever_breaks(at: Room, fault: Fault, times: int) -> None:
+def test_a_check_run_is_made_once_whatever_breaks(at: GithubAdapters, fault: Fault, times: int) -> None:
     at.world.faults.add(fault, "POST", "/check-runs$", times=times if fault.when is When.BEFORE else 1)
     checks = GithubChecks(at.github)
     check_id = checks.write_check(REPOSITORY, wanted(at, annotations=notes(70)))
@@ -77,7 +77,7 @@ def test_a_check_run_is_made_once_whatever_breaks(at: Room, fault: Fault, times:
     assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 71)]
 
 
-def test_another_apps_check_of_our_name_is_not_ours(at: Room) -> None:
+def test_another_apps_check_of_our_name_is_not_ours(at: GithubAdapters) -> None:
     at.world.actions_token("ghs_actions", {"checks": "write"})
     actions = at.world.state.apps[15368]
     other = GithubChecks(at.github)
@@ -90,7 +90,7 @@ def test_another_apps_check_of_our_name_is_not_ours(at: Room) -> None:
     assert {check.app_id for check in other.check_runs(REPOSITORY, at.world.head(1))} == {15368, APP_ID}
 
 
-def test_a_check_run_of_another_job_is_not_taken_for_this_one(at: Room) -> None:
+def test_a_check_run_of_another_job_is_not_taken_for_this_one(at: GithubAdapters) -> None:
     checks = GithubChecks(at.github)
     first = checks.write_check(REPOSITORY, wanted(at, external_id="run:1"))
     at.world.faults.add(server_error(502), "POST", "/check-runs$")
@@ -99,7 +99,7 @@ def test_a_check_run_of_another_job_is_not_taken_for_this_one(at: Room) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 50, 51, 120])
-def test_annotations_are_sent_in_batches_and_once(at: Room, count: int) -> None:
+def test_annotations_are_sent_in_batches_and_once(at: GithubAdapters, count: int) -> None:
     checks = GithubChecks(at.github)
     check_id = checks.write_check(REPOSITORY, wanted(at, annotations=notes(count)))
     checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(count)))
@@ -109,7 +109,7 @@ def test_annotations_are_sent_in_batches_and_once(at: Room, count: int) -> None:
 
 
 @pytest.mark.parametrize("fault", [server_error(502, When.AFTER), cut(When.AFTER), server_error(502), cut()])
-def test_a_batch_is_not_appended_twice(at: Room, fault: Fault) -> None:
+def test_a_batch_is_not_appended_twice(at: GithubAdapters, fault: Fault) -> None:
     checks = GithubChecks(at.github)
     check_id = checks.write_check(REPOSITORY, wanted(at))
     at.world.faults.add(fault, "PATCH", "/check-runs/", skip=2)
@@ -118,7 +118,7 @@ def test_a_batch_is_not_appended_twice(at: Room, fault: Fault) -> None:
     assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 121)]
 
 
-def test_check_runs_over_all_pages(at: Room) -> None:
+def test_check_runs_over_all_pages(at: GithubAdapters) -> None:
     checks = GithubChecks(at.github)
     checks.write_check(REPOSITORY, wanted(at))
     (one,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
@@ -153,7 +153,7 @@ def test_what_github_would_refuse_is_not_sent(changes: dict[str, object], messag
     assert github.calls.total == 0
 
 
-def test_what_is_just_within_the_limits_is_sent(at: Room) -> None:
+def test_what_is_just_within_the_limits_is_sent(at: GithubAdapters) -> None:
     full = wanted(
         at,
         summary="x" * 65_535,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, slow_down
 from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.conversation import GithubConversation
@@ -34,25 +34,25 @@ FAULTS: tuple[Fault | None, ...] = (
     slow_down(403),
     slow_down(429),
 )
-Numbered = Callable[[Room, int], int]
-Count = Callable[[Room, int], int]
+Numbered = Callable[[GithubAdapters, int], int]
+Count = Callable[[GithubAdapters, int], int]
 
 
-def comment(at: Room, number: int) -> int:
+def comment(at: GithubAdapters, number: int) -> int:
     return GithubConversation(at.github).comment(ONE, f"word {number}")
 
 
-def comments(at: Room, number: int) -> int:
+def comments(at: GithubAdapters, number: int) -> int:
     return sum(comment.body == f"word {number}" for comment in at.world.comments())
 
 
-def check(at: Room, number: int) -> int:
+def check(at: GithubAdapters, number: int) -> int:
     notes = tuple(Annotation("src/a.py", n, n, "notice", "", f"remark {n}") for n in range(1, 62))
     wanted = CheckRun("job", at.world.head(1), "queued", external_id=f"run:{number}", annotations=notes)
     return GithubChecks(at.github).write_check(REPOSITORY, wanted)
 
 
-def checks(at: Room, number: int) -> int:
+def checks(at: GithubAdapters, number: int) -> int:
     found = [check for check in at.world.state.checks.values() if check.external_id == f"run:{number}"]
     assert all(
         len({str(annotation) for annotation in kept.annotations}) == len(kept.annotations) <= 61 for kept in found
@@ -60,16 +60,16 @@ def checks(at: Room, number: int) -> int:
     return len(found)
 
 
-def dispatch(at: Room, number: int) -> int:
+def dispatch(at: GithubAdapters, number: int) -> int:
     key = f"<{number}>"
     return GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, "main", {"run_key": key}, key).id
 
 
-def dispatches(at: Room, number: int) -> int:
+def dispatches(at: GithubAdapters, number: int) -> int:
     return sum(f"<{number}>" in run.title for run in at.world.runs())
 
 
-def told_by(create: Numbered, at: Room, number: int) -> ForgeError | None:
+def told_by(create: Numbered, at: GithubAdapters, number: int) -> ForgeError | None:
     try:
         create(at, number)
     except ForgeError as error:
@@ -82,7 +82,7 @@ def told_by(create: Numbered, at: Room, number: int) -> ForgeError | None:
 )
 def test_nothing_is_made_twice(tmp_path: Path, create: Numbered, count: Count, examples: int) -> None:
     numbers = iter(range(1, 10_000))
-    with room(tmp_path) as at:
+    with github_adapters(tmp_path) as at:
         at.world.commit({f".github/workflows/{FILE}": WORKFLOW})
 
         @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))

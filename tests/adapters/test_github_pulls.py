@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import ONE, REPOSITORY, Room, nobody, room
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, anonymous, github_adapters
 from tests.fakes.github_standin.repository import Moved
 from verl_e2e.adapters.github.answers import FileAnswer
 from verl_e2e.adapters.github.pulls import GithubPulls, as_changed_path
@@ -17,12 +17,12 @@ from verl_e2e.ports import ForgeError, UnknownPullError
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path) as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path) as made:
         yield made
 
 
-def test_a_pull_request_as_it_is_now(at: Room) -> None:
+def test_a_pull_request_as_it_is_now(at: GithubAdapters) -> None:
     at.world.label(1, "verl-e2e:level1", "ada")
     pull = GithubPulls(at.github).pull(ONE)
     assert (pull.author, pull.base_branch, pull.state, pull.draft) == ("ada", "main", PullState.OPEN, False)
@@ -32,7 +32,7 @@ def test_a_pull_request_as_it_is_now(at: Room) -> None:
     assert at.calls("GET", "/pulls/{number}") == 1
 
 
-def test_a_fork_is_told_from_the_repository_even_when_it_is_gone(at: Room) -> None:
+def test_a_fork_is_told_from_the_repository_even_when_it_is_gone(at: GithubAdapters) -> None:
     number = at.world.open_pull("eve", {"x": b"1"}, fork=True)
     pulls = GithubPulls(at.github)
     assert pulls.pull(PullRef(REPOSITORY, number)).head_repository == "eve/bridge"
@@ -43,7 +43,7 @@ def test_a_fork_is_told_from_the_repository_even_when_it_is_gone(at: Room) -> No
     assert gone.author_association == "FIRST_TIME_CONTRIBUTOR"
 
 
-def test_a_pull_request_that_is_not_there_is_the_users_mistake(at: Room) -> None:
+def test_a_pull_request_that_is_not_there_is_the_users_mistake(at: GithubAdapters) -> None:
     with pytest.raises(UnknownPullError, match="octo/bridge#99"):
         GithubPulls(at.github).pull(PullRef(REPOSITORY, 99))
 
@@ -51,12 +51,12 @@ def test_a_pull_request_that_is_not_there_is_the_users_mistake(at: Room) -> None
 @pytest.mark.parametrize("name", ["octo", "octo/..", "../octo/x", "octo/a b", "octo/a?b", "octo/a/b", ""])
 def test_a_name_that_leads_elsewhere_is_never_asked_for(name: str) -> None:
     github = anonymously(api_url="http://127.0.0.1:9")
-    with pytest.raises(ForgeError, match="is no repository"):
+    with pytest.raises(ForgeError, match="is not a repository"):
         GithubPulls(github).file_at(name, "main", "README.md")
     assert github.calls.total == 0
 
 
-def test_every_open_pull_request_over_all_pages(at: Room) -> None:
+def test_every_open_pull_request_over_all_pages(at: GithubAdapters) -> None:
     for number in range(2, 104):
         at.world.repository.pulls[number] = replace(at.world.pull(1), id=10_000 + number, number=number)
     at.world.close(7)
@@ -66,7 +66,7 @@ def test_every_open_pull_request_over_all_pages(at: Room) -> None:
     assert at.calls("GET", "/pulls") == 2
 
 
-def test_open_pull_requests_are_listed_with_their_base_and_head(at: Room) -> None:
+def test_open_pull_requests_are_listed_with_their_base_and_head(at: GithubAdapters) -> None:
     at.world.commit({"a": b"1"}, branch="release/1.x")
     number = at.world.open_pull("ada", {"x": b"1"}, base="release/1.x")
     listed = GithubPulls(at.github).open_pulls(REPOSITORY, base="release/1.x")
@@ -74,7 +74,7 @@ def test_open_pull_requests_are_listed_with_their_base_and_head(at: Room) -> Non
 
 
 @pytest.mark.parametrize("branch", ["main", "release/1.x", "a#b%2Fc", "über", "x+y&z"])
-def test_the_tip_of_a_branch_is_read_whatever_it_is_called(at: Room, branch: str) -> None:
+def test_the_tip_of_a_branch_is_read_whatever_it_is_called(at: GithubAdapters, branch: str) -> None:
     tip = at.world.commit({"a": b"1"}, branch=branch)
     pulls = GithubPulls(at.github)
     assert pulls.tip(REPOSITORY, branch) == tip
@@ -83,7 +83,7 @@ def test_the_tip_of_a_branch_is_read_whatever_it_is_called(at: Room, branch: str
     assert pulls.tip(REPOSITORY, f"{branch}-gone") is None
 
 
-def test_a_change_has_both_names_of_a_rename_and_where_it_left_the_base(at: Room) -> None:
+def test_a_change_has_both_names_of_a_rename_and_where_it_left_the_base(at: GithubAdapters) -> None:
     start = at.world.commit({"old.py": b"x = 1\n" * 40, "gone.py": b"1\n"})
     number = at.world.open_pull("ada", {"old.py": Moved("new.py"), "gone.py": None})
     at.world.commit({"elsewhere.py": b"2\n"})
@@ -97,7 +97,7 @@ def test_a_change_has_both_names_of_a_rename_and_where_it_left_the_base(at: Room
     }
 
 
-def test_files_of_a_newer_head_are_not_taken_for_those_of_an_older_one(at: Room) -> None:
+def test_files_of_a_newer_head_are_not_taken_for_those_of_an_older_one(at: GithubAdapters) -> None:
     pulls = GithubPulls(at.github)
     pull = pulls.pull(ONE)
     at.world.push(1, {"src/b.py": b"b = 1\n"})
@@ -107,7 +107,7 @@ def test_files_of_a_newer_head_are_not_taken_for_those_of_an_older_one(at: Room)
     assert pulls.change(pulls.pull(ONE)).names() == ("src/a.py", "src/b.py")
 
 
-def test_a_change_costs_two_calls(at: Room) -> None:
+def test_a_change_costs_two_calls(at: GithubAdapters) -> None:
     pulls = GithubPulls(at.github)
     pull = pulls.pull(ONE)
     before = at.github.calls.total
@@ -122,7 +122,7 @@ def test_a_file_that_only_reads_like_a_submodule_is_none() -> None:
     assert as_changed_path(file.model_copy(update={"sha": "b" * 40})).submodule == SubmoduleBump("a" * 40, "b" * 40)
 
 
-def test_a_list_of_files_that_is_cut_is_shorter_than_github_counts(at: Room) -> None:
+def test_a_list_of_files_that_is_cut_is_shorter_than_github_counts(at: GithubAdapters) -> None:
     number = at.world.open_pull("ada", {f"src/f{count:04}.py": b"1\n" for count in range(3_001)})
     pulls = GithubPulls(at.github)
     pull = pulls.pull(PullRef(REPOSITORY, number))
@@ -131,7 +131,7 @@ def test_a_list_of_files_that_is_cut_is_shorter_than_github_counts(at: Room) -> 
     assert at.calls("GET", "/files") == 30
 
 
-def test_a_file_by_any_name_at_a_revision(at: Room) -> None:
+def test_a_file_by_any_name_at_a_revision(at: GithubAdapters) -> None:
     paths = ("a b.txt", "ü/ß.txt", "per%cent", "q?x=1", "hash#1", "deep/er/file")
     first = at.world.commit({path: f"one {path}".encode() + b"\xff\n" for path in paths})
     at.world.commit(dict.fromkeys(paths, b"two\n"))
@@ -141,22 +141,22 @@ def test_a_file_by_any_name_at_a_revision(at: Room) -> None:
         assert pulls.file_at(REPOSITORY, "main", path) == b"two\n"
 
 
-def test_what_is_no_file_is_not_there(at: Room) -> None:
+def test_what_is_no_file_is_not_there(at: GithubAdapters) -> None:
     at.world.commit({"src/a.py": b"1\n"})
     pulls = GithubPulls(at.github)
     assert [pulls.file_at(REPOSITORY, "main", path) for path in ("src", "nothing", "src/a.py/x")] == [None] * 3
     assert pulls.file_at(REPOSITORY, "0" * 40, "src/a.py") is None
 
 
-def test_a_file_too_long_for_its_endpoint_is_read_by_its_id(at: Room) -> None:
+def test_a_file_too_long_for_its_endpoint_is_read_by_its_id(at: GithubAdapters) -> None:
     content = b"0123456789abcdef" * 70_000
     at.world.commit({"long.bin": content})
     assert GithubPulls(at.github).file_at(REPOSITORY, "main", "long.bin") == content
     assert at.calls("GET", "/git/blobs/{sha}") == 1
 
 
-def test_a_public_pull_request_is_read_without_a_token(at: Room) -> None:
-    with nobody(at.world) as github:
+def test_a_public_pull_request_is_read_without_a_token(at: GithubAdapters) -> None:
+    with anonymous(at.world) as github:
         pulls = GithubPulls(github)
         pull = pulls.pull(ONE)
         assert pulls.change(pull).names() == ("src/a.py",)

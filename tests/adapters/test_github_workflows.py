@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import Fault, When, cut, server_error, silence, slow_down
 from verl_e2e.adapters.github.archives import safe_member, unpack
 from verl_e2e.adapters.github.session import with_token
@@ -34,24 +34,24 @@ jobs:
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path / "world", timeout_s=1) as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path / "world", timeout_s=1) as made:
         made.world.commit({f".github/workflows/{FILE}": WORKFLOW})
         yield made
 
 
-def start(at: Room, key: str = KEY) -> WorkflowRun:
+def start(at: GithubAdapters, key: str = KEY) -> WorkflowRun:
     return GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, "main", {"run_key": key, "job": "{}"}, key)
 
 
-def artifact(at: Room, files: Mapping[str, bytes]) -> Artifact:
+def artifact(at: GithubAdapters, files: Mapping[str, bytes]) -> Artifact:
     run = start(at)
     at.world.finish_run(files)
     (found,) = GithubWorkflows(at.github).artifacts(REPOSITORY, run.id)
     return found
 
 
-def test_a_run_from_its_start_to_its_end(at: Room) -> None:
+def test_a_run_from_its_start_to_its_end(at: GithubAdapters) -> None:
     workflows = GithubWorkflows(at.github)
     run = start(at)
     assert run.url
@@ -68,7 +68,7 @@ def test_a_run_from_its_start_to_its_end(at: Room) -> None:
     assert workflows.run(REPOSITORY, 999_999) is None
 
 
-def test_a_run_is_found_by_its_key(at: Room) -> None:
+def test_a_run_is_found_by_its_key(at: GithubAdapters) -> None:
     runs = {key: start(at, key).id for key in ("a" * 64, "b" * 64)}
     workflows = GithubWorkflows(at.github)
     for key, run_id in runs.items():
@@ -79,7 +79,7 @@ def test_a_run_is_found_by_its_key(at: Room) -> None:
     assert workflows.find(REPOSITORY, FILE, "a" * 64, "other") is None, "another branch may hold a changed copy"
 
 
-def test_a_run_that_a_person_started_under_our_key_is_not_ours(at: Room) -> None:
+def test_a_run_that_a_person_started_under_our_key_is_not_ours(at: GithubAdapters) -> None:
     at.world.person("mallory", "write")
     at.world.user_token("a-writer", "mallory")
     forged = GithubWorkflows(with_token("a-writer", api_url=at.world.url))
@@ -111,13 +111,13 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: f"{fault.status}-{fault.when.value}-{fault.delay_s}")
-def test_a_run_is_started_once_whatever_breaks(at: Room, fault: Fault) -> None:
+def test_a_run_is_started_once_whatever_breaks(at: GithubAdapters, fault: Fault) -> None:
     at.world.faults.add(fault, "POST", "/dispatches")
     run = start(at)
     assert [other_run.id for other_run in at.world.runs()] == [run.id]
 
 
-def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
+def test_a_server_that_tells_no_run_is_asked_for_it(at: GithubAdapters) -> None:
     at.world.faults.add(Fault(204, message="", when=When.AFTER), "POST", "/dispatches")
     run = start(at)
     assert [other_run.id for other_run in at.world.runs()] == [run.id]
@@ -132,14 +132,16 @@ def test_a_server_that_tells_no_run_is_asked_for_it(at: Room) -> None:
         ("main", {"run_key": "x"}, "carry it"),
     ],
 )
-def test_a_dispatch_that_cannot_work_says_why(at: Room, revision: str, inputs: dict[str, str], message: str) -> None:
+def test_a_dispatch_that_cannot_work_says_why(
+    at: GithubAdapters, revision: str, inputs: dict[str, str], message: str
+) -> None:
     with pytest.raises(ForgeError, match=message) as refused:
         GithubWorkflows(at.github).dispatch(REPOSITORY, FILE, revision, inputs, KEY)
     assert not refused.value.passing
     assert at.world.runs() == []
 
 
-def test_a_run_that_does_not_listen_is_ended_by_force(at: Room) -> None:
+def test_a_run_that_does_not_listen_is_ended_by_force(at: GithubAdapters) -> None:
     workflows = GithubWorkflows(at.github)
     run = start(at)
     at.world.runs()[0].stubborn = True
@@ -152,7 +154,7 @@ def test_a_run_that_does_not_listen_is_ended_by_force(at: Room) -> None:
 
 
 @pytest.mark.parametrize("fault", [None, server_error(502), cut(), slow_down(429)])
-def test_an_artifact_is_brought_whole(at: Room, tmp_path: Path, fault: Fault | None) -> None:
+def test_an_artifact_is_brought_whole(at: GithubAdapters, tmp_path: Path, fault: Fault | None) -> None:
     found = artifact(at, {"verdict.json": b"{}", "logs/run.log": b"line\n" * 1000})
     if fault is not None:
         at.world.faults.add(fault, "GET", "/zip$|/_storage/")
@@ -163,14 +165,14 @@ def test_an_artifact_is_brought_whole(at: Room, tmp_path: Path, fault: Fault | N
 
 
 @pytest.mark.parametrize("limit", [50, 900])
-def test_an_artifact_over_the_limit_is_left(at: Room, tmp_path: Path, limit: int) -> None:
+def test_an_artifact_over_the_limit_is_left(at: GithubAdapters, tmp_path: Path, limit: int) -> None:
     found = artifact(at, {"zeros": b"\0" * 1_000_000})
     with pytest.raises(ForgeError):
         GithubWorkflows(at.github).fetch(REPOSITORY, found, tmp_path / "run", limit=limit)
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 
-def test_an_artifact_that_is_longer_than_it_says_is_left(at: Room, tmp_path: Path) -> None:
+def test_an_artifact_that_is_longer_than_it_says_is_left(at: GithubAdapters, tmp_path: Path) -> None:
     found = artifact(at, {"noise": bytes(range(256)) * 40})
     small = Artifact(found.id, found.name, 1)
     with pytest.raises(ForgeError, match="longer than"):
@@ -178,7 +180,7 @@ def test_an_artifact_that_is_longer_than_it_says_is_left(at: Room, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 
-def test_an_artifact_that_is_gone_is_told(at: Room, tmp_path: Path) -> None:
+def test_an_artifact_that_is_gone_is_told(at: GithubAdapters, tmp_path: Path) -> None:
     found = artifact(at, {"a": b"1"})
     at.world.runs()[0].artifacts[0].expired = True
     with pytest.raises(ForgeError, match="410"):
@@ -272,5 +274,5 @@ def test_more_files_than_are_taken_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as packed:
         for number in range(10_001):
             packed.writestr(str(number), b"")
-    with pytest.raises(ForgeError, match="at most 10,000"):
+    with pytest.raises(ForgeError, match="the limit is 10,000"):
         unpack(archive, tmp_path / "into", limit=100)

@@ -235,12 +235,12 @@ def test_what_was_posted_is_replaced(store: Store) -> None:
     assert ledger.posted(REPOSITORY, "check", "5") is None
 
 
-def test_a_delivery_is_kept_once_even_after_it_was_heard(store: Store) -> None:
+def test_a_delivery_is_kept_once_even_after_it_was_processed(store: Store) -> None:
     deliveries = SqlDeliveries(store)
     assert deliveries.keep([received(body=b"\x00\xff")]) == (True,)
     assert deliveries.keep([received()]) == (False,)
     assert [each.body for each in waiting(store, NOW)] == [b"\x00\xff"]
-    deliveries.heard([(received().id, ["pull 5"])], NOW)
+    deliveries.processed([(received().id, ["pull 5"])], NOW)
     assert deliveries.keep([received()]) == (False,)
     assert waiting(store, NOW) == ()
     assert wanted(store, NOW) == ("pull 5",)
@@ -271,7 +271,7 @@ def test_only_old_deliveries_that_are_done_with_are_forgotten(store: Store, tmp_
     deliveries = SqlDeliveries(store)
     for key, second in (("old", 0), ("waits", 0), ("new", 9)):
         deliveries.keep([received(key, second)])
-    deliveries.heard([("old", ()), ("new", ())], NOW)
+    deliveries.processed([("old", ()), ("new", ())], NOW)
     assert not Retention(store, tmp_path / "none").remove(NOW + timedelta(seconds=5))
     assert deliveries.keep([received("old")]) == (True,)
     assert deliveries.keep([received("new")]) == (False,)
@@ -303,7 +303,7 @@ def test_a_target_is_wanted_again_at_its_time_or_earlier_for_news(store: Store) 
     assert wanted(store, NOW) == ("busy",)
     assert deliveries.backlog(NOW).targets_waiting == 1
     worklist.want(["quiet"], NOW)
-    deliveries.heard([("x", ["news"])], NOW)
+    deliveries.processed([("x", ["news"])], NOW)
     assert wanted(store, NOW) == ("busy", "news")
     assert wanted(store, later) == ("busy", "news", "quiet")
     worklist.want(["quiet"], NOW, at_once=True)
@@ -322,7 +322,7 @@ def test_a_postponed_target_waits_but_for_news(store: Store) -> None:
     assert (taken.attempts, again.attempts) == (0, 1)
     give_back(store)
     deliveries.keep([received()])
-    deliveries.heard([(received().id, ["pull 5"])], NOW)
+    deliveries.processed([(received().id, ["pull 5"])], NOW)
     (news,) = worklist.take(NOW, 10)
     assert (news.target, news.attempts) == ("pull 5", 0)
 
@@ -426,7 +426,7 @@ def test_a_database_of_a_newer_program_is_refused(database: str) -> None:
     with opened.write() as connection:
         connection.execute(versions.insert().values(version=999))
     opened.close()
-    with pytest.raises(StoreError, match=r"of version 999.*start the newer program"):
+    with pytest.raises(StoreError, match=r"of version 999.*start the newer version"):
         open_store(database)
 
 

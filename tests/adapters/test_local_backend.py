@@ -299,13 +299,13 @@ def test_a_folder_over_the_cap_is_refused_whole(world: World, root: Path, clock:
 
 def test_an_order_without_a_job_is_refused(world: World, backend: LocalBackend) -> None:
     run = order(world.job()).model_copy(update={"job": None})
-    with pytest.raises(BackendError, match="names no job"):
+    with pytest.raises(BackendError, match="has no job"):
         backend.submit(run)
 
 
 def test_a_handle_that_leads_elsewhere_is_refused(world: World, backend: LocalBackend) -> None:
     run = order(world.job()).model_copy(update={"handle": "../../etc"})
-    with pytest.raises(BackendError, match="no run key"):
+    with pytest.raises(BackendError, match="not a run key"):
         backend.poll(run)
 
 

@@ -1,4 +1,4 @@
-"""What GitHub refuses is told in the words of the page where it is fixed, and without an address of its interface."""
+"""A refusal of GitHub is reported in the words of the page where it is fixed, without an address of its API."""
 
 import pytest
 from github.GithubException import GithubException
@@ -23,7 +23,7 @@ DISPATCH = "POST /repos/o/r/actions/workflows/verl-e2e.yml/dispatches"
     [
         (refused(DISPATCH, 404, "Not Found"), Doing.START, "`.github/workflows/verl-e2e.yml` is not on the branch", 0),
         (refused(DISPATCH, 422, "No ref found for: main"), Doing.START, "yml` is not on the branch main", 0),
-        (refused(DISPATCH, 403, NOT_ACCESSIBLE), Doing.START, "lacks the permission `actions: write`", 0),
+        (refused(DISPATCH, 403, NOT_ACCESSIBLE), Doing.START, "does not have the permission `actions: write`", 0),
         (refused(DISPATCH, 422, "Unexpected inputs provided"), Doing.START, "422 Unexpected inputs provided", 1),
         (refused("GET /repos/o/r/actions/runs/1", 403, NOT_ACCESSIBLE), Doing.LOOK, "permission `actions: read`", 0),
         (refused("GET /repos/o/r/actions/runs/1", 451, "Gone"), Doing.LOOK, "451 Gone", 0),

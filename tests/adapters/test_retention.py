@@ -18,12 +18,12 @@ DAY = timedelta(days=1)
 
 
 def use(store: Store, day: int, count: int = 400) -> None:
-    """A day on which so many deliveries are heard, each about a pull request of its own and answered."""
+    """A day on which so many deliveries are processed, each about a pull request of its own and answered."""
     now = NOW + day * DAY
     rows = [Received(f"{day}-{number}", "push", b"x" * 2_000, now) for number in range(count)]
     SqlDeliveries(store).keep(rows)
     targets = [f"o/r#{day * count + number + 1}" for number in range(count)]
-    SqlDeliveries(store).heard([(one.id, [target]) for one, target in zip(rows, targets, strict=True)], now)
+    SqlDeliveries(store).processed([(one.id, [target]) for one, target in zip(rows, targets, strict=True)], now)
     outbox, worklist = SqlOutbox(store), SqlWorklist(store)
     for number in range(0, count, 10):
         outbox.put(reply_to("o/r", number + 1, f"{day}-{number}", "text " * 100, person=True), now)

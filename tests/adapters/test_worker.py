@@ -50,8 +50,8 @@ class Pulls:
     missed: tuple[str, ...] = ()
     lanes: dict[str, str] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
-    heard: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    processed: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     limited_s: dict[str, float] = field(default_factory=dict)
 
@@ -63,18 +63,18 @@ class Pulls:
         self.announced.append(target)
 
     def write(self, message: Message) -> None:
-        """Some lanes get no answer for as long as the gate is closed; some subjects are told to wait."""
+        """Some lanes get no answer for as long as the gate is closed; some subjects must wait."""
         if message.lane in self.silent:
             self.gate.wait(HANG_S)
         if wait_s := self.limited_s.pop(message.subject, 0.0):
             raise ForgeError("limited", passing=True, wait_s=wait_s)
-        self.told.append(message.subject)
+        self.messages.append(message.subject)
 
     def hear(self, delivery: Received) -> Collection[str]:
         target = delivery.body.decode()
         if self.lane_of(delivery) in self.silent:
             self.gate.wait(HANG_S)
-        self.heard.append(target)
+        self.processed.append(target)
         if target == "unreadable":
             raise UnreadableDeliveryError("no JSON")
         if self.failures[f"hear {target}"]:
@@ -245,7 +245,7 @@ def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_w
 
 
 def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(store: Store) -> None:
-    """100 deliveries of one lane get no answer: a push, a command of a person and another installation are heard."""
+    """100 deliveries of one lane get no answer: a push, a command of a person and another installation pass."""
     lanes = {f"o/r#{number}": "o:others" for number in range(100)}
     pulls = Pulls(lanes=lanes | {"o/r#200": "o:people", "p/r#1": "p:others"}, silent={"o:others"})
     for number in range(100):
@@ -253,12 +253,12 @@ def test_a_delivery_that_waits_for_github_holds_up_no_push_and_no_other_lane(sto
     for target in ("o/r#200", "p/r#1", "o/r#300"):
         deliver(store, f"later {target}", target)
     with working(store, pulls):
-        until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.heard))
-        assert len(pulls.heard) == 3
+        until(lambda: {"o/r#200", "p/r#1", "o/r#300"} <= set(pulls.processed))
+        assert len(pulls.processed) == 3
         until(lambda: SqlDeliveries(store).backlog(now()).deliveries_waiting == 100)
         pulls.gate.set()
         until(lambda: idle(store))
-    assert len(pulls.heard) == 103
+    assert len(pulls.processed) == 103
 
 
 def test_a_message_that_is_limited_waits_alone(store: Store) -> None:
@@ -269,12 +269,12 @@ def test_a_message_that_is_limited_waits_alone(store: Store) -> None:
         assert outbox.put(reply_to("o/r", 1, source, "text", person=person), now())
     assert outbox.put(reply_to("p/r", 1, "other", "text", person=False), now())
     with working(store, pulls, clock=clock):
-        until(lambda: {"reply:1:second", "reply:1:other"} <= set(pulls.told))
-        assert "reply:1:first" not in pulls.told
+        until(lambda: {"reply:1:second", "reply:1:other"} <= set(pulls.messages))
+        assert "reply:1:first" not in pulls.messages
         clock.pass_s(41)
-        until(lambda: "reply:1:first" in pulls.told)
-        assert "reply:1:stranger's" not in pulls.told
-    assert Counter(pulls.told).most_common(1)[0][1] == 1
+        until(lambda: "reply:1:first" in pulls.messages)
+        assert "reply:1:stranger's" not in pulls.messages
+    assert Counter(pulls.messages).most_common(1)[0][1] == 1
 
 
 def test_what_nobody_has_time_for_is_announced_once_and_looked_at_later(store: Store) -> None:

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
-from tests.fakes.rooms import FakeChanges, FakeFolders, ScriptedDispatcher
-from verl_e2e.app.check import CheckRequest, Rooms, check_change
+from tests.fakes.run_folders import FakeChanges, FakeFolders, ScriptedDispatcher
+from verl_e2e.app.check import CheckRequest, CheckServices, check_change
 from verl_e2e.app.judge_folder import card_of
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.config.policy import packaged_policy
@@ -56,7 +56,9 @@ def _check(tmp_path: Path, paths: tuple[str, ...], record: Record, facts: LogFac
     dispatcher = ScriptedDispatcher(folders, record, facts)
     text: list[str] = []
     request = _request(out=tmp_path / "out", **changes)
-    card = check_change(request, Rooms(source, dispatcher, folders, {"bridge": source, "verl": source}), text.append)
+    card = check_change(
+        request, CheckServices(source, dispatcher, folders, {"bridge": source, "verl": source}), text.append
+    )
     return card, dispatcher, folders, text
 
 
@@ -144,8 +146,8 @@ def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: 
     source = FakeChanges(Change(BASE, HEAD, BASE, ()))
     dispatcher = ScriptedDispatcher(folders, blocked, None)
     blobs = {"bridge": source, "verl": source}
-    rooms = Rooms(source, dispatcher, folders, blobs, cast(Planner, _BreakingPlanner()))
-    card = check_change(_request(out=tmp_path / "out"), rooms, lambda _: None)
+    services = CheckServices(source, dispatcher, folders, blobs, cast(Planner, _BreakingPlanner()))
+    card = check_change(_request(out=tmp_path / "out"), services, lambda _: None)
     assert (result_of(card), dispatcher.jobs) == (Result.FAIL, [])
     text = render_text(card)
     assert text.startswith(
@@ -187,7 +189,7 @@ def _check_here(tmp_path: Path, *, broken: bool = False, beside: Allowed = AS_AS
     here = _OneHost(folders, broken=broken)
     request = _request(out=tmp_path / "out", asked=asked, beside=beside)
     text: list[str] = []
-    card = check_change(request, Rooms(source, here, folders, {"bridge": source, "verl": source}), text.append)
+    card = check_change(request, CheckServices(source, here, folders, {"bridge": source, "verl": source}), text.append)
     return card, here, text
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import make_facts, make_record
 from tests.core.judge.criteria.test_signal import base, facts, job
 from tests.core.signal.series import noisy, run_of
-from tests.fakes.rooms import FakeFolders
+from tests.fakes.run_folders import FakeFolders
 from verl_e2e.app.judge_folder import judge_folders, write_judgement
 from verl_e2e.app.learning_signal import NoSignalError, Source, signal_of, source_of
 from verl_e2e.core.model.facts import LogFacts
@@ -39,22 +39,22 @@ def bare(name: str, steps: Any) -> Source:
 
 
 def test_a_folder_is_judged_as_its_job_asks() -> None:
-    rooms = folders(signal_run())
-    found = signal_of(source_of(rooms, MAIN))
+    services = folders(signal_run())
+    found = signal_of(source_of(services, MAIN))
     assert found.report.outcome is SignalOutcome.PASSED
     assert found.figure.title == f"5-signal, Bridge {'a' * 12}: learning-signal passed"
     assert signal_of(source_of(folders(signal_run(RISING[:14])), MAIN)).report.cause == "the run stops at step 14 of 20"
 
 
 def test_the_level_5_folder_of_a_whole_check_is_found() -> None:
-    rooms = folders(signal_run(), ("out/jobs/0-lora-ddp", make_record(), make_facts()))
-    assert source_of(rooms, Path("out")).path == MAIN
+    services = folders(signal_run(), ("out/jobs/0-lora-ddp", make_record(), make_facts()))
+    assert source_of(services, Path("out")).path == MAIN
 
 
 def test_the_baselines_of_the_folder_count_unless_others_are_given() -> None:
-    rooms = folders(signal_run(LEVEL))
-    rooms.files[MAIN] = {RELATED_FILE: Related(runs=(base(RISING),)).model_dump_json()}
-    source = source_of(rooms, MAIN)
+    services = folders(signal_run(LEVEL))
+    services.files[MAIN] = {RELATED_FILE: Related(runs=(base(RISING),)).model_dump_json()}
+    source = source_of(services, MAIN)
     assert signal_of(source).report.failed
     assert signal_of(source).figure.baselines == 1
     other = signal_of(source, baselines=[bare("a.log", LEVEL), bare("b.log", LEVEL)])
@@ -73,20 +73,20 @@ def test_nothing_to_compare_is_the_users_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rooms", "text"),
+    ("services", "text"),
     [
         (folders(), "holds 0 run folders of level 5; name the folder of one run"),
         (folders((str(MAIN), make_record(job=job()), None)), "no log in it; give the folder of a run, or a log"),
     ],
 )
-def test_a_folder_without_a_signal_is_the_users_mistake(rooms: FakeFolders, text: str) -> None:
+def test_a_folder_without_a_signal_is_the_users_mistake(services: FakeFolders, text: str) -> None:
     with pytest.raises(NoSignalError, match=text):
-        source_of(rooms, MAIN)
+        source_of(services, MAIN)
 
 
 @pytest.mark.parametrize(("level", "drawn"), [(Level.LEARNING_SIGNAL, True), (Level.SMOKE, False)])
 def test_a_judgement_of_level_5_leaves_its_figure(level: Level, drawn: bool) -> None:
-    rooms = folders(signal_run() if level is Level.LEARNING_SIGNAL else (str(MAIN), make_record(), make_facts()))
-    write_judgement(rooms, MAIN, judge_folders(rooms, MAIN))
-    assert (MAIN in rooms.figures) is drawn
-    assert "figure" not in rooms.files[MAIN]["verdict.json"]
+    services = folders(signal_run() if level is Level.LEARNING_SIGNAL else (str(MAIN), make_record(), make_facts()))
+    write_judgement(services, MAIN, judge_folders(services, MAIN))
+    assert (MAIN in services.figures) is drawn
+    assert "figure" not in services.files[MAIN]["verdict.json"]

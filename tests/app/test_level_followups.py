@@ -18,8 +18,8 @@ from tests.core.builders import (
 )
 from tests.core.level_runs import Run, job_of, resume_run
 from tests.fakes.recorded import NothingKept
-from tests.fakes.rooms import FakeFolders
-from verl_e2e.app.follow_up_runs import Beside, follow_up
+from tests.fakes.run_folders import FakeFolders
+from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.followups import Allowed, MergeBase
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -82,7 +82,7 @@ class Host:
     def follow(self, job: Job, allowed: Allowed = ALLOWED) -> Verdict:
         """Run the job and all that follows it."""
         self.run(job, OUT)
-        return follow_up(job, OUT, allowed, Beside(self, self.folders, self.baselines), lambda _: None)
+        return follow_up(job, OUT, allowed, FollowUpServices(self, self.folders, self.baselines), lambda _: None)
 
 
 def _state(verdict: Verdict, criterion: Criterion) -> State:

@@ -20,7 +20,7 @@ from tests.fakes.recorded import (
 )
 from verl_e2e.adapters.files.baselines import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
-from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import judge_folders
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -51,8 +51,8 @@ class Host:
     def check(self, allowed: Allowed = ALLOWED) -> Verdict:
         """Run the job and what follows it."""
         self.runs.run(JOB, self.folder)
-        rooms = Beside(self.runs, FOLDERS, BaselineCache(self.work))
-        return follow_up(JOB, self.folder, allowed, rooms, self.said.append)
+        services = FollowUpServices(self.runs, FOLDERS, BaselineCache(self.work))
+        return follow_up(JOB, self.folder, allowed, services, self.said.append)
 
     @property
     def places(self) -> list[str]:

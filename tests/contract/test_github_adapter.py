@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import ONE, REPOSITORY, Room, room
+from tests.adapters.github_adapters import ONE, REPOSITORY, GithubAdapters, github_adapters
 from tests.contract.openapi import all_violations, contract
 from tests.fakes.github_standin.faults import server_error
 from verl_e2e.adapters.github.administration import GithubAdministration
@@ -67,7 +67,7 @@ ASKED = {
 }
 
 
-def _read(at: Room) -> None:
+def _read(at: GithubAdapters) -> None:
     pulls = GithubPulls(at.github)
     pull = pulls.pull(ONE)
     pulls.open_pulls(REPOSITORY)
@@ -86,7 +86,7 @@ def _read(at: Room) -> None:
     administration.installation(REPOSITORY)
 
 
-def _talk(at: Room) -> None:
+def _talk(at: GithubAdapters) -> None:
     talk = GithubConversation(at.github)
     at.world.faults.add(server_error(502), "POST", "/comments$")
     comment_id = talk.comment(ONE, "first")
@@ -94,7 +94,7 @@ def _talk(at: Room) -> None:
     talk.react(ONE, comment_id, "eyes")
 
 
-def _check(at: Room) -> None:
+def _check(at: GithubAdapters) -> None:
     checks = GithubChecks(at.github)
     notes = tuple(Annotation("src/a.py", n, n + 1, "warning", "Reached", "why") for n in range(1, 61))
     check = CheckRun("verl-e2e", at.world.head(1), "in_progress", summary="s", external_id="gate", annotations=notes)
@@ -117,7 +117,7 @@ def _check(at: Room) -> None:
     checks.write_check(REPOSITORY, ended)
 
 
-def _run(at: Room, folder: Path) -> None:
+def _run(at: GithubAdapters, folder: Path) -> None:
     workflows = GithubWorkflows(at.github)
     at.world.faults.add(server_error(502), "POST", "/dispatches$")
     run = workflows.dispatch(REPOSITORY, FILE, "main", {"run_key": KEY}, KEY)
@@ -133,7 +133,7 @@ def _run(at: Room, folder: Path) -> None:
     workflows.cancel(REPOSITORY, run.id, force=True)
 
 
-def _deliver(at: Room) -> None:
+def _deliver(at: GithubAdapters) -> None:
     administration = GithubAdministration(at.github)
     # No one listens there.
     at.world.deliveries.url = "http://127.0.0.1:9/"
@@ -145,7 +145,7 @@ def _deliver(at: Room) -> None:
 
 
 def test_every_request_of_our_adapters_is_as_github_describes_it(tmp_path: Path, node_folder: Path) -> None:
-    with room(tmp_path / "world") as at:
+    with github_adapters(tmp_path / "world") as at:
         at.world.commit({f".github/workflows/{FILE}": WORKFLOW, "long.bin": b"0123456789abcdef" * 70_000})
         at.world.protect(("verl-e2e", None))
         at.world.team("octo/e2e", "ada")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.github_rooms import REPOSITORY, Room, room
+from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.core.builders import make_job
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.files.run_folder import read_record
@@ -20,20 +20,20 @@ TOKEN = "ghs_that-may-only-read"
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Room]:
-    with room(tmp_path / "github") as made:
+def at(tmp_path: Path) -> Iterator[GithubAdapters]:
+    with github_adapters(tmp_path / "github") as made:
         made.world.actions_token(TOKEN, {"contents": "read", "pull_requests": "read"})
         yield made
 
 
-def job_for(at: Room) -> Job:
+def job_for(at: GithubAdapters) -> Job:
     return make_job(bridge=Repository(path="/of/the/bot", commit=at.world.head(1)))
 
 
 class Step:
     """One step of a workflow, as its runner starts it."""
 
-    def __init__(self, at: Room, folder: Path, verb: str = "order", **changes: str) -> None:
+    def __init__(self, at: GithubAdapters, folder: Path, verb: str = "order", **changes: str) -> None:
         self.output = folder / "output"
         folder.mkdir(exist_ok=True)
         variables = {
@@ -59,7 +59,7 @@ class Step:
         return dict(line.partition("=")[::2] for line in lines)
 
 
-def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: Room, tmp_path: Path) -> None:
+def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: GithubAdapters, tmp_path: Path) -> None:
     step = Step(at, tmp_path / "step")
     assert step.done.returncode == 0, step.done.stderr
     assert step.outputs["go"] == "true"
@@ -70,7 +70,7 @@ def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: Room, tmp_pa
     assert not Path(step.outputs["folder"]).exists()
 
 
-def test_a_head_that_moved_is_blocked_and_nothing_runs(at: Room, tmp_path: Path) -> None:
+def test_a_head_that_moved_is_blocked_and_nothing_runs(at: GithubAdapters, tmp_path: Path) -> None:
     old, packed = at.world.head(1), pack(job_for(at))
     new = at.world.push(1, {"src/a.py": b"a = 2\n"})
     step = Step(at, tmp_path / "step", VERL_E2E_TARGET=str(OrderTarget(old, 1)), VERL_E2E_JOB=packed)
@@ -84,19 +84,19 @@ def test_a_head_that_moved_is_blocked_and_nothing_runs(at: Room, tmp_path: Path)
     assert record.job.bridge.commit == old
 
 
-def test_a_closed_pull_request_is_blocked(at: Room, tmp_path: Path) -> None:
+def test_a_closed_pull_request_is_blocked(at: GithubAdapters, tmp_path: Path) -> None:
     at.world.close(1)
     assert Step(at, tmp_path / "step").outputs["why"] == "the pull request is closed"
 
 
 @pytest.mark.parametrize("changes", [{"VERL_E2E_TOKEN": "ghs_of-nobody"}, {"GITHUB_REPOSITORY": "octo/gone"}])
-def test_a_head_that_cannot_be_read_is_blocked(at: Room, tmp_path: Path, changes: dict[str, str]) -> None:
+def test_a_head_that_cannot_be_read_is_blocked(at: GithubAdapters, tmp_path: Path, changes: dict[str, str]) -> None:
     step = Step(at, tmp_path / "step", **changes)
     assert step.outputs["go"] == "false"
     assert "could not be read again" in step.outputs["why"]
 
 
-def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> None:
+def test_a_merge_group_has_no_pull_request_to_read(at: GithubAdapters, tmp_path: Path) -> None:
     target = str(OrderTarget(at.world.head(1), None))
     assert Step(at, tmp_path / "step", VERL_E2E_TARGET=target).outputs["go"] == "true"
 
@@ -110,7 +110,9 @@ def test_a_merge_group_has_no_pull_request_to_read(at: Room, tmp_path: Path) -> 
         ({"RUNNER_TEMP": ""}, "RUNNER_TEMP: it is empty"),
     ],
 )
-def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dict[str, str], text: str) -> None:
+def test_what_is_no_order_is_one_sentence(
+    at: GithubAdapters, tmp_path: Path, changes: dict[str, str], text: str
+) -> None:
     step = Step(at, tmp_path / "step", **changes)
     assert step.done.returncode == 2
     assert text in step.done.stderr
@@ -118,7 +120,7 @@ def test_what_is_no_order_is_one_sentence(at: Room, tmp_path: Path, changes: dic
     assert "go" not in step.outputs
 
 
-def handed_over(at: Room, folder: Path) -> tuple[Path, dict[str, str]]:
+def handed_over(at: GithubAdapters, folder: Path) -> tuple[Path, dict[str, str]]:
     """A run folder with its digest as the GPU job tells it, and what the second job is told."""
     moved = at.world.head(1)[::-1]
     taken = Step(at, folder / "gpu", VERL_E2E_TARGET=str(OrderTarget(moved, 1)))
@@ -132,7 +134,7 @@ def handed_over(at: Room, folder: Path) -> tuple[Path, dict[str, str]]:
     }
 
 
-def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: Room, tmp_path: Path) -> None:
+def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: GithubAdapters, tmp_path: Path) -> None:
     _, message = handed_over(at, tmp_path)
     assert len(message["VERL_E2E_DIGEST"]) == 64
     checked = Step(at, tmp_path / "attest", "check-digest", **message)
@@ -140,7 +142,7 @@ def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: Room, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["content", "added", "removed", "link"])
-def test_a_folder_that_was_changed_after_the_job_is_not(at: Room, tmp_path: Path, what: str) -> None:
+def test_a_folder_that_was_changed_after_the_job_is_not(at: GithubAdapters, tmp_path: Path, what: str) -> None:
     run, message = handed_over(at, tmp_path)
     match what:
         case "content":
@@ -156,7 +158,7 @@ def test_a_folder_that_was_changed_after_the_job_is_not(at: Room, tmp_path: Path
     assert "was changed after the job ended" in checked.done.stderr or "is a link" in checked.done.stderr
 
 
-def test_the_folder_of_another_job_is_not_handed_over(at: Room, tmp_path: Path) -> None:
+def test_the_folder_of_another_job_is_not_handed_over(at: GithubAdapters, tmp_path: Path) -> None:
     _, message = handed_over(at, tmp_path)
     other = make_job(bridge=Repository(path="/of/the/bot", commit="e" * 40))
     checked = Step(at, tmp_path / "attest", "check-digest", **message, VERL_E2E_JOB=pack(other))
@@ -164,7 +166,7 @@ def test_the_folder_of_another_job_is_not_handed_over(at: Room, tmp_path: Path) 
     assert "not of the job '0-lora-ddp' that was ordered" in checked.done.stderr
 
 
-def test_a_machine_of_ours_hands_nothing_over(at: Room, tmp_path: Path) -> None:
+def test_a_machine_of_ours_hands_nothing_over(at: GithubAdapters, tmp_path: Path) -> None:
     _, message = handed_over(at, tmp_path)
     checked = Step(at, tmp_path / "attest", "check-digest", **(message | {"RUNNER_ENVIRONMENT": "self-hosted"}))
     assert checked.done.returncode == 2

@@ -203,7 +203,7 @@ def test_without_a_workflow_back_end_no_workflow_is_looked_for(world: World, tmp
     ("arguments", "environment", "message"),
     [
         ((), {}, "name a repository"),
-        (("bridge",), {}, "is no repository"),
+        (("bridge",), {}, "is not a repository"),
         ((NAME,), {"GITHUB_APP_ID": ""}, "GITHUB_APP_ID"),
         ((NAME,), {"GITHUB_APP_PRIVATE_KEY": BROKEN_KEY}, "key"),
     ],

@@ -28,7 +28,7 @@ from tests.runners.world import SCRIPT, World, commit, make_world
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.core.model.levels import BASE_WRAPPER
 from verl_e2e.git.repository import UnknownRevisionError
-from verl_e2e.wiring.check import beside_job
+from verl_e2e.wiring.check import job_follow_ups
 from verl_e2e_runner.preflight.other_runs import LOCK
 
 pytestmark = pytest.mark.host
@@ -264,8 +264,8 @@ def test_a_baseline_that_is_no_commit_is_told_before_anything_runs(
 
 def test_a_machine_that_lacks_the_merge_base_runs_the_job_all_the_same(place: Place) -> None:
     job = Job.model_validate_json(Path(place.job("broken")).read_bytes())
-    allowed = beside_job(job, "e" * 40, lenient=True)
+    allowed = job_follow_ups(job, "e" * 40, lenient=True)
     assert allowed.merge_base is None
     assert allowed.why_no_base == "eeeeeeeeeeee is not in the repository of the job"
     with pytest.raises(UnknownRevisionError):
-        beside_job(job, "e" * 40)
+        job_follow_ups(job, "e" * 40)

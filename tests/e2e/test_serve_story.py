@@ -74,5 +74,5 @@ def test_a_repository_that_is_not_served_is_left_alone(world: World, tmp_path: P
     with serving(environ, tmp_path / "log") as (_, address):
         world.deliveries.url = f"{address}/webhook"
         number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
-        until(lambda: figures(address)["deliveries_heard_total"] >= 1)
+        until(lambda: figures(address)["deliveries_processed_total"] >= 1)
         assert (world.cards(number), world.runs(), world.gate(number)) == ([], [], "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.core.builders import bridge_error, config_with, make_environment, make_facts, make_record
 from tests.fakes.clocks import HandClock
-from tests.fakes.rooms import FakeFolders
+from tests.fakes.run_folders import FakeFolders
 from tests.fakes.trees import FakeSummaries, sha
 from verl_e2e.adapters.markdown import command_lines
 from verl_e2e.app.analysis import Analysis, DirectAnalysis

@@ -90,12 +90,18 @@ def of_image(name: str, *digests: str) -> Container:
     [
         (PINNED, of_image(PINNED, PIN), True, True, "image verlai/verl@sha256:aaaa"),
         (PINNED, of_image("verlai/verl:tag", OTHER, PIN), True, True, "image verlai/verl:tag@sha256:"),
-        (PINNED, of_image(f"verlai/verl@{OTHER}", OTHER), False, True, f"and the job is for {PINNED}"),
-        (PINNED, of_image("other/verl:vllm", OTHER), False, True, f"of other/verl:vllm@{OTHER}, and the job is for"),
-        (PINNED, Container(), False, False, f"is not recorded, because nothing here names it; {PINNED} was asked for"),
-        (PINNED, of_image("verlai/verl:vllm1"), False, False, "its digest is not recorded"),
-        ("verlai/verl:vllm", Container(engine="docker", id="c" * 64), False, False, "verlai/verl:vllm was asked for"),
-        ("", Container(), False, False, "is not recorded, because nothing here names it"),
+        (PINNED, of_image(f"verlai/verl@{OTHER}", OTHER), False, True, f"and the job needs {PINNED}"),
+        (PINNED, of_image("other/verl:vllm", OTHER), False, True, f"other/verl:vllm@{OTHER}, and the job needs"),
+        (
+            PINNED,
+            Container(),
+            False,
+            False,
+            f"is not recorded, because nothing in it names the image; {PINNED} was requested",
+        ),
+        (PINNED, of_image("verlai/verl:vllm1"), False, False, "its digest is unknown"),
+        ("verlai/verl:vllm", Container(engine="docker", id="c" * 64), False, False, "verlai/verl:vllm was requested"),
+        ("", Container(), False, False, "is not recorded, because nothing in it names the image"),
         ("verlai/verl:vllm1", of_image("x/sglang", OTHER), False, False, "does not look like a vLLM image"),
         ("verlai/verl:vllm1", of_image("verlai/verl:vllm1"), True, True, "image verlai/verl:vllm1 (by docker inspect)"),
     ],
@@ -235,7 +241,7 @@ def test_every_check_is_answered_and_all_cheap_faults_come_together(
     answered = {finding.check for finding in result.findings}
     assert answered == set(Check) - {Check.BRIDGE_TESTS, Check.OTHER_RUNS, Check.ISOLATION}
     untried = [finding for finding in result.findings if finding.check is Check.IMPORT_WORKER]
-    assert "was not tried" in untried[0].summary
+    assert "was not checked" in untried[0].summary
     message = [data for kind, data in emit.events if kind == "finding"]
     assert message == [finding.model_dump(mode="json") for finding in result.findings]
     assert [data["name"] for kind, data in emit.events if kind == "phase"] == ["preflight", "preflight"]
@@ -301,7 +307,7 @@ def test_bridge_not_on_the_path_blocks_at_the_import_stage(
     result, _ = checked(world.job(process={"PYTHONPATH": path}), session, base, tmp_path)
     finding = failed(result)[Check.IMPORT_DRIVER]
     assert finding.stage is Stage.IMPORT
-    assert "megatron.bridge is nowhere on the path" in finding.summary
+    assert "megatron.bridge is not on the path" in finding.summary
 
 
 @pytest.mark.ray

@@ -127,7 +127,7 @@ def test_an_override_that_does_not_compose_blocks_with_hydras_words(
         ("actor_rollout_ref.actor.megatron.vanilla_mbridge", True, "is False in the composed configuration"),
         ("actor_rollout_ref.model.lora.rank", 8, "is 4 in the composed configuration, the job expects 8"),
         ("trainer.total_training_steps", True, "is 1 in"),
-        ("trainer.gone", 1, "is absent in"),
+        ("trainer.gone", 1, "is missing in"),
     ],
 )
 def test_a_value_that_the_job_does_not_expect_blocks(

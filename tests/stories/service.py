@@ -110,8 +110,8 @@ class Service:
                 self.looks += 1
                 return reconcile(target)
 
-            hear, write = self._noting_failures(work.hear), self._noting_failures(work.write)
-            return replace(work, hear=hear, reconcile=look, write=write)
+            process, write = self._noting_failures(work.process), self._noting_failures(work.write)
+            return replace(work, process=process, reconcile=look, write=write)
 
         self._service = open_service(self._settings(), self.clock, observed, lambda *_: InThisThread())
         self._service.enter()
@@ -174,7 +174,7 @@ class Service:
         return self._service.keep(received)
 
     def round(self) -> bool:
-        """One round of the worker: hear, look, write; whether there was anything to do."""
+        """One round of the worker: process, reconcile, write; whether there was anything to do."""
         return self._service.worker.round()
 
     def settle(self) -> None:

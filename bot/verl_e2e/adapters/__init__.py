@@ -1,1 +1,1 @@
-"""The only rooms for network, subprocess, files and databases; no adapter imports another."""
+"""The only packages that use the network, subprocesses, files and databases; no adapter imports another."""

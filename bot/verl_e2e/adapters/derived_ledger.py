@@ -1,8 +1,8 @@
 """The bot's memory where it has no database: read off GitHub each time, and written back there.
 
 Each head has a book, kept in a completed check run of our own App, named `LEDGER_CHECK`: the commands as they were
-heard on that head, its runs, what was posted. An entry that a comment made counts only while that comment is there,
-unedited and by the same person. Whoever may write check runs as the same App may forge a book; `docs/security.md`
+processed on that head, its runs, what was posted. An entry that a comment made counts only while that comment is there,
+unedited and by the same person. Anyone who may write check runs as the same App may forge a book; `docs/security.md`
 says who that is. One process at a time may write for a pull request, which the workflows' concurrency groups see to.
 """
 
@@ -25,7 +25,7 @@ LEDGER_CHECK = "verl-e2e / ledger"
 _MAX_BOOK_BYTES = 8 * 1024 * 1024
 _MOST_HEADS = 20
 _SHA_CHARS = 40
-_LONGEST_HEARD = 5_000
+_MOST_PROCESSED = 5_000
 _SAYS = (
     "What verl-e2e remembers of this commit, for the commands, runs and comments that belong to it. "
     "It is written and read by the program; `text` is compressed JSON."
@@ -34,14 +34,14 @@ Entry = RecordedCommand | Approval | Override
 
 
 class Book(Document):
-    """What is remembered of one head. `opened` is when we first saw it, `earlier` are the heads before, newest first.
+    """What is remembered of one head."""
 
-    `heard` are the comments that were acted on while it was the head, whatever came of them.
-    """
-
+    # When we first saw the head.
     opened: AwareDatetime
+    # The heads before it, newest first.
     earlier: tuple[Sha, ...] = ()
-    heard: tuple[int, ...] = ()
+    # Comments that were processed while this was the head. Books on GitHub have the key `heard`.
+    processed: tuple[int, ...] = Field(default=(), alias="heard")
     entries: tuple[Annotated[Entry, Field(union_mode="left_to_right")], ...] = ()
     runs: tuple[Run, ...] = ()
     posted: tuple[Posted, ...] = ()
@@ -51,7 +51,7 @@ class Book(Document):
 
 
 class DerivedLedger:
-    """`verl_e2e.ports.Ledger` without a database. `before` maps a head to the one that it replaced, as an event told.
+    """`verl_e2e.ports.Ledger` without a database. `before` maps a head to the one that it replaced.
 
     `app_id` is that of the App whose check runs are ours. What was read is kept until `forget`.
     """
@@ -172,13 +172,13 @@ class DerivedLedger:
         changed = book.model_copy(update={"posted": (*others, posted)})
         self._keep(posted.repository, head_sha, changed, now=False)
 
-    def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
+    def unprocessed(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
         """Comments of others than us, written after we first saw the head as it is now, that no one has acted on yet.
 
         `since` is when to count from, else when the head's book was opened.
         """
         book = self._book(ref.repository, self._pulls.pull(ref).head_sha)
-        known = {*book.heard, *(_comment_of(entry.source) for entry in book.entries)}
+        known = {*book.processed, *(_comment_of(entry.source) for entry in book.entries)}
         # GitHub's times have whole seconds.
         opened = (since or book.opened).replace(microsecond=0)
         comments = (comment for comment in self._read_comments(ref) if not comment.edited and not self._wrote(comment))
@@ -188,8 +188,8 @@ class DerivedLedger:
         """These comments were acted on."""
         head_sha = self._pulls.pull(ref).head_sha
         book = self._book(ref.repository, head_sha)
-        heard = tuple(dict.fromkeys((*book.heard, *comment_ids)))[-_LONGEST_HEARD:]
-        self._keep(ref.repository, head_sha, book.model_copy(update={"heard": heard}), now=True)
+        processed = tuple(dict.fromkeys((*book.processed, *comment_ids)))[-_MOST_PROCESSED:]
+        self._keep(ref.repository, head_sha, book.model_copy(update={"processed": processed}), now=True)
 
     def _head_of(self, repository: str, subject: str) -> str:
         """The head in whose book a subject stands: `SHA`, `SHA:...`, else that of the pull `NUMBER` or `NUMBER:...`."""
@@ -279,7 +279,7 @@ def _opened(check: CheckRun) -> Book | None:
 
 def _packed(book: Book) -> str:
     for smaller in _smaller(book):
-        text = packed.pack(smaller.model_dump_json())
+        text = packed.pack(smaller.model_dump_json(by_alias=True))
         if len(text) <= MAX_OUTPUT:
             return text
     raise ForgeError("the ledger of this commit is full: push a new one, or install the App, which has a database")

@@ -38,7 +38,7 @@ def _lines(tokens: list[Token], source: list[str]) -> Iterator[CommandLine]:
         quotes += _QUOTES.get(token.type, 0)
         if token.type == "inline" and before == "paragraph_open" and not quotes and token.map:
             for number in _plain_lines(token, token.map[0]):
-                # Held against what was typed as well: a list's bullet or an entity is no part of the text.
+                # Also compared with the typed text: the bullet of a list or an entity is not part of it.
                 if number < len(source) and _speaks(source[number]):
                     yield CommandLine(number + 1, source[number].strip())
         before = token.type

@@ -20,7 +20,7 @@ MOST_LOOKS = 8
 class DerivedMemory(Ledger, Protocol):
     """A ledger that is read off GitHub, and that knows which comments no one has acted on."""
 
-    def unheard(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
+    def unprocessed(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
         """Comments on the head as it is now that no one has acted on yet."""
         ...
 
@@ -73,7 +73,7 @@ def act_on(event: Event | None, asked: tuple[Reference, ...], delivery: str, her
 def _catch_up(ref: PullRef, here: Here) -> None:
     """Hear the comments whose own workflow run never came: a waiting one is dropped when a newer one arrives."""
     try:
-        missed = here.memory.unheard(ref)
+        missed = here.memory.unprocessed(ref)
     except UnknownPullError:
         return
     for comment in missed:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.app.fit_patches import fit_patches
-from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.compare.jobs import for_parity
@@ -59,7 +59,7 @@ class CheckRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class CheckServices:
     """The ports that a check uses; `blobs` reads a file of `bridge` or `verl` at a commit.
 
     Without a `planner` the change is planned by its names alone, without `baselines` none is kept.
@@ -73,23 +73,23 @@ class Rooms:
     baselines: Baselines | None = None
 
 
-def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
+def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Card:
     """Plan, run, judge: level 0 first and alone, the rest only after it passed, the cheapest first.
 
     Writes plan, notes and card. Each judged job is followed by the runs that it asks for beside it. A job that
     policy or site cannot complete is not run, and the card says what it lacks. A change that breaks what verl uses of
     Bridge costs no GPU: no job is started.
     """
-    planned, contract = _planned(request, rooms)
+    planned, contract = _planned(request, services)
     planned = with_data_parallel(planned) if Role.UNSHARDED in request.beside.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
-    rooms.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
+    services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
     say(_planned_sentence(planned))
     say(shown)
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
-    patches, notes = _patches(request, rooms)
+    patches, notes = _patches(request, services)
     for outline in in_order(planned.jobs):
         reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
         job = reason or _job(outline, request, patches)
@@ -98,21 +98,21 @@ def check_change(request: CheckRequest, rooms: Rooms, say: Say) -> Card:
             say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
-        verdicts.append(_run(job, request, rooms, say))
+        verdicts.append(_run(job, request, services, say))
     reasons = {job.job_id: job.reason for job in not_run}
     document = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract)
     card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract), plan=shown)
     files = {CHECK_FILE: document.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
-    rooms.folders.write(request.out, files)
+    services.folders.write(request.out, files)
     return card
 
 
-def _planned(request: CheckRequest, rooms: Rooms) -> tuple[Plan, tuple[str, ...]]:
+def _planned(request: CheckRequest, services: CheckServices) -> tuple[Plan, tuple[str, ...]]:
     """The plan, and a sentence for each use in verl that the head breaks."""
-    if rooms.planner is None:
-        return plan(rooms.changes.change(request.base, request.head), request.policy, request.asked), ()
-    found = rooms.planner.plan(request.base, request.head, request.policy, request.asked)
+    if services.planner is None:
+        return plan(services.changes.change(request.base, request.head), request.policy, request.asked), ()
+    found = services.planner.plan(request.base, request.head, request.policy, request.asked)
     broken = (item for item in found.contract if item.kind is Kind.BREAK)
     return found.plan, tuple(str(item) for item in broken)
 
@@ -133,8 +133,8 @@ def _planned_sentence(planned: Plan) -> str:
     return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
 
 
-def _patches(request: CheckRequest, rooms: Rooms) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
-    places = {"bridge": (rooms.blobs["bridge"], request.head), "verl": (rooms.blobs["verl"], request.verl_commit)}
+def _patches(request: CheckRequest, services: CheckServices) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
+    places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
     choice = fit_patches(request.policy.patches, places)
     return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
 
@@ -163,10 +163,10 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
     return for_parity(job) if parity else job
 
 
-def _run(job: Job, request: CheckRequest, rooms: Rooms, say: Say) -> Verdict:
+def _run(job: Job, request: CheckRequest, services: CheckServices, say: Say) -> Verdict:
     folder = request.out / "jobs" / job.id
     for sentence in may_follow(job, request.beside):
         say(sentence)
-    rooms.dispatcher.run(job, folder)
-    beside = Beside(rooms.dispatcher, rooms.folders, rooms.baselines)
+    services.dispatcher.run(job, folder)
+    beside = FollowUpServices(services.dispatcher, services.folders, services.baselines)
     return follow_up(job, folder, request.beside, beside, say)

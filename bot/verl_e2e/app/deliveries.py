@@ -38,7 +38,7 @@ class DeliveryHandler:
     # Names in any case; every repository when there are none.
     served: tuple[str, ...] = ()
 
-    def hear(self, delivery: Received) -> Collection[str]:
+    def process(self, delivery: Received) -> Collection[str]:
         """The targets of a delivery, as text; UnreadableDeliveryError."""
         try:
             event = parse_event(delivery.event, delivery.body)

@@ -54,7 +54,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorRooms:
+class DoctorServices:
     """What is looked at. All raise ForgeError, `database` an error of its own that is the user's mistake."""
 
     administration: Administration
@@ -69,14 +69,14 @@ class DoctorRooms:
 
 
 def examine(
-    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool = False
+    repository: str, branch: str, setup: Setup, services: DoctorServices, now: datetime, *, redeliver: bool = False
 ) -> tuple[Finding, ...]:
     """Everything that was looked at, in order; an empty branch stands for the default one.
 
     Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be told.
     """
     try:
-        return _examine(repository, branch, setup, rooms, now, redeliver=redeliver)
+        return _examine(repository, branch, setup, services, now, redeliver=redeliver)
     except _NoNetworkError as error:
         return (error_finding(NETWORK, f"GitHub cannot be reached from this machine: {error}", NETWORK_FIX),)
 
@@ -86,26 +86,29 @@ class _NoNetworkError(Exception):
 
 
 def _examine(
-    repository: str, branch: str, setup: Setup, rooms: DoctorRooms, now: datetime, *, redeliver: bool
+    repository: str, branch: str, setup: Setup, services: DoctorServices, now: datetime, *, redeliver: bool
 ) -> tuple[Finding, ...]:
-    first = [*_guarded("database", lambda: _database(rooms)), *_guarded("app", lambda: _app(repository, setup, rooms))]
+    first = [
+        *_guarded("database", lambda: _database(services)),
+        *_guarded("app", lambda: _app(repository, setup, services)),
+    ]
     if any(item.about == "app" and item.state is State.ERROR for item in first):
         return tuple(first)
     try:
-        branch = branch or rooms.administration.default_branch(repository)
+        branch = branch or services.administration.default_branch(repository)
     except ForgeError as error:
         fix = NO_ANSWER if error.passing else "fix this first: the rest could not be looked at"
         return (*first, error_finding("repository", str(error), fix))
-    policy, message = _policy(repository, branch, rooms)
+    policy, message = _policy(repository, branch, services)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
-        ("webhook", lambda: _hook(setup, rooms)),
-        ("deliveries", lambda: _deliveries(rooms, now, redeliver=redeliver)),
+        ("webhook", lambda: _hook(setup, services)),
+        ("deliveries", lambda: _deliveries(services, now, redeliver=redeliver)),
         ("policy", lambda: message),
         ("image", lambda: _image(policy)),
-        ("verl", lambda: _verl(policy, rooms)),
-        ("required check", lambda: _branch(repository, branch, setup, policy, rooms)),
-        ("workflow", lambda: _workflow(repository, branch, setup, rooms)),
-        ("runners", lambda: _runners(repository, setup, rooms)),
+        ("verl", lambda: _verl(policy, services)),
+        ("required check", lambda: _branch(repository, branch, setup, policy, services)),
+        ("workflow", lambda: _workflow(repository, branch, setup, services)),
+        ("runners", lambda: _runners(repository, setup, services)),
     )
     return (*first, *(item for about, look in looks for item in _guarded(about, look)))
 
@@ -130,18 +133,18 @@ def _not_looked_at(about: str, error: Exception) -> Finding:
     return error_finding(about, message, NO_ANSWER)
 
 
-def _database(rooms: DoctorRooms) -> Iterator[Finding]:
+def _database(services: DoctorServices) -> Iterator[Finding]:
     try:
-        rooms.database()
+        services.database()
     except UserError as error:
         yield error_finding("database", str(error), "fix DATABASE_URL or the server that it names")
         return
     yield ok_finding("database", "the database can be used")
 
 
-def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Finding]:
     try:
-        found = rooms.administration.installation(repository)
+        found = services.administration.installation(repository)
     except ForgeError as error:
         if error.unreached:
             raise _NoNetworkError(error.unreached) from error
@@ -149,26 +152,26 @@ def _app(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]
     return of_installation(found, repository, setup.permissions, setup.events)
 
 
-def _hook(setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+def _hook(setup: Setup, services: DoctorServices) -> Iterator[Finding]:
     if not setup.hook:
         yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so where webhooks go was not compared")
         return
-    yield of_hook(rooms.administration.hook_url(), setup.hook)
+    yield of_hook(services.administration.hook_url(), setup.hook)
 
 
-def _deliveries(rooms: DoctorRooms, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
-    failed = failed_deliveries(rooms.administration.deliveries(now - timedelta(days=DAYS)))
+def _deliveries(services: DoctorServices, now: datetime, *, redeliver: bool) -> Iterator[Finding]:
+    failed = failed_deliveries(services.administration.deliveries(now - timedelta(days=DAYS)))
     if redeliver:
         for delivery_attempt in failed:
-            rooms.administration.redeliver(delivery_attempt.id)
+            services.administration.redeliver(delivery_attempt.id)
     yield of_deliveries(failed, DAYS, again=redeliver)
 
 
-def _policy(repository: str, branch: str, rooms: DoctorRooms) -> tuple[Policy | None, tuple[Finding, ...]]:
+def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Policy | None, tuple[Finding, ...]]:
     """The policy of the branch, the packaged one where it has none; None for one that cannot be used."""
     about = "policy"
     try:
-        text = rooms.file_at(repository, branch, POLICY_PATH)
+        text = services.file_at(repository, branch, POLICY_PATH)
         if text is None:
             return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
         return load_policy(text, f"{branch}:{POLICY_PATH}"), (ok_finding(about, f"{POLICY_PATH} on {branch} is valid"),)
@@ -183,53 +186,55 @@ def _image(policy: Policy | None) -> Iterator[Finding]:
         yield note("image", finding.what, finding.fix)
 
 
-def _verl(policy: Policy | None, rooms: DoctorRooms) -> Iterator[Finding]:
+def _verl(policy: Policy | None, services: DoctorServices) -> Iterator[Finding]:
     if policy is None:
         return
     commit, address = policy.verl.commit, policy.verl.repository
-    if rooms.own_verl:
-        yield from _guarded("verl", lambda: _own_verl(commit, rooms))
-    if rooms.has_verl(address, commit):
+    if services.own_verl:
+        yield from _guarded("verl", lambda: _own_verl(commit, services))
+    if services.has_verl(address, commit):
         yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {address}")
         return
     message = f"the pinned verl {commit} is not in {address}"
     yield error_finding("verl", message, f"set verl.commit in {POLICY_PATH} to a commit that is there")
 
 
-def _own_verl(commit: str, rooms: DoctorRooms) -> Iterator[Finding]:
+def _own_verl(commit: str, services: DoctorServices) -> Iterator[Finding]:
     """The verl that the service itself reads."""
-    if rooms.own_has(commit):
-        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {rooms.own_verl}, which VERL_E2E_VERL names")
+    if services.own_has(commit):
+        yield ok_finding("verl", f"the pinned verl {commit[:12]} is in {services.own_verl}, which VERL_E2E_VERL names")
         return
-    message = f"the pinned verl {commit} is not in {rooms.own_verl}, which VERL_E2E_VERL names"
+    message = f"the pinned verl {commit} is not in {services.own_verl}, which VERL_E2E_VERL names"
     yield error_finding(
         "verl", message, f"fetch it there, or set verl.commit in {POLICY_PATH} to a commit that is there"
     )
 
 
-def _branch(repository: str, branch: str, setup: Setup, policy: Policy | None, rooms: DoctorRooms) -> Iterable[Finding]:
+def _branch(
+    repository: str, branch: str, setup: Setup, policy: Policy | None, services: DoctorServices
+) -> Iterable[Finding]:
     gate = policy.gate if policy else DEFAULT_GATE
-    rules = rooms.administration.branch_rules(repository, branch)
+    rules = services.administration.branch_rules(repository, branch)
     return of_branch(rules, branch, gate.name, setup.app_id, gate.merge_queue_deadline_s)
 
 
-def _workflow(repository: str, branch: str, setup: Setup, rooms: DoctorRooms) -> Iterator[Finding]:
+def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[Finding]:
     if not setup.workflow:
         return
     path, at = f".github/workflows/{setup.workflow}", setup.workflow_ref or branch
-    state = rooms.administration.workflow_state(repository, setup.workflow)
-    yield of_workflow(state, rooms.file_at(repository, at, path), setup.workflow_text, path, at)
-    default = rooms.administration.default_branch(repository)
+    state = services.administration.workflow_state(repository, setup.workflow)
+    yield of_workflow(state, services.file_at(repository, at, path), setup.workflow_text, path, at)
+    default = services.administration.default_branch(repository)
     yield of_dispatch_branch(at, default)
-    if at != default and rooms.file_at(repository, default, path) is None:
+    if at != default and services.file_at(repository, default, path) is None:
         message = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
         yield error_finding("workflow", message, f"copy this version's {path} to {default} too")
 
 
-def _runners(repository: str, setup: Setup, rooms: DoctorRooms) -> Iterable[Finding]:
+def _runners(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Finding]:
     if setup.runners is None:
         return ()
-    machines = rooms.administration.machines(repository)
+    machines = services.administration.machines(repository)
     return (
         *of_runners(machines, setup.runners),
         *of_kept_runners(machines, setup.runners),

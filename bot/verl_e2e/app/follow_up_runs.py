@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
-from verl_e2e.core.judge import reference_runs as beside
+from verl_e2e.core.judge import reference_runs
 from verl_e2e.core.judge.blame import ended
 from verl_e2e.core.judge.followups import Allowed, Followup, followups, gpu_minutes
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class FollowUpServices:
     """The ports that runs beside a job use."""
 
     dispatcher: Dispatcher
@@ -52,31 +52,33 @@ class _Place:
         return self.main / self.name
 
 
-def follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say) -> Verdict:
+def follow_up(job: Job, folder: Path, allowed: Allowed, services: FollowUpServices, say: Say) -> Verdict:
     """Make the runs that the judged job in `folder` asks for, one after the other; the verdict with all of them."""
-    return _follow_up(job, folder, allowed, rooms, say)[0]
+    return _follow_up(job, folder, allowed, services, say)[0]
 
 
-def _follow_up(job: Job, folder: Path, allowed: Allowed, rooms: Beside, say: Say) -> tuple[Verdict, LogFacts | None]:
+def _follow_up(
+    job: Job, folder: Path, allowed: Allowed, services: FollowUpServices, say: Say
+) -> tuple[Verdict, LogFacts | None]:
     """The verdict, and what the job's own log says."""
-    history = rooms.folders.record(folder).related
-    verdict, facts = judge_run(rooms.folders, folder)
+    history = services.folders.record(folder).related
+    verdict, facts = judge_run(services.folders, folder)
     while asked := followups(job, verdict, history, allowed):
         try:
-            history = (*history, _run(job, asked[0], folder, history, rooms, say))
+            history = (*history, _run(job, asked[0], folder, history, services, say))
         except KeyboardInterrupt:
-            _write(rooms, folder, history, {asked[0].role: INTERRUPTED})
+            _write(services, folder, history, {asked[0].role: INTERRUPTED})
             raise
         except DispatchError as error:
             say(f"{job.id}: {error}")
             allowed = _given_up(allowed, asked[0].role)
-        _write(rooms, folder, history, _reasons(job, verdict, history, allowed))
-        verdict, facts = judge_run(rooms.folders, folder, facts)
+        _write(services, folder, history, _reasons(job, verdict, history, allowed))
+        verdict, facts = judge_run(services.folders, folder, facts)
     reasons = _reasons(job, verdict, history, allowed)
     if reasons:
-        _write(rooms, folder, history, reasons)
-        verdict, facts = judge_run(rooms.folders, folder, facts)
-    write_judgement(rooms.folders, folder, (verdict,))
+        _write(services, folder, history, reasons)
+        verdict, facts = judge_run(services.folders, folder, facts)
+    write_judgement(services.folders, folder, (verdict,))
     return verdict, facts
 
 
@@ -95,23 +97,23 @@ def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowe
 
 
 def _run(
-    main: Job, asked: Followup, folder: Path, history: tuple[RelatedRun, ...], rooms: Beside, say: Say
+    main: Job, asked: Followup, folder: Path, history: tuple[RelatedRun, ...], services: FollowUpServices, say: Say
 ) -> RelatedRun:
     """Make one run, or take a kept one, with what is asked for beside it in turn."""
     number = 1 + sum(run.role is asked.role for run in history)
     place = _Place(folder, asked.role, number)
-    kept = _take_kept(asked, place, rooms)
+    kept = _take_kept(asked, place, services)
     if kept:
         say(f"{main.id}: {asked.role.spoken}, Bridge {asked.job.bridge.commit[:12]}, is kept from an earlier run")
     else:
         say(_starting(main, asked))
-        rooms.dispatcher.run(asked.job, place.folder)
+        services.dispatcher.run(asked.job, place.folder)
     if asked.inherits:
-        _write(rooms, place.folder, tuple(_seen_from(run) for run in asked.inherits))
-    verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, rooms, say)
+        _write(services, place.folder, tuple(_seen_from(run) for run in asked.inherits))
+    verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
     if asked.role is Role.MERGE_BASE and not kept:
-        _keep(asked.job, place, verdict, rooms)
-    run = beside.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+        _keep(asked.job, place, verdict, services)
+    run = reference_runs.summary(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
     say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
     return run
 
@@ -122,23 +124,23 @@ def _starting(main: Job, asked: Followup) -> str:
     return f"{main.id}: starting {asked.role.spoken} ({job.id} on {where})"
 
 
-def _take_kept(asked: Followup, place: _Place, rooms: Beside) -> bool:
+def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bool:
     """Whether a baseline was kept, is whole, and still says what it said; then it lies in its place."""
-    if asked.role is not Role.MERGE_BASE or rooms.baselines is None:
+    if asked.role is not Role.MERGE_BASE or services.baselines is None:
         return False
-    host = rooms.folders.record(place.main).environment
+    host = services.folders.record(place.main).environment
     digest = asked.job.digest()
 
     def accept(kept: Path) -> bool:
-        verdict, _ = judge_run(rooms.folders, kept)
-        return beside.may_stand_again(rooms.folders.record(kept), verdict, digest, host)
+        verdict, _ = judge_run(services.folders, kept)
+        return reference_runs.may_stand_again(services.folders.record(kept), verdict, digest, host)
 
-    return rooms.baselines.fetch(_key(asked.job, place), place.folder, accept)
+    return services.baselines.fetch(_key(asked.job, place), place.folder, accept)
 
 
-def _keep(job: Job, place: _Place, verdict: Verdict, rooms: Beside) -> None:
-    if rooms.baselines is not None and beside.may_be_kept(rooms.folders.record(place.folder), verdict):
-        rooms.baselines.keep(_key(job, place), place.folder)
+def _keep(job: Job, place: _Place, verdict: Verdict, services: FollowUpServices) -> None:
+    if services.baselines is not None and reference_runs.may_be_kept(services.folders.record(place.folder), verdict):
+        services.baselines.keep(_key(job, place), place.folder)
 
 
 def _key(job: Job, place: _Place) -> str:
@@ -152,7 +154,7 @@ def _seen_from(run: RelatedRun) -> RelatedRun:
 
 
 def _write(
-    rooms: Beside, folder: Path, history: tuple[RelatedRun, ...], not_run: Mapping[Role, str] | None = None
+    services: FollowUpServices, folder: Path, history: tuple[RelatedRun, ...], not_run: Mapping[Role, str] | None = None
 ) -> None:
     document = Related(runs=history, not_run=dict(not_run or {}))
-    rooms.folders.write(folder, {RELATED_FILE: document.model_dump_json(indent=2) + "\n"})
+    services.folders.write(folder, {RELATED_FILE: document.model_dump_json(indent=2) + "\n"})

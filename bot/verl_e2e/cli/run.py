@@ -85,7 +85,7 @@ def run(
     environ = dict(os.environ)
     brought = read_junit_file(junit, job, junit_commit) if junit else None
     asked = bool(baseline) or flags["follow_ups"]
-    allowed = checking.beside_job(job, baseline, lenient=flags["follow_ups"]) if asked else None
+    allowed = checking.job_follow_ups(job, baseline, lenient=flags["follow_ups"]) if asked else None
     if flags["prepare"]:
         _prepare(job, out, work, environ)
         return 0

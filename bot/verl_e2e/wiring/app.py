@@ -66,7 +66,7 @@ class Service:
             "targets_waiting": backlog.targets_waiting,
             "oldest_waiting_seconds": round(backlog.oldest_s, 3),
             "runs_open": backlog.runs_open,
-            "deliveries_heard_total": counts.heard,
+            "deliveries_processed_total": counts.processed,
             "reconciles_total": counts.reconciled,
             "reconciles_failed_total": counts.failed,
         }

@@ -86,7 +86,7 @@ def github_work(
             return _stretched(again_s, float(settings.tick_s), ledger)
 
         return Work(
-            hear=deliveries.hear,
+            process=deliveries.process,
             reconcile=reconcile,
             open_targets=lambda: _open_targets(ledger, handlers.groups),
             missed_targets=missed,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from verl_e2e.adapters.dispatch.local import LocalDispatcher
 from verl_e2e.adapters.files.baselines import BaselineCache
-from verl_e2e.app.check import CheckRequest, Rooms, check_change
+from verl_e2e.app.check import CheckRequest, CheckServices, check_change
 from verl_e2e.app.fit_patches import fit_patches
-from verl_e2e.app.follow_up_runs import Beside, follow_up
+from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
 from verl_e2e.config.bands import load_bands, read_bands
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import pairs
@@ -72,15 +72,17 @@ def check(
         megatron_lm=_megatron_lm(bridge, head, order.megatron_lm),
         asked=tuple(Level(level) for level in order.levels),
         notes=notes,
-        beside=_beside_check(order, bridge, verl, head, verl_commit, policy),
+        beside=_check_follow_ups(order, bridge, verl, head, verl_commit, policy),
     )
     blobs = {"bridge": bridge, "verl": verl}
     named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.work)
     with repository_named_by(named, policy):
         planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(_policy_bands(bridge, order, policy), reseal=reseal)
-    rooms = Rooms(bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work))
-    return check_change(request, rooms, say)
+    services = CheckServices(
+        bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work)
+    )
+    return check_change(request, services, say)
 
 
 def _policy_bands(bridge: GitRepository, order: LocalCheck, policy: Policy) -> Bands | None:
@@ -95,7 +97,7 @@ def _policy_bands(bridge: GitRepository, order: LocalCheck, policy: Policy) -> B
     return load_bands(text, policy.bands)
 
 
-def _beside_check(
+def _check_follow_ups(
     order: LocalCheck, bridge: GitRepository, verl: GitRepository, head: str, verl_commit: str, policy: Policy
 ) -> Allowed:
     """The runs that may follow a job of a check."""
@@ -111,7 +113,7 @@ def _beside_check(
     return replace(allowed, merge_base=MergeBase(commit, core, patches))
 
 
-def beside_job(job: Job, baseline: str | None, *, lenient: bool = False) -> Allowed:
+def job_follow_ups(job: Job, baseline: str | None, *, lenient: bool = False) -> Allowed:
     """The runs that may follow a single job, with a commit of its Bridge repository as its merge base.
 
     Of the patches that the job declares those are taken that fit the commit. A `lenient` caller, a machine that was
@@ -141,8 +143,8 @@ def follow_up_run(
     reseal: Callable[[Path], None],
 ) -> Verdict:
     """Make the runs that the job in `out` asks for, and judge it with them; `reseal` seals it with them."""
-    rooms = Beside(LocalDispatcher(work), run_folders(reseal=reseal), BaselineCache(work))
-    return follow_up(job, out, allowed, rooms, say)
+    services = FollowUpServices(LocalDispatcher(work), run_folders(reseal=reseal), BaselineCache(work))
+    return follow_up(job, out, allowed, services, say)
 
 
 def _verl_commit(verl: GitRepository, asked: str | None, policy: Policy) -> tuple[str, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from verl_e2e.adapters.github.retry import RefusedError, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, anonymously, as_app
 from verl_e2e.adapters.github.tokens import PERMISSIONS
 from verl_e2e.adapters.store import open_store
-from verl_e2e.app.doctor import DoctorRooms, Setup, examine
+from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
 from verl_e2e.config.workflow_file import workflow_text
 from verl_e2e.core.pulls.checkup import Finding
@@ -38,8 +38,8 @@ def check_up(
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience)
     try:
         github.requester(repository)
-        rooms = _rooms(github, settings, repository)
-        return examine(repository, branch, _setup(settings), rooms, now, redeliver=redeliver)
+        services = _services(github, settings, repository)
+        return examine(repository, branch, _setup(settings), services, now, redeliver=redeliver)
     finally:
         github.close()
 
@@ -62,11 +62,11 @@ def _setup(settings: Settings) -> Setup:
     )
 
 
-def _rooms(github: GitHub, settings: Settings, repository: str) -> DoctorRooms:
+def _services(github: GitHub, settings: Settings, repository: str) -> DoctorServices:
     def has_verl(address: str, commit: str) -> bool:
         return _has_commit(github, repository, address, commit)
 
-    return DoctorRooms(
+    return DoctorServices(
         GithubAdministration(github),
         GithubPulls(github).file_at,
         has_verl,

@@ -89,11 +89,11 @@ def _report(session: Session, event: Mapping[str, Any]) -> None:
 
 
 def _uncollected(node: str, text: str) -> CaseResult:
-    """A package that the environment lacks, or two files of one name, say nothing about the change."""
+    """A missing package, or two files of one name, is not a result about the change."""
     module = missing_package(text)
     if module:
         return CaseResult(node, "unfinished", f"it cannot be collected here: package {module} is missing")
     if _SAME_NAME in text:
-        return CaseResult(node, "unfinished", "it cannot be collected here beside another file of its name")
+        return CaseResult(node, "unfinished", "it cannot be collected together with another file of the same name")
     last_line = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no reason given")
     return CaseResult(node, "failed", f"it cannot be collected: {last_line}\n{text}")

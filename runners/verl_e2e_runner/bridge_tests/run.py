@@ -194,12 +194,12 @@ def _summarized(job: Job, junit: Junit, absent: tuple[str, ...], how: str) -> tu
 
 
 def _killed_by(finished: Finished) -> str:
-    """The signal that a test drew upon its own interpreter, empty for any other end."""
+    """The signal by which a test ended its own interpreter; empty for any other end."""
     return "" if finished.timed_out or finished.code >= 0 or -finished.code in _FROM_OUTSIDE else finished.ending
 
 
 def _unfinished(results: Sequence[CaseResult]) -> list[Finding]:
-    """One remark for each reason why tests have no result, and for each thing that their environment lacks."""
+    """One note for each reason why tests have no result, and for each thing that is missing in their environment."""
     reasons: dict[str, list[str]] = {}
     for result in results:
         if result.outcome == "unfinished" or result.missing:

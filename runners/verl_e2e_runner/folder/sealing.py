@@ -38,7 +38,7 @@ def key_file(environ: Mapping[str, str]) -> Path:
 
 
 def recorder_key(file: Path) -> Ed25519PrivateKey:
-    """The recorder's key, made on first use; `FILE.pub` beside it holds the public half for those who verify."""
+    """The recorder's key, made on first use; `FILE.pub` next to it holds the public half for those who verify."""
     with suppress(FileExistsError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -86,7 +86,7 @@ def seal(folder: Path, manifest: Manifest, key: Ed25519PrivateKey | None) -> Non
 
 
 def seal_again(folder: Path, key: Ed25519PrivateKey | None) -> None:
-    """Seal a folder once more after runs were put beside its own; nothing where it has no seal yet."""
+    """Seal a folder once more after related runs were added; nothing where it has no seal yet."""
     with suppress(FileNotFoundError):
         manifest = Manifest.model_validate_json((folder / MANIFEST_FILE).read_bytes())
         seal(folder, manifest, key)

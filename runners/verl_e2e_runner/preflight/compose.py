@@ -1,4 +1,4 @@
-"""Whether verl's Hydra configuration takes the run's overrides and says what the job expects, before any GPU hour."""
+"""Checks that verl's Hydra configuration accepts the run's overrides and has the values that the job expects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
         fix = f"install hydra-core for {job.site.python}"
         return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", fix),))
     if finished.code != 0:
-        summary = f"composing with {job.site.python} gave {finished.ending}: {finished.last_error}"
+        summary = f"{job.site.python} could not compose the configuration ({finished.ending}): {finished.last_error}"
         return Composition(nothing, (blocked(Check.HYDRA, summary, "fix the `python` of the site profile"),))
     answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().splitlines()[-1])
     configs = tuple(answer.get("config") for answer in answers)
@@ -59,7 +59,7 @@ def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...
         )
     wrong = [_mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
     findings = tuple(finding for finding in wrong if finding is not None)
-    return findings or (good(Check.HYDRA, f"the overrides compose; {len(wrong)} expected values are there"),)
+    return findings or (good(Check.HYDRA, f"the overrides compose; {len(wrong)} expected values are set"),)
 
 
 def _mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> Finding | None:
@@ -69,11 +69,11 @@ def _mismatch(config: Config, key: str, expected: bool | int | float | str | Non
         value = value.get(part, missing) if isinstance(value, Mapping) else missing
     if value is not missing and _same(value, expected):
         return None
-    shown = "is absent" if value is missing else f"is {value!r}"
+    shown = "is missing" if value is missing else f"is {value!r}"
     return blocked(
         Check.HYDRA,
         f"{key} {shown} in the composed configuration, the job expects {expected!r}",
-        "correct the variable or override that sets it; as it stands the run would not test what the job claims",
+        "correct the variable or override that sets it; otherwise the run does not test what the job claims",
     )
 
 

@@ -1,8 +1,8 @@
-"""The container that this process runs in: by files of the kernel and of the engine, else by variables.
+"""The container of this process, from files of the kernel and of the engine, else from variables.
 
-A variable can be set by anyone who starts the runner, so none names the image. What the engine itself was asked about
-the container (`docker inspect`, in a file that `VERL_E2E_CONTAINER_INSPECT` names) counts while it is of this very
-container. All of it is read before any code under test runs.
+Anyone who starts the runner can set a variable, so no variable counts for the image. The output of `docker inspect`, in
+a file that `VERL_E2E_CONTAINER_INSPECT` names, counts when it describes this container. Everything is read before any
+code under test runs.
 """
 
 import json
@@ -95,7 +95,7 @@ def _inspected(found: Container, environ: Mapping[str, str]) -> Container:
         return found
     config = own.get("Config")
     name = str(config.get("Image", "")) if isinstance(config, dict) else ""
-    # `docker image inspect` beside it lists the digests of an image that was pulled by its tag.
+    # The output of `docker image inspect`, in the same file, lists the digests of an image that was pulled by its tag.
     listed = [document.get("RepoDigests") for document in documents if document.get("Id") == own.get("Image")]
     references = [name, *(str(item) for row in listed if isinstance(row, list) for item in row)]
     digests = [match[0] for reference in references if (match := _DIGEST.fullmatch(reference.partition("@")[2]))]

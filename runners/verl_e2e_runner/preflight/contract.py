@@ -39,13 +39,13 @@ def check_contract(
 ) -> tuple[frozenset[str], tuple[Finding, ...]]:
     """The names that the script reads, and whether it reads every one of `wrapper`.
 
-    A name of `droppable` that is not read is a remark; any other blocks, with the closest names that are read.
+    An unread name of `droppable` gives a note. Any other unread name blocks, with the closest names that are read.
     """
     known = reads(script)
     findings = []
     for variable in sorted(set(wrapper) - known):
         if variable in droppable:
-            findings.append(note(Check.WRAPPER, f"{name} does not read {variable} at this commit: not passed"))
+            findings.append(note(Check.WRAPPER, f"{name} does not read {variable} at this commit, so it is not passed"))
         else:
             findings.append(_unread(name, variable, wrapper[variable], known))
     if not any(finding.blocking for finding in findings):
@@ -58,6 +58,6 @@ def _unread(name: str, variable: str, value: str, known: Iterable[str]) -> Findi
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     return blocked(
         Check.WRAPPER,
-        f"{name} does not read {variable} (the job sets {variable}={value}): the run would silently be a weaker one",
-        f"{hint}Correct the name in the job's `wrapper` map, or choose a verl commit that reads it",
+        f"{name} does not read {variable} (the job sets {variable}={value}): the run would test too little",
+        f"{hint}correct the name in the job's `wrapper` map, or choose a verl commit that reads it",
     )

@@ -45,7 +45,7 @@ def read_devices() -> Devices:
         return Devices(problem=str(error))
     try:
         devices = tuple(_device(index) for index in range(pynvml.nvmlDeviceGetCount()))
-        return Devices(devices, _text(pynvml.nvmlSystemGetDriverVersion()))
+        return Devices(devices, _as_text(pynvml.nvmlSystemGetDriverVersion()))
     except pynvml.NVMLError as error:
         return Devices(problem=str(error))
     finally:
@@ -66,12 +66,12 @@ def visible(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...
 
 
 def check_gpus(job: Job, devices: Devices, variables: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Enough GPUs, and no variable that hides them from verl."""
+    """Check that there are enough GPUs, and that no variable hides them from verl."""
     return (_enough(job, devices, variables.get("CUDA_VISIBLE_DEVICES")), _variables(variables))
 
 
 def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Finding, ...]:
-    """Free space where each folder lies or will lie (`folders`: purpose to path), one finding for each disk."""
+    """Free space on the disk of each folder (`folders`: purpose to path), one finding for each disk."""
     by_disk: dict[int, list[str]] = {}
     places: dict[int, Path] = {}
     for purpose, folder in folders.items():
@@ -79,26 +79,28 @@ def check_disk(folders: Mapping[str, Path], min_free_gib: float) -> tuple[Findin
         disk = place.stat().st_dev
         by_disk.setdefault(disk, []).append(f"{purpose} {folder}")
         places.setdefault(disk, place)
-    return tuple(_room(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
+    return tuple(_free_space(places[disk], uses, min_free_gib) for disk, uses in by_disk.items())
 
 
 def check_image(job: Job, container: Container) -> Finding:
-    """Blocked where the container is known to be of another image than the pinned one; a remark where nothing is known.
+    """Blocks when the container has another image than the pinned one; a note when its image is unknown.
 
-    What the job or a variable names is what was asked for, and no evidence of what runs.
+    The image that the job or a variable names was requested; it is not evidence of what runs.
     """
     _, _, pin = job.site.image.partition("@")
     known = container.image or ", ".join(container.digests)
     if pin and container.digests and pin not in container.digests:
-        summary = f"the container is of {_named(container)}, and the job is for {job.site.image}"
+        summary = f"the container has the image {_named(container)}, and the job needs {job.site.image}"
         return blocked(Check.IMAGE, f"{summary} (by {container.image_from})", f"start the job in {job.site.image}")
     if not known:
-        asked = f"; {job.site.image} was asked for" if job.site.image else ""
-        fix = f"let the host ask its engine about the container and name the answer in {INSPECT_VARIABLE}"
-        return note(Check.IMAGE, f"the container's image is not recorded, because nothing here names it{asked}", fix)
+        asked = f"; {job.site.image} was requested" if job.site.image else ""
+        fix = f"run `docker inspect` for the container on the host, and set {INSPECT_VARIABLE} to a file of its output"
+        return note(
+            Check.IMAGE, f"the container's image is not recorded, because nothing in it names the image{asked}", fix
+        )
     if pin and not container.digests:
-        summary = f"the container is of {known} (by {container.image_from}), and its digest is not recorded"
-        return note(Check.IMAGE, f"{summary}; {job.site.image} was asked for")
+        summary = f"the container has the image {known} (by {container.image_from}), and its digest is unknown"
+        return note(Check.IMAGE, f"{summary}; {job.site.image} was requested")
     if container.image and "vllm" not in container.image.lower() and not pin:
         fix = "use verl's vLLM image for the Megatron wrapper"
         return note(Check.IMAGE, f"image {container.image} does not look like a vLLM image", fix)
@@ -130,7 +132,11 @@ def _enough(job: Job, devices: Devices, setting: str | None) -> Finding:
     names = ", ".join(f"{device.gpu.name} {device.gpu.memory_total_mib} MiB" for device in shown)
     hidden = f" (CUDA_VISIBLE_DEVICES={setting!r}, {len(devices.devices)} on the host)" if setting is not None else ""
     if len(shown) < job.gpu_count:
-        fix = "run on a host with more GPUs" if setting is None else "widen CUDA_VISIBLE_DEVICES, or take a larger host"
+        fix = (
+            "run on a host with more GPUs"
+            if setting is None
+            else "list more GPUs in CUDA_VISIBLE_DEVICES, or use a host with more GPUs"
+        )
         return blocked(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, the job needs {job.gpu_count}", fix)
     return good(Check.GPUS, f"{len(shown)} GPUs visible{hidden}, {job.gpu_count} needed: {names}")
 
@@ -140,13 +146,13 @@ def _variables(variables: Mapping[str, str]) -> Finding:
     others = [name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in variables]
     if rocr and others:
         summary = (
-            f"ROCR_VISIBLE_DEVICES={rocr} is set next to {others[0]}={variables[others[0]]}: verl's workers refuse"
+            f"ROCR_VISIBLE_DEVICES={rocr} is set next to {others[0]}={variables[others[0]]}: verl's workers refuse that"
         )
         return blocked(Check.GPU_VARIABLES, summary, "unset ROCR_VISIBLE_DEVICES")
     return good(Check.GPU_VARIABLES, f"CUDA_VISIBLE_DEVICES={variables.get('CUDA_VISIBLE_DEVICES', '(unset)')}")
 
 
-def _room(place: Path, uses: Iterable[str], min_free_gib: float) -> Finding:
+def _free_space(place: Path, uses: Iterable[str], min_free_gib: float) -> Finding:
     free, purposes = free_gib(place), "; ".join(uses)
     if free >= min_free_gib:
         return good(Check.DISK, f"{free:.1f} GiB free, {min_free_gib:g} needed, for {purposes}")
@@ -168,12 +174,12 @@ def _device(index: int) -> Device:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     gpu = Gpu(
         index=index,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        name=_as_text(pynvml.nvmlDeviceGetName(handle)),
         memory_total_mib=memory.total // _MIB,
         memory_used_mib=memory.used // _MIB,
     )
-    return Device(gpu, _text(pynvml.nvmlDeviceGetUUID(handle)))
+    return Device(gpu, _as_text(pynvml.nvmlDeviceGetUUID(handle)))
 
 
-def _text(value: str | bytes) -> str:
+def _as_text(value: str | bytes) -> str:
     return os.fsdecode(value)

@@ -1,4 +1,4 @@
-"""The import proof: the modules under test, really imported in a driver and in a Ray worker, side by side."""
+"""The import proof: imports the modules under test in a driver and in a Ray worker, at the same time."""
 
 import json
 import os
@@ -53,7 +53,7 @@ class _Prover:
     code: int | None = None
 
     def records(self) -> tuple[dict[str, Any], ...]:
-        """The lines so far; one of another shape, which only the code under test can have written, is none."""
+        """The lines so far; a malformed one, which only the code under test can write, is ignored."""
         raw = read_below(self.file.parent, self.file.name, limit=_MOST_BYTES) or b""
         lines = raw[: raw.rfind(b"\n") + 1].splitlines()
         return tuple(record for line in lines[:_MOST_LINES] if (record := _record(line)) is not None)
@@ -76,8 +76,8 @@ def prove_imports(
 ) -> ImportProof:
     """Import in both processes at once, under the environment that the wrapper gives its driver.
 
-    `runtime_env` is Ray's, from the composed configuration. The first wrong path or failed import ends both;
-    so does `timeout_s`. Nothing of either, nor of the private Ray, is left running.
+    `runtime_env` is Ray's, from the composed configuration. The first wrong path or failed import ends both,
+    and so does `timeout_s`. No process of either, or of the private Ray, is left running.
     """
     clock = clock or SystemClock()
     began = clock.monotonic()
@@ -128,7 +128,7 @@ def _worker_environment(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _watch(provers: Sequence[_Prover], trees: Trees, clock: Clock, *, until: float) -> bool:
-    """Wait until both ended or one has shown a fault; false when time ran out first."""
+    """Wait until both have ended or one has failed; false when the time is over first."""
     looked = clock.monotonic()
     while clock.monotonic() < until:
         if clock.monotonic() - looked > _OBSERVE_S:
@@ -166,7 +166,7 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     if len(records) == len(trees.import_roots):
         return good(check, f"{', '.join(trees.import_roots)} are imported from the trees under test in {place}")
     if prover.code is None and timeout_s is None:
-        return note(check, f"not proved in {place}: ended early, because the other process had shown a fault")
+        return note(check, f"not proved in {place}: it was ended early, because the other process failed")
     return _unfinished(prover, check, place, timeout_s)
 
 
@@ -175,7 +175,7 @@ def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | No
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")[:300]
     how = f"no end within {timeout_s:.0f} s" if prover.code is None else f"exit code {prover.code}"
     ray = prover.role == "ray_worker"
-    fix = "start a local Ray by hand with the same Python and see why it hangs" if ray else "look at the import by hand"
+    fix = "start a local Ray with the same Python to see why it hangs" if ray else "run the import by hand to see why"
     stage = Stage.RAY if ray else Stage.IMPORT
     return blocked(check, f"the import in {place} did not finish ({how}): {last}", fix, stage=stage)
 

@@ -1,4 +1,4 @@
-"""One verl run on a host at a time: two share sockets below /tmp and hang each other at the first weight sync."""
+"""Allows one verl run on a host at a time: two runs share sockets below /tmp and hang at the first weight sync."""
 
 import fcntl
 import os
@@ -19,9 +19,9 @@ _ENTRY_POINT = "verl.trainer.main_ppo"
 
 @contextmanager
 def sole_run(lock: Path = LOCK) -> Iterator[Finding]:
-    """Hold the host's lock meanwhile; the finding blocks where another run holds it or verl's trainer is at work.
+    """Hold the lock of the host; the finding blocks when another run holds it or verl's trainer is running.
 
-    The lock goes with the process that holds it, so a process that was killed keeps no one out.
+    The lock ends with its process, so a killed process blocks no other run.
     """
     descriptor = _opened(lock)
     try:
@@ -40,7 +40,7 @@ def _opened(lock: Path) -> int | None:
 
 
 def _holder(descriptor: int | None) -> str:
-    """Who holds the lock; empty when we do now, or when there is none to be had."""
+    """Who holds the lock; empty when this process holds it now, or when there cannot be a lock."""
     if descriptor is None:
         return ""
     try:
@@ -74,4 +74,4 @@ def _finding(other: str) -> Finding:
     if not other:
         return good(Check.OTHER_RUNS, "no other verl run is active on this host")
     summary = f"another verl run is active on this host ({other}): two runs would hang at the first weight sync"
-    return blocked(Check.OTHER_RUNS, summary, "wait for its end, or end it, and run again")
+    return blocked(Check.OTHER_RUNS, summary, "wait until it ends, or end it; then run again")

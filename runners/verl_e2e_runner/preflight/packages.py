@@ -1,4 +1,4 @@
-"""What the job's Python offers, asked without importing any of it: packages, versions, places of modules."""
+"""Packages, versions and module locations of the job's Python, read without importing anything."""
 
 import json
 from collections.abc import Mapping
@@ -54,8 +54,10 @@ def ask_interpreter(
     argv = (job.site.python, "-m", "verl_e2e_ask")
     finished = run(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=trees.cage)
     if finished.code != 0:
-        summary = f"site.python = {job.site.python} does not answer ({finished.ending}): {finished.last_error}"
-        return Interpreter(), (blocked(Check.PACKAGES, summary, "name the run's Python in the site profile"),)
+        summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
+        return Interpreter(), (
+            blocked(Check.PACKAGES, summary, "set `python` of the site profile to the Python of the run"),
+        )
     answer = json.loads(finished.stdout.strip().splitlines()[-1])
     interpreter = Interpreter(
         answer["python"], answer["executable"], answer["versions"], tuple(answer["hand_installed"])
@@ -79,7 +81,7 @@ def _packages(job: Job, missing: list[str]) -> tuple[Finding, ...]:
 
 
 def _location(module: str, file: str | None, trees: Trees) -> Finding | None:
-    """A finding when the module would come from elsewhere; known at once, long before an import has run."""
+    """A finding when the module would be imported from another place; known before any import runs."""
     root = trees.import_roots[module]
     if file is not None and Path(file).is_relative_to(root):
         return None
@@ -87,12 +89,12 @@ def _location(module: str, file: str | None, trees: Trees) -> Finding | None:
 
 
 def wrong_place(check: Check, module: str, file: str | None, root: str, where: str) -> Finding:
-    """The finding for a module that is not imported from the tree under test; neither outcome would be evidence."""
-    found = f"comes from {file}" if file else "is nowhere on the path"
+    """The finding for a module that is not imported from the tree under test; the run would not be evidence."""
+    found = f"comes from {file}" if file else "is not on the path"
     return blocked(
         check,
         f"{module} {found} in {where}, expected below {root}",
-        "remove the other copy from PYTHONPATH, the working directory and site-packages, and let the job's PYTHONPATH"
-        f" start with {root}",
+        "remove the other copy from PYTHONPATH, the working directory and site-packages, and start the job's PYTHONPATH"
+        f" with {root}",
         stage=Stage.IMPORT,
     )

@@ -144,7 +144,7 @@ def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: Wrapp
 def _prepare(
     job: Job, trees: Trees, variables: Mapping[str, str], *, base: Mapping[str, str], work: Path
 ) -> tuple[Finding, ...]:
-    """Make what is missing; afterwards everything must be there."""
+    """Prepare what is missing, then check that everything is there."""
     made = prepare(job, trees, variables, base, work)
     if stops(made):
         return made
@@ -164,7 +164,7 @@ def _untried(seen: Preflight) -> Iterator[Finding]:
     known = {finding.check for finding in seen.findings}
     for check in (Check.PACKAGES, Check.IMPORT_DRIVER, Check.IMPORT_WORKER):
         if check not in known:
-            yield note(check, f"{check} was not tried, because a check above blocks the run")
+            yield note(check, f"{check} was not checked, because an earlier check blocks the run")
 
 
 def _with(seen: Preflight, findings: Iterable[Finding]) -> Preflight:

@@ -1,4 +1,4 @@
-"""Makes what is missing and can be made, once and before any worker starts: data, model snapshot, cache folders."""
+"""Prepares missing data, model snapshots and cache folders, once and before any worker starts."""
 
 import json
 import os
@@ -41,7 +41,7 @@ _CACHES = {
 def cache_variables(
     job: Job, variables: Mapping[str, str], work: Path, *, free: Callable[[Path], float] = free_gib
 ) -> dict[str, str]:
-    """Cache folders on a disk with room: nothing where the default has it, else below the site's scratch or `work`.
+    """Cache folders on a disk with enough space: none when the default has it, else below the site's scratch or `work`.
 
     What the job or the host sets already stays as it is; with the hub offline HF_HOME does too. `free` gives
     the GiB that are free where a path lies.
@@ -66,7 +66,7 @@ def prepare(
     *,
     timeout_s: float = 1800,
 ) -> tuple[Finding, ...]:
-    """Make the data and download the model where they are missing; nothing that exists is touched.
+    """Prepare missing data and download a missing model; existing files are not changed.
 
     `variables` is the run's environment. Downloads run without the code under test on PYTHONPATH, and may
     therefore use the hub token of `base`, which the run never sees.
@@ -123,9 +123,9 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
 
 
 def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:
-    """A full disk is named as such; everything else by the program's own last line."""
+    """The finding for a failed program: a full disk, else the last line of its output."""
     if "No space left on device" in finished.stderr + finished.stdout or "Disk quota exceeded" in finished.stderr:
         fix = "free space, or point HF_HOME and `scratch` of the site profile to a larger disk"
         return blocked(check, f"{what} failed: No space left on device", fix, stage=stage)
-    fix = "fix the network, the token or the packages of the job's Python, or give the files in the job"
+    fix = "check the network, the token and the packages of the job's Python, or name existing files in the job"
     return blocked(check, f"{what} failed ({finished.ending}): {finished.last_error}", fix, stage=stage)

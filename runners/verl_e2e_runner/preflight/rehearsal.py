@@ -1,8 +1,8 @@
 """The wrapper's real command line and environment, from the wrapper itself, without a GPU or an import.
 
-The real script runs with stand-ins first on PATH: `python3` and its like record how they are called and end at
-once; the wrapper's device probe is answered with `cuda`. So Hydra's arguments are those that the run will get,
-after every default, expansion and word split of the script, and so is the exported environment.
+The real script runs with stand-ins first on PATH. `python3` and similar programs only record how they are called, and
+the wrapper's device query is answered with `cuda`. So Hydra's arguments and the exported environment are those of the
+run, after every default, expansion and word split of the script.
 """
 
 import os
@@ -87,14 +87,14 @@ def rehearse(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
 
 
 def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]:
-    """That the entry point gets the job's overrides as they were given, by the Python that preflight looked at."""
+    """Findings for overrides that the entry point does not get, and for `uv`."""
     findings = []
     if rehearsal.program == "uv":
         findings.append(
             blocked(
                 Check.WRAPPER,
-                "the wrapper starts verl through `uv run`, with the packages of verl's own lock and not those of this"
-                " host's Python: what preflight proves would not hold for the run",
+                "the wrapper starts verl through `uv run`, with the packages of verl's lock file and not those of this"
+                " host's Python: the checks of preflight would not be valid for the run",
                 "set VERL_USE_UV=0 in the job's `wrapper` map, or choose a verl commit whose wrapper reads it",
             )
         )
@@ -104,9 +104,9 @@ def check_rehearsal(rehearsal: Rehearsal, launch: Launch) -> tuple[Finding, ...]
         findings.append(
             blocked(
                 Check.WRAPPER,
-                f"the wrapper does not pass this override on as given: {lost[0]} (it splits at white space and expands"
-                " file name patterns)",
-                "use paths and values without white space and patterns",
+                f"the wrapper changes this override: {lost[0]} (it splits at white space and expands file name"
+                " patterns)",
+                "use paths and values without white space and without file name patterns",
             )
         )
     return tuple(findings)
@@ -135,5 +135,5 @@ def _never_called(launch: Launch, finished: Finished) -> Finding:
     return blocked(
         Check.WRAPPER,
         f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {ENTRY_POINT}{last}",
-        "run the command of `--dry-run` by hand, and give the variables or the verl commit that the wrapper needs",
+        "run the command of `--dry-run` by hand to see why, then set the variables or the verl commit that it needs",
     )

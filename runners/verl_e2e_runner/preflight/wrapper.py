@@ -32,7 +32,7 @@ class WrapperCheck:
 def check_wrapper(
     job: Job, trees: Trees, session: Session, *, base: Mapping[str, str], model: str | None, work: Path
 ) -> WrapperCheck:
-    """Read the wrapper, rehearse every phase of it and compose what verl would get; each step needs the one before."""
+    """Read the wrapper, rehearse every phase of it and compose what verl would get; each part needs the one before."""
     starts = launches(job, trees, session, base=base, model=model)
     script = trees.verl / job.script
     if not trees.has("verl") or not script.is_file():
@@ -57,6 +57,4 @@ def check_wrapper(
 
 
 def _untried(*checks: Check) -> tuple[Finding, ...]:
-    return tuple(
-        note(check, f"{check} was not tried, because a check that it needs blocks the run") for check in checks
-    )
+    return tuple(note(check, f"{check} was not checked, because an earlier check blocks the run") for check in checks)

@@ -20,7 +20,7 @@ def hub_cache(variables: Mapping[str, str]) -> Path:
 
 
 def is_offline(variables: Mapping[str, str]) -> bool:
-    """Whether the libraries were told to stay off the network."""
+    """Whether a variable forbids the libraries to use the network."""
     return any(variables.get(name, "").upper() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
 
 

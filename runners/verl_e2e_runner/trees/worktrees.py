@@ -236,7 +236,7 @@ def _submodule_sources(bridge: Repository, *, base: Mapping[str, str]) -> tuple[
 
 
 def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[Finding, ...]:
-    """A remark when the user's checkout has changes that a private tree of the commit does not carry."""
+    """A note when the user's checkout has uncommitted changes, which the private tree does not have."""
     if not (source / ".git").exists():
         return ()
     try:
@@ -246,7 +246,7 @@ def _left_behind(name: Name, source: Path, *, base: Mapping[str, str]) -> tuple[
     if not dirty:
         return ()
     shown = ", ".join(dirty[:3]) + (" ..." if len(dirty) > 3 else "")
-    summary = f"{name}: {source} has {len(dirty)} uncommitted files that are no part of this run: {shown}"
+    summary = f"{name}: {source} has {len(dirty)} uncommitted files that are not part of this run: {shown}"
     return (note(Check.REPOSITORIES, summary, "commit them, or use the checkout with in_place"),)
 
 

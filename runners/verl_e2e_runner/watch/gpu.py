@@ -36,12 +36,12 @@ class GpuSampler:
     """
 
     read: Reader
-    # Why there are no readings; it becomes the data of one event.
+    # The reason for missing readings; it becomes the data of one event.
     problem: str = ""
     _due_at: float = 0.0
     _readings: int = 0
     _every: int = 1
-    _room: int = KEPT_BEFORE_THINNING
+    _capacity: int = KEPT_BEFORE_THINNING
     _peak: dict[int, GpuReading] = field(default_factory=dict)
     _problem_reported: bool = False
 
@@ -77,9 +77,9 @@ class GpuSampler:
         self._readings += 1
         if (self._readings - 1) % self._every:
             return None
-        self._room -= 1
-        if self._room == 0:
-            self._every, self._room = self._every * 2, KEPT_BEFORE_THINNING
+        self._capacity -= 1
+        if self._capacity == 0:
+            self._every, self._capacity = self._every * 2, KEPT_BEFORE_THINNING
         return {"gpus": [_data(reading) for reading in readings]}
 
 

@@ -1,4 +1,4 @@
-"""Run folders brought home from where untrusted code ran: size-capped, path-safe, whole or not there at all."""
+"""Copies run folders from where untrusted code ran: with size limits and safe paths, whole or not at all."""
 
 import os
 import shutil
@@ -16,11 +16,15 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How much of a run folder is taken: all files together in bytes, their number, and how deep they lie."""
+    """The limits of a run folder; a larger one is refused as a whole."""
 
+    # Bytes of all files together.
     total_bytes: int = MOST_FOLDER_BYTES
+    # The number of files.
     files: int = 5_000
+    # The number of parts of a path.
     depth: int = 8
+    # The length of a path in characters.
     name_chars: int = 400
 
 
@@ -28,7 +32,7 @@ CAPS = Caps()
 
 
 class _Budget:
-    """What may still be written; BackendError as soon as it is spent."""
+    """What may still be copied; BackendError when a limit is exceeded."""
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
@@ -52,7 +56,7 @@ class _Budget:
 
 def _over(what: str) -> BackendError:
     return BackendError(
-        f"the run folder holds {what}, so none of it was taken; look at it where it ran and run the job again",
+        f"the run folder holds {what}, so nothing was copied; look at it on the host of the run, and run the job again",
         final=True,
     )
 
@@ -60,8 +64,8 @@ def _over(what: str) -> BackendError:
 def copy_folder(source: Path, into: Path, caps: Caps = CAPS) -> bool:
     """Copy the regular files below `source` to the new folder `into`; false when there are none.
 
-    Links, pipes and devices are left behind: nothing outside the folder is read. `into` appears whole or not at all;
-    one that is there already is kept. BackendError when a cap is passed.
+    Links, pipes and devices are not copied: nothing outside the folder is read. `into` appears whole or not at all;
+    an existing one is kept. BackendError when a limit is exceeded.
     """
     if into.exists():
         return True
@@ -88,7 +92,7 @@ def _copy_file(source: Path, target: Path, budget: _Budget) -> None:
 
 
 class _Arriving:
-    """A folder beside the wanted one that takes its place once it is whole, and is removed otherwise."""
+    """A temporary folder next to the target that is renamed to it when complete, and removed otherwise."""
 
     def __init__(self, into: Path) -> None:
         self._into = into

@@ -1,4 +1,4 @@
-"""Run jobs on this machine: `verl-e2e run` as a subprocess, its progress passed through to stderr."""
+"""Run jobs on this machine: `verl-e2e run` as a subprocess, its progress is passed through to stderr."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ from verl_e2e.ports import DispatchError
 
 @dataclass(slots=True)
 class _Received:
-    """The signals that came, each handed to the runner once it is there."""
+    """The signals that this process received; each is passed on when the runner has started."""
 
     numbers: list[int] = field(default_factory=list)
     runner: subprocess.Popen[bytes] | None = None
@@ -51,27 +51,27 @@ def _held_signals() -> Iterator[_Received]:
 
 
 class LocalDispatcher:
-    """Runs one job after the other here. `work` keeps private worktrees and caches between runs, None for none."""
+    """Runs jobs on this machine, one after the other. `work` keeps worktrees and caches between runs."""
 
     def __init__(self, work: Path | None = None) -> None:
         self._work = work
 
     def run(self, job: Job, out: Path) -> int:
-        """Run a job to its end; the run folder is `out`, the job's file lies beside it. Returns the exit code.
+        """Run a job to its end in the run folder `out`; the file of the job lies next to it. Returns the exit code.
 
-        An interruption is handed to the runner, which ends its run and leaves a whole folder; only then
+        An interruption is passed to the runner, which ends its run and completes the folder; then
         KeyboardInterrupt is raised. DispatchError when the runner left no folder.
         """
         command = self._command(job, out)
         with _held_signals() as received:
-            # In a group of its own: the terminal's Ctrl-C would reach it twice, and the second one means hurry.
+            # Its own process group: Ctrl-C would otherwise reach it twice, and the second one skips the clean end.
             runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)
             received.hand_to(runner)
             code = runner.wait()
         if received.numbers:
             raise KeyboardInterrupt
         if not (out / EVENTS_FILE).exists():
-            raise DispatchError(f"{out}: the runner left no folder (exit code {code}); its own message stands above")
+            raise DispatchError(f"{out}: the runner left no folder (exit code {code}); see its message above")
         return code
 
     def _command(self, job: Job, out: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """Run jobs on this machine while we wait or are restarted: `verl-e2e run`, detached, one at a time.
 
 Everything about a run lies below `root/<run key>`: `job.json` (the order), `run` (the run folder), `runner.log` (what
-the runner printed), `process.json` (its number and start time), `cancel` (someone asked for its end). Whoever looks
+the runner printed), `process.json` (its number and start time), `cancel` (someone asked for its end). Anyone who looks
 reads these files and the process table, so a service that was killed and started again knows as much as before.
 
 Two locks on files, inherited by the runner and released by the system with its last breath, hold what no file can:
@@ -42,12 +42,12 @@ PUBLIC_KEYS = f"{_KEY}.pub"
 RUN_FOLDER = "run"
 RUNNER_LOG = "runner.log"
 _TAIL_BYTES = 64 * 1024
-# The service's own settings are no business of a job.
+# A job must not see the settings of the service.
 _OURS = ("GITHUB_", "VERL_E2E_", "DATABASE_", "ACTIONS_")
 
 
 def follow_ups(run: Run) -> tuple[str, ...]:
-    """The runs beside it, as each level asks for them, and the merge base for a failure, where one is known."""
+    """The options of `run` for follow-up runs: those of the level, and the merge base when it is known."""
     return ("--follow-ups", *(("--baseline", run.merge_base) if run.merge_base else ()))
 
 
@@ -81,9 +81,9 @@ class LocalBackend:
         self._caps = caps
 
     def submit(self, run: Run) -> str:
-        """Write the order down once and start it if the host is free; the handle is the run's key."""
+        """Write the order to disk once and start it if the host is free; the handle is the run's key."""
         if run.job is None:
-            raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
+            raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
         folder = self._folder(run.key)
         with _written():
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,11 @@ class LocalBackend:
         return run.key
 
     def find(self, run: Run) -> str:
-        """The run's key when its order lies here."""
+        """The run's key when its order is on this host, else empty."""
         return run.key if (self._folder(run.key) / "job.json").exists() else ""
 
     def end_doubles(self, run: Run) -> None:
-        """There is one folder for each key."""
+        """Nothing to end: there is one folder for each key."""
 
     def poll(self, run: Run) -> Progress:
         """Where the run stands, by its files and the process table; starts what waits when the host is free."""
@@ -112,7 +112,7 @@ class LocalBackend:
             return self._progress(folder, run)
 
     def cancel(self, run: Run) -> None:
-        """SIGTERM to the runner, which ends its run and leaves a whole folder; a run that waits never starts."""
+        """Send SIGTERM to the runner, which ends its run and completes the folder; a waiting run never starts."""
         folder = self._folder(run.handle or run.key)
         with _written():
             if not (folder / "job.json").exists() or self._ended(folder):
@@ -125,7 +125,7 @@ class LocalBackend:
                     runner.terminate()
 
     def log(self, run: Run) -> Iterator[bytes]:
-        """The run's log as far as it is written, else what the runner said before there was one."""
+        """The log of the run so far, else the output of the runner before the log exists."""
         folder = self._folder(run.handle or run.key)
         text = False
         for file in (folder / RUN_FOLDER / LOG_FILE, folder / RUNNER_LOG):
@@ -144,12 +144,12 @@ class LocalBackend:
             return copy_folder(source, into, self._caps)
 
     def unattested(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
-        """Nothing is handed over: the folder lies on this host, where the recorder wrote it."""
+        """Always empty: the recorder on this host wrote the folder itself."""
         return ""
 
     def _folder(self, key: str) -> Path:
         if len(key) != 64 or not set(key) <= set("0123456789abcdef"):
-            raise BackendError(f"{key[:70]!r} is no run key", final=True)
+            raise BackendError(f"{key[:70]!r} is not a run key", final=True)
         return self._root / key
 
     def _ended(self, folder: Path) -> bool:
@@ -166,10 +166,10 @@ class LocalBackend:
         if not self._ended(folder):
             if cancelled:
                 return Progress(RunState.CANCELLED, "it was cancelled before it began")
-            return Progress(RunState.SUBMITTED, "it waits for the run before it on this host")
+            return Progress(RunState.SUBMITTED, "it waits for an earlier run on this host")
         _end_all(folder.name)
         if cancelled:
-            return Progress(RunState.CANCELLED, "it was cancelled; its folder holds what it had done")
+            return Progress(RunState.CANCELLED, "it was cancelled; its folder holds the results so far")
         if any(event.kind == "ended" for event in _last_events(folder)):
             return Progress(RunState.FINISHED, "", took=self._took(folder))
         return Progress(RunState.LOST, _why_lost(folder))
@@ -188,7 +188,7 @@ class LocalBackend:
             asked = float((folder / "cancel").read_text())
             if self._clock.now().timestamp() - asked > self._grace_s:
                 self._kill(folder)
-        return Progress(RunState.CANCELLING, "it is ending its run and leaving a whole folder")
+        return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
 
     def _kill(self, folder: Path) -> None:
         runner = self._runner(folder)
@@ -198,7 +198,7 @@ class LocalBackend:
         _end_all(folder.name)
 
     def _runner(self, folder: Path) -> psutil.Process | None:
-        """The runner's process; told by number and start time, else by the order in its environment."""
+        """The process of the runner, found by number and start time, else by the order in its environment."""
         with suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
             written = json.loads((folder / "process.json").read_text())
             process = psutil.Process(int(written["pid"]))
@@ -252,12 +252,12 @@ def _may_pass(name: str, value: str) -> bool:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """A disk that refuses is an order not taken, and may be fixed."""
+    """Turn an error of the disk into a BackendError that a person can fix."""
     try:
         yield
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        raise BackendError(f"{place}{error.strerror}; make room or access there") from error
+        raise BackendError(f"{place}{error.strerror}; free space there, or make it writable") from error
 
 
 def _lock(held: ExitStack, file: Path, kind: int = fcntl.LOCK_EX) -> int | None:

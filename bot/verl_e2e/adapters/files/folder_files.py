@@ -40,7 +40,9 @@ def _read(file: Path, folder: Path) -> FolderFile:
         raise FolderFilesError(f"{_shown(file, folder)} is {what}; a run folder holds plain files") from error
     with open(handle, "rb") as content:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise FolderFilesError(f"{_shown(file, folder)} is no plain file; a run folder holds nothing else")
+            raise FolderFilesError(
+                f"{_shown(file, folder)} is not a regular file; a run folder holds only regular files"
+            )
         digest = hashlib.file_digest(content, "sha256")
         return FolderFile(file.relative_to(folder).as_posix(), content.tell(), digest.hexdigest())
 

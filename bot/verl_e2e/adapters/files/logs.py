@@ -1,4 +1,4 @@
-"""Console logs on disk: plain, gzip, xz or Zstandard, told apart by their first bytes, read in bounded memory.
+"""Console logs on disk: plain, gzip, xz or Zstandard, recognised by their first bytes, read in bounded memory.
 
 A compressed log whose end is missing is read as far as it goes, and says so; a file that is not text is named.
 
@@ -163,7 +163,7 @@ def open_log(file: str | Path) -> LogStream:
 
 
 def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
-    """`open_log` within bounds: `LogError` as soon as one is passed, for whoever packs a log decides how long it is."""
+    """`open_log` within limits; `LogError` when one is exceeded. The author of a compressed log decides its length."""
     return LogStream(str(file), bounds)
 
 

@@ -1,4 +1,4 @@
-"""Run folders on disk: parsed into a `Record`, and the judgement written beside it.
+"""Run folders on disk: parsed into a `Record`, and the judgement is written into it.
 
 Everything in a folder is untrusted: sizes are capped, unknown shapes are reported as missing, nothing is executed.
 """
@@ -104,7 +104,7 @@ def planned_jobs(folder: Path) -> dict[str, Level]:
 
 
 def check_notes(folder: Path) -> CheckNotes:
-    """The folder's `check.json`, empty when there is none; one that cannot be read is a remark of its own."""
+    """The folder's `check.json`, empty when there is none; one that cannot be read becomes a note."""
     path = folder / CHECK_FILE
     if not path.exists():
         return CheckNotes()
@@ -136,7 +136,7 @@ def read_record(folder: Path) -> Record:
     tests = _tests(folder / JUNIT_FILE, missing)
     listed = folder / CHECKPOINTS_FILE
     checkpoints = _document(listed, Checkpoints, missing) if listed.exists() else None
-    beside = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
+    related = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
     missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
@@ -151,8 +151,8 @@ def read_record(folder: Path) -> Record:
         imports=imports,
         tests=tests.tests if tests else None,
         tests_commit=tests.commit if tests else "",
-        related=beside.runs if beside else (),
-        related_not_run=beside.not_run if beside else {},
+        related=related.runs if related else (),
+        related_not_run=related.not_run if related else {},
         checkpoints=checkpoints,
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,

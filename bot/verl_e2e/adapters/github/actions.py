@@ -1,7 +1,7 @@
 """Run jobs on GitHub Actions runners: one `workflow_dispatch` for each run, found again by the run's key.
 
-The handle is the number of the workflow run. Whoever submits looks for a run that shows the key first, so an answer
-that was lost on the way starts nothing twice. What runs is `.github/workflows/verl-e2e.yml`.
+The handle is the number of the workflow run. `submit` first searches for a run with the key, so a lost answer
+never starts a job twice. What runs is `.github/workflows/verl-e2e.yml`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,11 +25,14 @@ WORKFLOW = "verl-e2e.yml"
 # The job that checks, uploads and attests the run folder; it runs none of the code under test.
 ATTEST = "attest"
 _LOG_BYTES = 64 * 1024 * 1024
-# Checkouts, the image, preflight and the upload, beside what the job itself may take.
+# Time for checkouts, the image, preflight and the upload, in addition to the time limit of the job.
 _AROUND_S = 3600
-# The run itself and those beside it: a merge base, a repetition.
+# The run itself, the run on the merge base and one repetition.
 _RUNS = 3
-_TITLES: Mapping[str, str] = {"startup_failure": "the workflow could not start", "stale": "GitHub gave it up"}
+_TITLES: Mapping[str, str] = {
+    "startup_failure": "the workflow could not start",
+    "stale": "GitHub marked the run as stale",
+}
 
 
 def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[str, ...]]:
@@ -39,25 +42,26 @@ def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[st
 
 @dataclass(frozen=True, slots=True)
 class ActionsSettings:
-    """What the workflow is given and how long we wait.
+    """How jobs are started on GitHub, and how long we wait for them."""
 
-    `branch` is where the workflow file lies, the repository's default branch. `tool_repository` and `tool_sha` are the
-    verl-e2e that runs the job. A run that does not end within `force_after_s` of being asked to is forced.
-    `followed` says that other jobs of the workflow run follow the order's, as a report does. `attestation` says
-    whether a folder counts that nothing proves to be handed over by the workflow's second job, and `verify` gives what
-    an attestation says once it was verified, None where no verifier is installed.
-    """
-
+    # The branch that holds the workflow file.
     branch: str
+    # The repository and commit of the verl-e2e that runs the job.
     tool_repository: str
     tool_sha: str
+    # The name of the workflow file.
     workflow: str = WORKFLOW
+    # Labels of self-hosted runners by number of GPUs.
     runners: Mapping[int, tuple[str, ...]] = field(default_factory=runners_by_size)
-    # Runners for the jobs of forks; empty where they share the others.
+    # Runners for the jobs of forks; empty when they use the same ones.
     fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    # A run that was cancelled and has not ended after this time is ended by force.
     force_after_s: float = 300.0
+    # Whether other jobs of the workflow run, such as a report, follow the one that was started.
     followed: bool = False
+    # Whether a folder counts without proof that the workflow's second job handed it over.
     attestation: Attestation = Attestation.PREFERRED
+    # Verifies an attestation and gives its content; None when no verifier is installed.
     verify: Callable[[str], Attested] | None = None
 
 
@@ -68,7 +72,7 @@ class GitHubActionsBackend:
         self._workflows = workflows
         self._settings = settings
         self._clock = clock
-        # When each run was first asked to end; where no one remembers, when that was last put down.
+        # When each run was first cancelled; after a restart, when its state was last written.
         self._asked: dict[int, datetime] = {}
         self._given_up: set[int] = set()
         # Why nothing proves who handed a folder over, by the run's key.
@@ -103,7 +107,7 @@ class GitHubActionsBackend:
                     self._workflows.cancel(run.repository, item.id)
 
     def poll(self, run: Run) -> Progress:
-        """Where GitHub says that the run stands; gives up one that no runner takes."""
+        """The state of the run on GitHub. A run that no runner takes before the deadline is cancelled."""
         with self._refusals(Doing.LOOK):
             found = self._found(run)
             if found is None:
@@ -115,7 +119,7 @@ class GitHubActionsBackend:
             return self._going(run, found)
 
     def cancel(self, run: Run) -> None:
-        """Ask the workflow run to end; one that does not is forced when `poll` comes by later."""
+        """Cancel the workflow run; a later `poll` ends it by force if it does not end."""
         with self._refusals(Doing.LOOK):
             found = self._found(run)
             if found is not None and not found.ended:
@@ -123,7 +127,7 @@ class GitHubActionsBackend:
                 self._workflows.cancel(run.repository, found.id)
 
     def log(self, run: Run) -> Iterator[bytes]:
-        """GitHub's log of the job, which is there when the job has ended; nothing before."""
+        """GitHub's log of the job; empty until the job has ended."""
         with self._refusals(Doing.LOOK):
             found = self._found(run)
             rows = self._workflows.jobs(run.repository, found.id) if found else ()
@@ -140,7 +144,7 @@ class GitHubActionsBackend:
             if artifact is None:
                 return False
             if artifact.size > MOST_FOLDER_BYTES:
-                what = f"the artifact {artifact.name} has {artifact.size:,} bytes, and {MOST_FOLDER_BYTES:,} are taken"
+                what = f"the artifact {artifact.name} has {artifact.size:,} bytes; the limit is {MOST_FOLDER_BYTES:,}"
                 raise BackendError(f"{what}; look at it on GitHub and run the job again", final=True)
             doubt = self._doubts[run.key] = self._doubt(run, artifact)
             if doubt and self._settings.attestation is Attestation.REQUIRED:
@@ -164,11 +168,11 @@ class GitHubActionsBackend:
         return max(ours, key=lambda artifact: artifact.id, default=None)
 
     def _doubt(self, run: Run, artifact: Artifact) -> str:
-        found, reason = self._found(run), "GitHub keeps no attestation of it"
+        found, reason = self._found(run), "GitHub has no attestation of it"
         if self._settings.verify is None:
             reason = "verl-e2e is installed without the extra `attestation`"
         elif not artifact.sha256 or found is None:
-            reason = "GitHub does not tell its digest"
+            reason = "GitHub does not give its digest"
         else:
             asked = self._handover(run, found, artifact)
             for objection in self._objections(run, artifact, asked, self._settings.verify):
@@ -181,7 +185,7 @@ class GitHubActionsBackend:
     def _objections(
         self, run: Run, artifact: Artifact, asked: Handover, verify: Callable[[str], Attested]
     ) -> Iterator[str]:
-        """What speaks against each attestation of the artifact, empty for one that vouches for it."""
+        """The objection to each attestation of the artifact; empty for one that proves its origin."""
         try:
             bundles = self._workflows.attestations(run.repository, artifact.sha256)
         except ForgeError as error:
@@ -221,7 +225,7 @@ class GitHubActionsBackend:
         return self._workflows.find(run.repository, self._settings.workflow, run.key, self._settings.branch)
 
     def _as_its_job(self, run: Run, found: WorkflowRun) -> WorkflowRun:
-        """The workflow run, ended as soon as the order's job has: what follows may look from inside, or be dropped."""
+        """The workflow run, as ended when the requested job has ended: later jobs may still run or be cancelled."""
         open_or_dropped = found.conclusion == "cancelled" if found.ended else self._settings.followed
         rows = self._workflows.jobs(run.repository, found.id) if open_or_dropped else ()
         own = _of_order(rows, run)
@@ -230,12 +234,12 @@ class GitHubActionsBackend:
         return replace(found, status="completed", conclusion=own[-1].conclusion)
 
     def _took(self, run: Run, found: WorkflowRun) -> BackendTimes:
-        """What GitHub tells of the order's job; well ended is what no job of ours, nor the whole, ended otherwise."""
+        """GitHub's times and conclusion of the requested job; a success needs all our jobs and the whole run."""
         rows = self._workflows.jobs(run.repository, found.id)
         own = _of_order(rows, run) or rows
         handed = [job for job in _named(rows, ATTEST) if job.conclusion != "skipped"]
         ends = [job.conclusion for job in (*own, *handed)]
-        # What follows the order's job in its workflow is still under way where it looks from inside.
+        # The jobs that follow are still running when one of them reads this.
         ends += [found.conclusion] if not self._settings.followed else []
         starts, stops = [job.started for job in own if job.started], [job.ended for job in own if job.ended]
         return BackendTimes(
@@ -248,8 +252,8 @@ class GitHubActionsBackend:
 
     def _unknown(self, run: Run) -> Progress:
         if run.state is RunState.CANCELLING:
-            return Progress(RunState.CANCELLED, "GitHub knows no such run any more")
-        what = f"GitHub knows no run of {self._settings.workflow} for it any more"
+            return Progress(RunState.CANCELLED, "GitHub no longer has this run")
+        what = f"GitHub no longer has the run of {self._settings.workflow} for it"
         return Progress(RunState.LOST, f"{what}; run the job again")
 
     def _ended(self, run: Run, found: WorkflowRun) -> Progress:
@@ -277,7 +281,7 @@ class GitHubActionsBackend:
         return Progress(RunState.SUBMITTED, f"it waits for a runner with {_words(self._labels(run))}", found.url)
 
     def _hurry(self, run: Run, found: WorkflowRun) -> None:
-        """End a run that waits for a runner past the deadline, and force one that was asked to end and did not."""
+        """Cancel a run that waits for a runner past the deadline; end by force one that ignores its cancellation."""
         now = self._clock.now()
         if run.state is RunState.CANCELLING:
             self._asked.setdefault(found.id, run.updated)
@@ -307,7 +311,7 @@ class GitHubActionsBackend:
 
 
 def _of_order(rows: tuple[WorkflowJob, ...], run: Run) -> tuple[WorkflowJob, ...]:
-    """The jobs of a workflow run that have the order's name, also where another workflow calls the one that runs it."""
+    """The jobs of a workflow run with the name of the requested job, also when a calling workflow adds a prefix."""
     return _named(rows, run.job_id)
 
 
@@ -339,7 +343,7 @@ def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
     """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
     job = run.job
     if job is None:
-        raise BackendError(f"run {run.key[:12]} names no job; plan it again", final=True)
+        raise BackendError(f"run {run.key[:12]} has no job; plan it again", final=True)
     image = job.site.image
     if not image:
         fix = "set `image` in the policy or in the site profile"

@@ -11,7 +11,7 @@ from verl_e2e.adapters.github.answers import (
     StateAnswer,
     read,
 )
-from verl_e2e.adapters.github.courier import next_page
+from verl_e2e.adapters.github.requester import next_page
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine, RequiredCheck
 from verl_e2e.ports import ForgeError

@@ -1,4 +1,4 @@
-"""What GitHub answers, read at the door: only the keys that we use, each of its type, the rest ignored."""
+"""GitHub's answers, checked when they arrive: only the keys that we use, each with its type. Other keys are ignored."""
 
 from typing import Any, TypeVar
 
@@ -95,7 +95,7 @@ class RefAnswer(Answer):
 
 
 class ComparisonAnswer(Answer):
-    """Two commits beside each other."""
+    """The comparison of two commits."""
 
     merge_base_commit: CommitAnswer
 
@@ -297,4 +297,6 @@ def read(model: type[T], data: object, what: str) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ForgeError(f"GitHub answered {what} with something else: {place}: {first['msg']}") from error
+        raise ForgeError(
+            f"GitHub's answer to {what} has another form than documented: {place}: {first['msg']}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Archives unpacked without trust in what they say of themselves."""
+"""Unpacks archives without trusting the sizes and names in them."""
 
 import io
 import os
@@ -24,7 +24,7 @@ class _BoundedFile(io.FileIO):
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = os.fstat(self.fileno()).st_size - self.tell() if size is None or size < 0 else size
         if wanted > _MOST_DIRECTORY_BYTES:
-            raise ForgeError(f"The archive's directory is too long; at most {_MOST_FILES:,} files are taken")
+            raise ForgeError(f"The archive's directory is too long; the limit is {_MOST_FILES:,} files")
         return super().read(wanted) or b""
 
 
@@ -46,7 +46,7 @@ def unpack(archive: Path, into: Path, *, limit: int) -> None:
 
 
 def safe_member(name: str) -> PurePosixPath | None:
-    """An archive member's name as a path below the target, None when it could lead out or is no plain name."""
+    """An archive member's name as a path below the target, None when it could lead out or is not a plain name."""
     path = PurePosixPath(name)
     odd = not path.parts or "\\" in name or "\0" in name or not name.isprintable() or ":" in path.parts[0]
     return None if odd or path.is_absolute() or ".." in path.parts else path
@@ -55,7 +55,7 @@ def safe_member(name: str) -> PurePosixPath | None:
 def _check_members(members: list[zipfile.ZipInfo], limit: int) -> None:
     names = [member.filename for member in members]
     if len(members) > _MOST_FILES:
-        raise ForgeError(f"The archive holds {len(members):,} files; at most {_MOST_FILES:,} are taken")
+        raise ForgeError(f"The archive holds {len(members):,} files; the limit is {_MOST_FILES:,}")
     if len({name.casefold() for name in names}) != len(names):
         raise ForgeError("The archive holds a file twice")
     if sum(member.file_size for member in members) > limit:
@@ -63,7 +63,7 @@ def _check_members(members: list[zipfile.ZipInfo], limit: int) -> None:
     for member in members:
         kind = stat.S_IFMT(member.external_attr >> 16)
         if safe_member(member.filename) is None or kind not in (0, stat.S_IFREG) or member.flag_bits & 1:
-            raise ForgeError(f"The archive holds {member.filename!a}, which is no plain file below its folder")
+            raise ForgeError(f"The archive holds {member.filename!a}, which is not a regular file below its folder")
 
 
 def _extract(packed: zipfile.ZipFile, member: zipfile.ZipInfo, part: Path, left: int) -> int:

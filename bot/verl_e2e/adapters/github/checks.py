@@ -1,4 +1,4 @@
-"""Check runs: made once, found again by our name for them, annotations appended once."""
+"""Check runs: created once, found again by their external id, annotations appended once."""
 
 from typing import Any
 
@@ -90,7 +90,7 @@ class GithubChecks:
 
 
 def _fields(check: CheckRun) -> dict[str, Any]:
-    """What is sent beside the output; buttons always, so that those of an earlier state go away."""
+    """The fields without the output. Buttons are always sent, so that those of an earlier state disappear."""
     optional = {
         "details_url": check.details_url,
         "external_id": check.external_id,

@@ -1,4 +1,4 @@
-"""The comments of a pull request: all pages read, ours told by the App's id, none written twice."""
+"""The comments of a pull request: all pages are read, ours are known by the App's id, and none is written twice."""
 
 from urllib.parse import quote
 
@@ -33,7 +33,7 @@ class GithubConversation:
         return _as_comment(found) if found else None
 
     def comment(self, ref: PullRef, body: str) -> int:
-        """Write a comment and give its id; when GitHub does not say whether it is there, it is looked for first."""
+        """Write a comment and give its id; when it may already exist, we search for it first."""
         _check_body(body)
         requester = self._github.requester(ref.repository)
         newest = self._newest.get(ref, 0)
@@ -60,12 +60,12 @@ class GithubConversation:
     def react(self, ref: PullRef, comment_id: int, reaction: str) -> None:
         """React to a comment; once is enough, again changes nothing, and a comment that is gone needs none."""
         if reaction not in REACTIONS:
-            raise ForgeError(f"{reaction!r} is no reaction: take one of {', '.join(sorted(REACTIONS))}")
+            raise ForgeError(f"{reaction!r} is not a reaction: use one of {', '.join(sorted(REACTIONS))}")
         path = f"{_comment(ref, comment_id)}/reactions"
         self._github.requester(ref.repository).act("POST", path, {"content": reaction})
 
     def _wrote(self, found: Comment, body: str) -> bool:
-        return found.app_id == self._github.app_id and _plain(found.body) == _plain(body)
+        return found.app_id == self._github.app_id and _normalised(found.body) == _normalised(body)
 
 
 def _as_comment(answer: CommentAnswer) -> Comment:
@@ -92,8 +92,8 @@ def _comment(ref: PullRef, comment_id: int) -> str:
     return f"/repos/{ref.repository}/issues/comments/{quote(str(comment_id), safe='')}"
 
 
-def _plain(body: str) -> str:
-    """The text without what GitHub may change when it keeps it."""
+def _normalised(body: str) -> str:
+    """The text without the line ends and white space that GitHub may change."""
     return body.replace("\r\n", "\n").strip()
 
 

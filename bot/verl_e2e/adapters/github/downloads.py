@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from github.GithubException import GithubException
 
-from verl_e2e.adapters.github.courier import USER_AGENT, ApiRequester
+from verl_e2e.adapters.github.requester import USER_AGENT, ApiRequester
 from verl_e2e.adapters.github.retry import Trouble, as_forge_error, persist
 from verl_e2e.adapters.github.session import GitHub
 from verl_e2e.ports import ForgeError

@@ -23,7 +23,7 @@ class GithubPeople:
         """Whether someone is an active member of `organisation/team`, or of a team below it."""
         organisation, slash, slug = team.partition("/")
         if not (organisation and slash and slug):
-            raise ForgeError(f"{team!r} is no team: write organisation/team")
+            raise ForgeError(f"{team!r} is not a team: write organisation/team")
         path = f"/orgs/{quote(organisation, safe='')}/teams/{quote(slug, safe='')}/memberships/{quote(login, safe='')}"
         found = self._github.requester(f"{organisation}/").find(StateAnswer, path)
         return found is not None and found.state == "active"

@@ -1,6 +1,6 @@
-"""What GitHub refuses while a job is started, looked at or brought home, in words for the pull request.
+"""Messages for the pull request when GitHub refuses to start a job, to show its state or to give its results.
 
-Whoever reads them there has no use for an address of GitHub's interface: told is what is missing and where it is fixed.
+An address of GitHub's API does not help the reader: a message says what is missing and where to fix it.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ _APP_PAGE = (
 
 
 class Doing(StrEnum):
-    """What was asked of GitHub."""
+    """What we asked of GitHub."""
 
     START = "start the job"
-    LOOK = "tell how the job goes"
-    BRING = "hand over what the job left"
+    LOOK = "give the state of the job"
+    BRING = "give the results of the job"
 
 
 @contextmanager
 def refusals(doing: Doing, workflow: str, branch: str) -> Iterator[None]:
-    """GitHub's refusals as ours: one that may pass is tried again, any other is for people to fix."""
+    """Turn ForgeError into BackendError: a temporary one is retried, any other must be fixed by a person."""
     try:
         yield
     except ForgeError as error:
@@ -38,15 +38,17 @@ def refusal_text(error: ForgeError, doing: Doing, workflow: str, branch: str) ->
     """What was refused for good, and what to do about it."""
     path = f".github/workflows/{workflow}"
     if error.permission:
-        return f"our App may not {doing}: it lacks the permission `{error.permission}`; {_APP_PAGE}, {_AGAIN}"
-    # GitHub's words for a branch that is missing; the order itself is well formed.
+        return f"our App may not {doing}: it does not have the permission `{error.permission}`; {_APP_PAGE}, {_AGAIN}"
+    # GitHub's message for a missing branch.
     if doing is Doing.START and (error.absent or "No ref found" in error.answer):
         where = f"`{path}` is not on the branch {branch}, so no job can start"
-        return f"{where}; add this version's file there, as step 3 of the install page tells, {_AGAIN}"
+        return f"{where}; add this version's file there, as step 3 of docs/install.md says, {_AGAIN}"
     if doing is Doing.START:
-        what = f"GitHub did not take the order for `{path}`: {error.answer}"
-        return f"{what}; `verl-e2e doctor` compares the file with this version's; put that on {branch}, {_AGAIN}"
+        what = f"GitHub did not accept the dispatch of `{path}`: {error.answer}"
+        return (
+            f"{what}; run `verl-e2e doctor` to compare the file with this version's, put that one on {branch}, {_AGAIN}"
+        )
     if doing is Doing.BRING:
-        what = f"what the job uploaded cannot be used: {error.answer}"
+        what = f"the upload of the job cannot be used: {error.answer}"
         return f"{what}; `/verl-e2e rerun blocked` runs the job on the GPUs again"
     return f"GitHub does not {doing}: {error.answer}; `/verl-e2e rerun blocked` runs the job on the GPUs again"

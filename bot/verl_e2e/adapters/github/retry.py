@@ -1,7 +1,7 @@
-"""When a request is sent again and how long we wait: the only owner of retries.
+"""When a request is repeated and how long we wait; no other module retries.
 
-PyGithub's own retries are off, because they also repeat what creates: a comment that was written before the answer
-got lost would be written twice.
+PyGithub's own retries are off, because they also repeat requests that create something: when the answer is lost, a
+comment would be written twice.
 """
 
 import errno
@@ -73,24 +73,25 @@ class RefusedError(ForgeError):
 
 
 class Trouble(StrEnum):
-    """What a failed request tells of what happened at GitHub."""
+    """What a failed request means."""
 
-    LIMITED = "refused for its number; nothing was done"
+    LIMITED = "refused by a rate limit; nothing was done"
     UNCERTAIN = "may have been done"
     FINAL = "refused for good"
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long one request may take over all its attempts, and the waits between them where GitHub names none.
+    """How long one request may take, and the waits between its attempts when GitHub does not name one."""
 
-    `lag_s` is how long GitHub's lists may not show what was created: only then it may be created again.
-    """
-
+    # The time for all attempts together.
     total_s: float = 120.0
+    # How long GitHub's lists may miss something new; only after this time it may be created again.
     lag_s: float = 30.0
+    # The waits grow from this one to the longest one.
     first_wait_s: float = 1.0
     longest_wait_s: float = 20.0
+    # How to wait some seconds.
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -102,7 +103,7 @@ def repeatable(verb: str, path: str, body: object) -> bool:
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
-    """What an error tells; None for one that is no failed request."""
+    """The kind of failure; None for an error that is not a failed request."""
     if isinstance(error, RequestException):
         return Trouble.UNCERTAIN
     if isinstance(error, ValueError):
@@ -180,22 +181,22 @@ def as_forge_error(error: Exception, what: str) -> ForgeError:
     trouble = trouble_of(error)
     if trouble is Trouble.LIMITED:
         wait_s = named_wait_s(error) or UNNAMED_WAIT_S
-        return ForgeError(f"GitHub limits us: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
+        return ForgeError(f"GitHub's rate limit is reached: {what}: wait {wait_s:.0f} s", passing=True, wait_s=wait_s)
     if isinstance(error, GithubException) and trouble is Trouble.FINAL:
         text = f"{error.status} {_message(error)}".rstrip()
         missing = _permission(error, what)
-        fix = f"; our App lacks the permission {missing}: {_FIX}" if missing else ""
+        fix = f"; our App does not have the permission {missing}: {_FIX}" if missing else ""
         return RefusedError(
             f"GitHub refused: {what}: {text}{fix}", status=error.status, permission=missing, answer=text
         )
     if why := _no_connection(error):
         message = f"GitHub cannot be reached from this machine: {what}: {why}; {NETWORK_FIX}"
         return ForgeError(message, passing=True, unreached=why)
-    return ForgeError(f"GitHub did not answer: {what}: {_told(error)}", passing=True)
+    return ForgeError(f"GitHub did not answer: {what}: {_kind_of(error)}", passing=True)
 
 
 def _no_connection(error: Exception) -> str:
-    """Why no connection came about, in the system's words; empty where there was one, or for another error."""
+    """Why there was no connection, in the words of the system; empty for any other error."""
     if isinstance(error, ConnectTimeout):
         return os.strerror(errno.ETIMEDOUT)
     cause: BaseException | None = error if isinstance(error, RequestsConnectionError) else None
@@ -208,7 +209,7 @@ def _no_connection(error: Exception) -> str:
 
 
 def _permission(error: GithubException, what: str) -> str:
-    """The permission that our App lacks, `NAME: ACCESS`, empty where it is not for want of one that GitHub refused."""
+    """The permission that our App does not have, `NAME: ACCESS`; empty when GitHub refused for another reason."""
     if error.status != 403 or "not accessible by" not in _message(error).lower():
         return ""
     # GitHub names those that would do, several with a semicolon between.
@@ -231,7 +232,7 @@ def _message(error: GithubException) -> str:
     return str(text or "")[:500]
 
 
-def _told(error: Exception) -> str:
+def _kind_of(error: Exception) -> str:
     return f"status {error.status}" if isinstance(error, GithubException) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Who we are at GitHub, and the couriers that carry our requests: one for each thread and repository."""
+"""Our identity at GitHub, and the requesters: one for each thread and repository."""
 
 import copy
 import threading
@@ -8,21 +8,21 @@ from weakref import WeakSet
 
 from github.Auth import AppAuth, Auth, Token
 
-from verl_e2e.adapters.github.courier import ApiRequester
 from verl_e2e.adapters.github.pace import LIMITER, Calls, Lane, RateLimiter
+from verl_e2e.adapters.github.requester import ApiRequester
 from verl_e2e.adapters.github.retry import RetryPolicy
 from verl_e2e.adapters.github.tokens import InstallationAuth, Tokens, checked_place
 from verl_e2e.ports import ForgeError
 
 PUBLIC_API_URL = "https://api.github.com"
-# GitHub gives up a request after 10 s: by the end of ours nothing can have its effect behind our back.
+# GitHub ends a request after 10 s, so when ours times out, the request cannot take effect later.
 TIMEOUT_S = 15
 # The place that stands for the App itself.
 _APP = ""
 
 
 class GitHub:
-    """A way to GitHub's API; made by `as_app`, `with_token` or `anonymously`. Threads may share it.
+    """Access to GitHub's API, created by `as_app`, `with_token` or `anonymously`. Threads may share it.
 
     `app_id` is that of the App whose comments and check runs are ours, None where it is unknown.
     """
@@ -50,7 +50,7 @@ class GitHub:
         self._paces: dict[str, RateLimiter] = {}
         self._lock = threading.Lock()
         self._here = threading.local()
-        self._couriers: WeakSet[ApiRequester] = WeakSet()
+        self._requesters: WeakSet[ApiRequester] = WeakSet()
 
     def requester(self, place: str) -> ApiRequester:
         """This thread's requester for a repository, `owner/name`, or an organisation, `owner/`."""
@@ -68,12 +68,12 @@ class GitHub:
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
-            couriers = list(self._couriers)
-        for requester in couriers:
+            requesters = list(self._requesters)
+        for requester in requesters:
             requester.close()
 
     def _requester(self, place: str) -> ApiRequester:
-        here: dict[str, ApiRequester] = self._here.__dict__.setdefault("couriers", {})
+        here: dict[str, ApiRequester] = self._here.__dict__.setdefault("requesters", {})
         if place not in here:
             here[place] = self._new(place)
         return here[place]
@@ -93,15 +93,15 @@ class GitHub:
                 timeout_s=self.timeout_s,
                 lane=self._lane,
             )
-            self._couriers.add(requester)
+            self._requesters.add(requester)
             return requester
 
     def in_lane(self, lane: Lane) -> "GitHub":
-        """The same GitHub, whose writes are of another importance; close it by closing this one."""
-        beside = copy.copy(self)
-        beside._lane = lane
-        beside._here = threading.local()
-        return beside
+        """The same GitHub with another importance of writes; it is closed together with this one."""
+        other = copy.copy(self)
+        other._lane = lane
+        other._here = threading.local()
+        return other
 
 
 def as_app(
@@ -113,12 +113,12 @@ def as_app(
     limiter: tuple[tuple[int, float], ...] = LIMITER,
     timeout_s: int = TIMEOUT_S,
 ) -> GitHub:
-    """GitHub as our App sees it, in every repository where it is installed; ForgeError for a key that is none."""
+    """GitHub as our App sees it, in every repository where it is installed; ForgeError for an invalid key."""
     try:
         app = AppAuth(app_id, private_key)
         app.create_jwt()
     except Exception as error:
-        raise ForgeError("The App's private key is no PEM text of an RSA key: paste the whole file") from error
+        raise ForgeError("The App's private key is not an RSA key in PEM: paste the whole file") from error
 
     def jwt_requester() -> ApiRequester:
         return github.app()
@@ -155,8 +155,8 @@ def anonymously(*, api_url: str = PUBLIC_API_URL, patience: RetryPolicy | None =
 
 
 def checked_api_url(url: str) -> str:
-    """The address of an API without its last slash; ForgeError for what is none."""
+    """The address of an API without its last slash; ForgeError for anything else."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise ForgeError(f"{url!r} is no address of a GitHub API: write https://HOST or https://HOST/api/v3")
+        raise ForgeError(f"{url!r} is not an address of a GitHub API: write https://HOST or https://HOST/api/v3")
     return url.rstrip("/")

@@ -13,11 +13,11 @@ from urllib.parse import quote
 from github.Auth import Auth
 
 from verl_e2e.adapters.github.answers import InstallationAnswer, TokenAnswer, read
-from verl_e2e.adapters.github.courier import ApiRequester
+from verl_e2e.adapters.github.requester import ApiRequester
 from verl_e2e.adapters.github.retry import RefusedError, server_time
 from verl_e2e.ports import ForgeError
 
-# What the App does with each is told in docs/install.md.
+# docs/install.md says what the App does with each of them.
 PERMISSIONS: Mapping[str, str] = {
     "actions": "write",
     "administration": "read",
@@ -42,7 +42,7 @@ class _Token:
 
 
 class Tokens:
-    """The tokens at hand, shared by threads."""
+    """The current tokens, shared by threads."""
 
     def __init__(self, app: Callable[[], ApiRequester]) -> None:
         self._app = app
@@ -52,7 +52,7 @@ class Tokens:
         self._installations: dict[str, InstallationAnswer] = {}
 
     def token(self, place: str) -> str:
-        """A token for the place that is good for a while yet; ForgeError where the App is not installed."""
+        """A token for the place that stays valid for some minutes; ForgeError where the App is not installed."""
         with self._lock_of(place):
             known = self._tokens.get(place)
             if known is None or time.monotonic() >= known.renewed_at:
@@ -104,7 +104,7 @@ class InstallationAuth(Auth):
 
     @property
     def token(self) -> str:
-        """A token that is good for a while yet."""
+        """A token that stays valid for some minutes."""
         return self._tokens.token(self._place)
 
     def authentication(self, headers: dict[str, Any]) -> None:
@@ -136,7 +136,7 @@ def _narrow(place: str, found: InstallationAnswer) -> dict[str, Any]:
     permissions = narrowed(found.permissions, needed)
     if not permissions:
         # GitHub takes an empty list for all that there is.
-        raise ForgeError(f"The App may do nothing that we need in {place}: give it {', '.join(needed)}")
+        raise ForgeError(f"The App has none of the permissions that it needs in {place}: give it {', '.join(needed)}")
     return {"permissions": permissions} | ({"repositories": [name]} if name else {})
 
 
@@ -145,7 +145,7 @@ def checked_place(place: str) -> str:
     owner, slash, name = place.partition("/")
     plain = quote(owner + name, safe="") == owner + name
     if not slash or not owner or not plain or {owner, name} & {".", ".."}:
-        raise ForgeError(f"{place!r} is no repository: write owner/name")
+        raise ForgeError(f"{place!r} is not a repository: write owner/name")
     return place
 
 

@@ -71,8 +71,8 @@ class GithubWorkflows:
     def found(self, repository: str, workflow: str, key: str, revision: str) -> tuple[WorkflowRun, ...]:
         """All such runs, oldest first.
 
-        Whoever may write can dispatch a changed copy of the workflow under any name, so neither another branch nor a
-        person's run is ever taken for ours.
+        Anyone with write access can dispatch a changed copy of the workflow under any name. So a run of another branch
+        or of a person never counts as ours.
         """
         path = f"{_workflow(repository, workflow)}/runs"
         parameters = {"event": "workflow_dispatch", "per_page": 100}
@@ -99,7 +99,7 @@ class GithubWorkflows:
         try:
             self._github.requester(repository).act("POST", f"{_run(repository, run_id)}/{verb}")
         except RefusedError as error:
-            # 409: it has ended, or GitHub cannot end it now; what `run` says next tells.
+            # 409: it has ended, or GitHub cannot end it now; the next `run` shows which.
             if error.status != 409:
                 raise
 
@@ -121,7 +121,7 @@ class GithubWorkflows:
     def fetch(self, repository: str, artifact: Artifact, into: Path, *, limit: int) -> None:
         """Unpack an artifact into the new folder `into`, at most `limit` bytes, whole or not at all."""
         if artifact.size > limit:
-            raise ForgeError(f"The artifact {artifact.name!r} has {artifact.size:,} bytes; at most {limit:,} are taken")
+            raise ForgeError(f"The artifact {artifact.name!r} has {artifact.size:,} bytes; the limit is {limit:,}")
         path = f"/repos/{repository}/actions/artifacts/{artifact.id}/zip"
         into.parent.mkdir(parents=True, exist_ok=True)
         archive = into.with_name(f".{into.name}.zip")
@@ -179,11 +179,13 @@ def _sha256(digest: str) -> str:
 
 
 def _check_digest(archive: Path, artifact: Artifact) -> None:
-    """ForgeError for an archive that is not the one of which GitHub told the digest."""
+    """Raise ForgeError when the archive does not have the digest that GitHub gave."""
     with archive.open("rb") as content:
         found = hashlib.file_digest(content, "sha256").hexdigest()
     if artifact.sha256 and found != artifact.sha256:
-        raise ForgeError(f"The artifact {artifact.name!r} has the digest {found}, not {artifact.sha256} as GitHub says")
+        raise ForgeError(
+            f"The artifact {artifact.name!r} has the digest {found}, not {artifact.sha256} as GitHub gave it"
+        )
 
 
 def _as_run(answer: WorkflowRunAnswer) -> WorkflowRun:

@@ -79,4 +79,4 @@ class _Values(pickle.Unpickler):
             found = getattr(import_module(module), name, None)
             if isinstance(found, type) and (is_dataclass(found) or issubclass(found, enum.Enum | BaseModel)):
                 return found
-        raise pickle.UnpicklingError(f"{module}.{name} is no value that a child may send")
+        raise pickle.UnpicklingError(f"{module}.{name} is not a value that a child may send")

@@ -88,7 +88,7 @@ class _Child:
                 env={**_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, (_INSTALLATION, *sys.path)))},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                # A parser's warnings quote what it parses, and our log is no place for that.
+                # A parser's warnings quote its input, which must not appear in our log.
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 # Of its own session, so that ending it ends what it started.
@@ -152,7 +152,7 @@ class _Child:
         if self._expired:
             return LimitError("the time that it takes", f"{limits.wall_s:g} s")
         if not isinstance(error, EOFError | ConnectionError):
-            return LimitError("its answer", f"{limits.message_bytes >> 20} MiB, or is no answer")
+            return LimitError("its answer", f"{limits.message_bytes >> 20} MiB, or is not an answer")
         code = self._process.wait()
         if code == -signal.SIGXCPU:
             return LimitError("the processor time that it takes", f"{limits.cpu_s} s")

@@ -23,7 +23,7 @@ class AskingClone(Clone):
 
     def bring_commits(self, wanted: Collection[Wanted]) -> None:
         """See that commits are here; ForgeError."""
-        if self._lacks([commit.sha for commit in wanted]):
+        if self._missing([commit.sha for commit in wanted]):
             self._ask(("commits", tuple((commit.name, commit.sha, commit.spare) for commit in wanted)))
 
     def bring_contents(self, ids: Collection[str]) -> frozenset[str]:

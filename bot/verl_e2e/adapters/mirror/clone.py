@@ -82,7 +82,7 @@ class Clone:
 
     def bring_commits(self, wanted: Collection[Wanted]) -> None:
         """See that commits are here with their history and trees, each kept by a ref of ours; ForgeError."""
-        if self._lacks([commit.sha for commit in wanted]):
+        if self._missing([commit.sha for commit in wanted]):
             with self._locked():
                 self._bring_commits(wanted)
 
@@ -93,10 +93,10 @@ class Clone:
         """
         with self._locked():
             absent: set[str] = set()
-            while missing := self._lacks(set(ids) - absent):
+            while missing := self._missing(set(ids) - absent):
                 refused = self._bring_contents(missing)
                 if refused is None:
-                    if self._lacks(missing):
+                    if self._missing(missing):
                         raise DamagedError("what was fetched cannot be read")
                     break
                 absent |= missing if refused not in missing or len(absent) == _MAX_REFUSED else {refused}
@@ -126,7 +126,7 @@ class Clone:
                 self._remake()
 
     def _bring_commits(self, wanted: Collection[Wanted]) -> None:
-        if not self._lacks([commit.sha for commit in wanted]):
+        if not self._missing([commit.sha for commit in wanted]):
             return
         if not (self.place / "HEAD").is_file() or _pack_bytes(self.place, "*") > self._bounds.disk_bytes:
             self._remake()
@@ -146,18 +146,18 @@ class Clone:
 
     def _look_in_spare(self, commit: Wanted) -> None:
         """Fetch a commit alone, or else the ref of the origin that may still lead to it."""
-        if self._lacks([commit.sha]) and (finished := self._fetch_kept([commit])).code != 0:
+        if self._missing([commit.sha]) and (finished := self._fetch_kept([commit])).code != 0:
             if cause_of(finished) is Cause.UNKNOWN_OBJECT:
                 finished = self._fetch("origin", f"+{commit.spare}:refs/spare/{commit.name}")
             if finished.code != 0:
                 raise error_of(finished, self._url)
-        if self._lacks([commit.sha]):
+        if self._missing([commit.sha]):
             lost = f"{commit.spare} does not lead to commit {commit.sha[:12]} any more"
             raise ForgeError(f"{self._url}: {lost}: it was pushed over; ask again")
         self._git.run("update-ref", f"refs/kept/{commit.name}", commit.sha)
 
     def _bring_contents(self, ids: Collection[str]) -> str | None:
-        """Fetch contents in one go; gives an id that the origin says it lacks, empty when it does not say which."""
+        """Fetch contents in one go; gives an id that the origin reports as missing, empty when it names none."""
         arguments = ("--recurse-submodules=no", "--stdin", "origin")
         finished = self._fetch(*arguments, stdin=id_lines(sorted(ids)), negotiation="noop")
         if finished.code == 0:
@@ -189,8 +189,8 @@ class Clone:
         limit = self._bounds.fetch_bytes
         return f"brought more than {limit >> 20} MiB" if _pack_bytes(self.place, "tmp_*") > limit else ""
 
-    def _lacks(self, ids: Collection[str]) -> frozenset[str]:
-        """Which objects are not here; all of them where there is no clone, or none that git can read."""
+    def _missing(self, ids: Collection[str]) -> frozenset[str]:
+        """The objects that are not in the clone; all of them without a clone that git can read."""
         return frozenset(ids) - self.sizes(ids).keys()
 
     def _remake(self) -> None:

@@ -30,7 +30,7 @@ _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg"}
 
 
 class StoreError(UserError):
-    """The database cannot be used; one sentence with the fix, and never a password."""
+    """The database cannot be used; the text has the fix and never a password."""
 
 
 class Store:
@@ -88,7 +88,7 @@ class Store:
     def enter(self, *, alone: bool) -> bool:
         """Be one of the bots on this database until `close` or its end; false when that is not possible.
 
-        With `alone`, and on SQLite always, there is no other one.
+        With `alone`, and always on SQLite, this is the only one.
         """
         self.alone = alone or self.dialect == "sqlite"
         if self.dialect == "sqlite":
@@ -201,7 +201,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
 
 @retry(retry=retry_if_exception(_is_busy), wait=wait_fixed(0.05), stop=stop_after_delay(BUSY_S), reraise=True)
 def _change_to_wal(connection: Any) -> None:
-    """A new file is changed by whoever opens it first; SQLite does not wait for another one that changes it too."""
+    """The first process that opens a new file changes it; SQLite does not wait for another that changes it too."""
     connection.execute("PRAGMA journal_mode=WAL").close()
 
 
@@ -210,13 +210,13 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     if options.get("only_reads"):
         connection.exec_driver_sql("BEGIN")
         return
-    # FULL: what GitHub was told to be kept outlives a power cut; no one delivers it again.
+    # FULL: a delivery that we have confirmed must survive a power cut; GitHub does not send it again.
     connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('lasting', True) else 'NORMAL'}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _migrate(engine: sa.Engine) -> None:
-    """Take the steps that the database lacks, each process after the other."""
+    """Apply the missing migrations, one process after the other."""
     wanted = steps(engine.dialect.name)
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
@@ -226,7 +226,9 @@ def _migrate(engine: sa.Engine) -> None:
         if have > len(wanted):
             shown = _without_password(str(engine.url))
             what = f"its tables are of version {have}, and this program knows {len(wanted)}"
-            raise StoreError(f"DATABASE_URL {shown}: {what}; start the newer program, or name another database")
+            raise StoreError(
+                f"DATABASE_URL {shown}: {what}; start the newer version of verl-e2e, or use another database"
+            )
         for number, statements in enumerate(wanted[have:], have + 1):
             for statement in statements:
                 if isinstance(statement, str):

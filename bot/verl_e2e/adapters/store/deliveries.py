@@ -1,4 +1,4 @@
-"""The deliveries table: what GitHub sent and no one may lose."""
+"""The deliveries table: what GitHub sent; no delivery may be lost."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -11,7 +11,8 @@ from verl_e2e.adapters.store.schema import deliveries, instant, read_instant, ru
 from verl_e2e.adapters.store.targets import ask
 from verl_e2e.core.pulls.deliveries import Backlog, Received
 
-_WAITING, _HEARD, _REFUSED = "waiting", "heard", "refused"
+# Values of the column `state`; existing databases have "heard".
+_WAITING, _PROCESSED, _REFUSED = "waiting", "heard", "refused"
 _NEW = {"state": _WAITING, "attempts": 0, "problem": "", "owner": ""}
 _PROBLEM_CHARACTERS = 500
 
@@ -23,16 +24,16 @@ class SqlDeliveries:
         self._store = store
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
-        """Keep deliveries until they are heard, all or none; false for one whose id was kept before."""
+        """Keep deliveries until they are processed, all or none; false for one whose id was kept before."""
         rows = [{**_NEW, "id": item.id, "event": item.event, "body": item.body, **_times(item)} for item in received]
         put = self._store.insert(deliveries).values(rows).on_conflict_do_nothing().returning(deliveries.c.id)
         with self._store.write() as connection:
             new = set(connection.scalars(put))
-        first = {one.id: index for index, one in reversed([*enumerate(received)])}
-        return tuple(one.id in new and first[one.id] == index for index, one in enumerate(received))
+        first = {delivery.id: index for index, delivery in reversed([*enumerate(received)])}
+        return tuple(delivery.id in new and first[delivery.id] == index for index, delivery in enumerate(received))
 
     def take(self, now: datetime, limit: int) -> tuple[Received, ...]:
-        """The deliveries to act on now, oldest first; they are this process's until `heard` or `failed`."""
+        """The deliveries to act on now, oldest first; they are this process's until `processed` or `failed`."""
         table = deliveries.c
         wanted = sa.select(table.id, table.event, table.body, table.received, table.attempts)
         wanted = wanted.where(table.state == _WAITING, table.due <= instant(now)).order_by(table.seq).limit(limit)
@@ -41,19 +42,19 @@ class SqlDeliveries:
             Received(row.id, row.event, bytes(row.body), read_instant(row.received), row.attempts) for row in rows
         )
 
-    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+    def processed(self, processed: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all.
 
         The body goes, the id stays: the same delivery may be sent again for days.
         """
-        wanted = {target for _, its_targets in heard for target in its_targets}
-        done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in heard]))
+        wanted = {target for _, its_targets in processed for target in its_targets}
+        done = sa.update(deliveries).where(deliveries.c.id.in_([key for key, _ in processed]))
         with self._store.write(lasting=False) as connection:
             ask(self._store, connection, wanted, now, touch=True)
-            connection.execute(done.values(state=_HEARD, problem="", body=b"", owner=""))
+            connection.execute(done.values(state=_PROCESSED, problem="", body=b"", owner=""))
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
-        """It could not be heard: try again then, or never; the body of a refused one is kept to look at."""
+        """It could not be processed: try again at `retry_at`, or never (None). A refused one keeps its body."""
         values: dict[str, object] = {
             "attempts": deliveries.c.attempts + 1,
             "problem": problem[:_PROBLEM_CHARACTERS],

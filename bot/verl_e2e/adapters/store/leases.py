@@ -4,7 +4,7 @@ A row of a queue (a delivery, a target, a message) belongs to the process named 
 cleared in the transaction that takes or returns the row. Each process counts up `beats` in its own row of `bots`. A bot
 whose count stands still for `LEASE_S` is dead to the others, and what it owned is free.
 
-The time is measured by whoever observes, on its own monotonic clock: no two clocks are compared. While the database is
+Each observer measures the time on its own monotonic clock: no two clocks are compared. While the database is
 away no one can count up, so the observation begins again when it is back.
 """
 

@@ -13,8 +13,8 @@ from verl_e2e.core.pulls.messages import Letter, Message, as_values, from_values
 
 _WAITING, _WRITTEN, _DROPPED = "waiting", "written", "dropped"
 _PROBLEM_CHARACTERS = 500
-# What people without a role are told, for each installation: (messages, within). What is beyond it is left unsaid, so
-# that typing errors of strangers never use up what GitHub lets us write.
+# Messages to people without a role, for each installation: (number, within). Further messages are not sent, so
+# that typing errors of strangers never use up our rate limit on GitHub.
 OTHERS_BUDGET = ((10, timedelta(minutes=1)), (60, timedelta(hours=1)))
 
 

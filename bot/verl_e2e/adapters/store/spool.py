@@ -1,4 +1,4 @@
-"""Deliveries on the disk while the database is away: GitHub delivers once, and is not told to come again."""
+"""Deliveries on the disk while the database is away: GitHub delivers once, so we do not refuse it."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class SpoolFullError(Exception):
-    """There is no room for another delivery."""
+    """The folder is full."""
 
 
 class Spool:
@@ -66,7 +66,7 @@ class Spool:
         text = json.dumps(head).encode() + b"\n" + item.body
         path = self._folder / f"{time.time_ns():020d}-{item.id}.delivery"
         if self.count >= MOST_FILES or self._bytes + len(text) > MOST_BYTES:
-            raise SpoolFullError(f"{self._folder} holds {self.count:,} deliveries, and takes no more")
+            raise SpoolFullError(f"{self._folder} is full: it holds {self.count:,} deliveries")
         part = path.with_suffix(".part")
         try:
             with part.open("wb") as file:
@@ -90,7 +90,7 @@ class SpooledDeliveries:
         self._away_until = 0.0
 
     def keep(self, received: Sequence[Received]) -> tuple[bool, ...]:
-        """Keep deliveries until they are heard, all or none; false for one that is known to have been kept before."""
+        """Keep deliveries until they are processed, all or none; false for one that is known to be stored already."""
         if time.monotonic() >= self._away_until:
             try:
                 return self._threads.submit(self._deliveries.keep, received).result(_PATIENCE_S)
@@ -104,15 +104,15 @@ class SpooledDeliveries:
         while self._spool.count and (batch := self._spool.batch()):
             self._deliveries.keep(tuple(batch.values()))
             self._spool.drop(batch.keys())
-            log.info("deliveries brought from the disk into the database", extra={"count": len(batch)})
+            log.info("deliveries moved from the disk into the database", extra={"count": len(batch)})
         return self._deliveries.take(now, limit)
 
-    def heard(self, heard: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
+    def processed(self, processed: Collection[tuple[str, Collection[str]]], now: datetime) -> None:
         """Deliveries by id are done with, each with the targets that are wanted for it; all at once or not at all."""
-        self._deliveries.heard(heard, now)
+        self._deliveries.processed(processed, now)
 
     def failed(self, delivery_id: str, problem: str, retry_at: datetime | None) -> None:
-        """It could not be heard: try again then, or never (None)."""
+        """It could not be processed: try again then, or never (None)."""
         self._deliveries.failed(delivery_id, problem, retry_at)
 
     def backlog(self, now: datetime) -> Backlog:
@@ -121,7 +121,7 @@ class SpooledDeliveries:
 
     def _away(self, error: Exception) -> None:
         if not self._spool.count:
-            log.warning("the database does not answer, deliveries go to the disk: %s", type(error).__name__)
+            log.warning("the database does not answer, deliveries are stored on the disk: %s", type(error).__name__)
         self._away_until = time.monotonic() + _PAUSE_S
 
 
@@ -131,7 +131,7 @@ def _read(path: Path) -> Received | None:
         values = json.loads(head)
         return Received(values["id"], values["event"], body, datetime.fromisoformat(values["received"]))
     except (ValueError, KeyError, TypeError) as error:
-        log.error("%s: this is no delivery that we kept: %s", path, error)
+        log.error("%s is not a stored delivery: %s", path, error)
         path.rename(path.with_suffix(".damaged"))
         return None
 

@@ -1,4 +1,4 @@
-"""Work that outlives the process: deliveries are heard, targets looked at one at a time, and again after a failure."""
+"""Work that survives a restart: deliveries are processed, and each target is reconciled, again after a failure."""
 
 from verl_e2e.adapters.worker.worker import Work, Worker
 

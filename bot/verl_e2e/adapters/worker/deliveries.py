@@ -1,4 +1,4 @@
-"""Hear deliveries: each by itself, so that one that waits for GitHub holds up no other."""
+"""Process deliveries independently, so that one that waits for GitHub does not delay another."""
 
 import logging
 import threading
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import PEOPLE
 from verl_e2e.ports import Deliveries, UnreadableDeliveryError
 
-# What needs no answer of GitHub has threads of its own; of the others each lane has a share, and people most.
+# Deliveries that need no answer from GitHub have their own threads. The lanes share the others; people get most.
 _QUICK_THREADS, _THREADS, _PEOPLE_AT_ONCE, _OTHERS_AT_ONCE = 2, 16, 8, 3
 _BATCH = 64
-# Deliveries that are at hand at once, with their bodies; the others wait in the table.
+# Deliveries in memory at once, with their bodies; the others wait in the table.
 _MOST_HELD, _MOST_HELD_BYTES = 2_000, 64 * 1024 * 1024
 # With the waits of `retry_at` about 3 days, as long as GitHub would deliver it again.
 _ATTEMPTS = 300
@@ -24,48 +24,48 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What came of some deliveries."""
+class Processed:
+    """The results of some deliveries."""
 
     count: int
-    """How many they were."""
+    """Their number."""
     targets: Collection[str]
-    """What is to be looked at because of them."""
+    """The targets to reconcile."""
     urgent: Collection[str]
-    """Those that someone with a role asked about."""
+    """The targets that someone with a role asked about."""
 
 
-class Hearing:
-    """Takes deliveries from the table, has them heard, and keeps what came of them; `round` is called by one thread.
+class DeliveryProcessing:
+    """Takes deliveries from the table, has them processed and stores the results. Only one thread calls `round`.
 
-    `hear` gives the targets of a delivery, `lane_of` what it may wait for: see
+    `process` gives the targets of a delivery, `lane_of` what it may wait for: see
     `verl_e2e.core.pulls.messages.hearing_lane`.
     """
 
     def __init__(
         self,
-        hear: Callable[[Received], Collection[str]],
+        process: Callable[[Received], Collection[str]],
         lane_of: Callable[[Received], str],
         deliveries: Deliveries,
         now: Callable[[], datetime],
         wake: Callable[[], None],
         make_pool: MakePool,
     ) -> None:
-        self._hear, self._lane_of, self._deliveries, self._now = hear, lane_of, deliveries, now
-        self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "hear", wake, make_pool)
+        self._process_one, self._lane_of, self._deliveries, self._now = process, lane_of, deliveries, now
+        self._quick = Lanes(_QUICK_THREADS, lambda _: _QUICK_THREADS, "process", wake, make_pool)
         self._asking = Lanes(_THREADS, _at_once, "ask", wake, make_pool)
         self._lock = threading.Lock()
         self._held: dict[str, int] = {}
         self._ended: dict[str, tuple[str, Collection[str] | None]] = {}
 
-    def round(self) -> tuple["Heard", bool]:
-        """Begin what can be begun and keep what has ended; gives that, and whether anything was begun."""
-        heard = self._keep()
-        return heard, self._take()
+    def round(self) -> tuple["Processed", bool]:
+        """Store the results so far and start more work; gives the results, and whether anything was started."""
+        processed = self._keep()
+        return processed, self._take()
 
     @property
     def held(self) -> Collection[str]:
-        """The deliveries that were taken from the table and are not heard yet."""
+        """The deliveries that were taken from the table and are not processed yet."""
         with self._lock:
             return tuple(self._held)
 
@@ -75,7 +75,7 @@ class Hearing:
         return bool(self._quick.keys or self._asking.keys)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._quick.stop()
         self._asking.stop()
 
@@ -93,39 +93,39 @@ class Hearing:
             (self._asking if lane else self._quick).put(key, lane, partial(self._work, delivery, lane))
         return bool(batch)
 
-    def _keep(self) -> "Heard":
-        """Keep what was heard, in one write."""
+    def _keep(self) -> "Processed":
+        """Store the results in one write."""
         with self._lock:
             ended = dict(self._ended)
-        heard = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]
-        if heard:
-            self._deliveries.heard(heard, self._now())
+        processed = [(key, targets) for key, (_, targets) in ended.items() if targets is not None]
+        if processed:
+            self._deliveries.processed(processed, self._now())
         with self._lock:
             for key in ended:
                 self._ended.pop(key)
                 self._held.pop(key, None)
         by_people = (targets or () for lane, targets in ended.values() if lane.endswith(f":{PEOPLE}"))
-        everything = {target for _, targets in heard for target in targets}
-        return Heard(len(heard), everything, {target for targets in by_people for target in targets})
+        everything = {target for _, targets in processed for target in targets}
+        return Processed(len(processed), everything, {target for targets in by_people for target in targets})
 
     def _work(self, delivery: Received, lane: str) -> None:
         targets: Collection[str] | None = None
         try:
-            targets = self._heard(delivery)
+            targets = self._process(delivery)
         finally:
             with self._lock:
                 self._ended[delivery.id] = (lane, targets)
 
-    def _heard(self, delivery: Received) -> Collection[str] | None:
-        """The targets of a delivery, None when it could not be heard; that is written down."""
+    def _process(self, delivery: Received) -> Collection[str] | None:
+        """The targets of a delivery, None when it could not be processed; the failure is stored."""
         about = {"delivery": delivery.id, "event": delivery.event}
         try:
-            return self._hear(delivery)
+            return self._process_one(delivery)
         except UnreadableDeliveryError as error:
             log.warning("delivery refused: %s", error, extra=about)
             self._failed(delivery.id, str(error), None)
         except Exception as error:
-            tell("delivery not heard", error, about)
+            log_failure("delivery not processed", error, about)
             given_up = delivery.attempts + 1 >= _ATTEMPTS
             self._failed(
                 delivery.id, problem(error), None if given_up else retry_at(self._now(), delivery.attempts, error)
@@ -137,7 +137,7 @@ class Hearing:
             self._deliveries.failed(delivery_id, what, again_at)
         except Exception as error:
             # The database went away meanwhile: the delivery still waits there.
-            tell("not kept that a delivery was not heard", error, {"delivery": delivery_id})
+            log_failure("failure of a delivery not stored", error, {"delivery": delivery_id})
 
 
 def _at_once(lane: str) -> int:

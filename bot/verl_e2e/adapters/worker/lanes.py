@@ -1,4 +1,4 @@
-"""Work in lanes: what waits in one lane, on a slow or limited GitHub, holds up nothing of another. And what fails."""
+"""Work in lanes: a lane that waits for a slow GitHub does not delay another. Also how failures are logged."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 5.0, 900.0
 
 log = logging.getLogger(__name__)
 
-# How a pool of so many threads with names that begin so is made; a test may give one that works in the caller's thread.
+# Makes a pool of so many threads with this prefix of their names; a test may give one that uses the caller's thread.
 MakePool = Callable[[int, str], Executor]
 
 
@@ -101,17 +101,17 @@ class Lanes:
 
 
 def retry_at(now: datetime, attempts: int, error: Exception) -> datetime:
-    """Later with each failure; an answer that named a time is asked again then."""
+    """When to try again: later with each failure, or at the time that an answer named."""
     named_s = float(getattr(error, "wait_s", 0.0))
     return now + timedelta(seconds=named_s or min(_FIRST_RETRY_S * 2 ** min(attempts, 20), _LAST_RETRY_S))
 
 
-def tell(what: str, error: Exception, about: dict[str, str]) -> None:
-    """What others answered is one line, a fault of ours comes with where it lies."""
+def log_failure(what: str, error: Exception, about: dict[str, str]) -> None:
+    """Log a failure: an expected error in one line, an internal error with its traceback."""
     expected = isinstance(error, UserError | ForgeError | BackendError)
     log.warning("%s: %s", what, error, exc_info=None if expected else error, extra=about)
 
 
 def problem(error: Exception) -> str:
-    """A failure in one text, as the tables keep it."""
+    """A failure as text for the tables."""
     return f"{type(error).__name__}: {error}"

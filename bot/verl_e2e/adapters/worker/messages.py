@@ -1,16 +1,16 @@
-"""Write what waits in the outbox: one message of a lane at a time, and nothing that gates waits for it."""
+"""Write the messages of the outbox, one at a time in each lane; no gate waits for them."""
 
 import logging
 from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.ports import ForgeError, Outbox
 
 _THREADS, _BATCH = 6, 32
-# With the waits of `retry_at` about a day; no one waits longer for an answer.
+# About a day with the waits of `retry_at`; after that no one waits for an answer.
 _ATTEMPTS = 100
 
 log = logging.getLogger(__name__)
@@ -36,14 +36,14 @@ class Mailing:
         return tuple(map(int, self._lanes.keys))
 
     def round(self) -> bool:
-        """Begin what can be begun; whether that was anything."""
+        """Start what can be started; whether that was anything."""
         letters = self._outbox.take(self._now(), _BATCH, besides=self._lanes.filled(_BATCH // 2))
         for letter in letters:
             self._lanes.put(str(letter.number), letter.message.lane, partial(self._work, letter))
         return bool(letters)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._lanes.stop()
 
     def _work(self, letter: Letter) -> None:
@@ -51,14 +51,14 @@ class Mailing:
             self._try(letter)
         except Exception as error:
             # The database went away: the message still waits there, and writing it again changes nothing.
-            tell("not kept what came of a message", error, {})
+            log_failure("result of a message not stored", error, {})
 
     def _try(self, letter: Letter) -> None:
         about = {"subject": letter.message.subject, "repository": letter.message.repository}
         try:
             self._write(letter.message)
         except Exception as error:
-            tell("message not written", error, about)
+            log_failure("message not written", error, about)
             refused = isinstance(error, ForgeError) and not error.passing
             given_up = refused or letter.attempts + 1 >= _ATTEMPTS
             again_at = None if given_up else retry_at(self._now(), letter.attempts, error)

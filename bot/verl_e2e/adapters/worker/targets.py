@@ -1,4 +1,4 @@
-"""Look at what is wanted: each target by itself, so many at once, and never two looks at one."""
+"""Reconcile the wanted targets: several at once, but never one target twice at the same time."""
 
 import logging
 import threading
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool, problem, retry_at, tell
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, problem, retry_at
 from verl_e2e.core.pulls.deliveries import ClaimedTarget
 from verl_e2e.ports import Worklist
 
-# Threads beside the others, for what someone with a role has just asked about.
+# Additional threads for targets that someone with a role has just asked about.
 _FOR_PEOPLE = 2
-# Threads that show on a pull request that it was seen, while every other one is busy.
+# Threads that show a first sign on a pull request while all others are busy.
 _SIGNS = 4
 
 log = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Counts:
-    """What was done since the start."""
+    """What was done since the start of the process."""
 
-    heard: int = 0
+    processed: int = 0
     reconciled: int = 0
     failed: int = 0
 
@@ -59,9 +59,10 @@ class Reconciling:
         return (*self._looks.keys, *self._signs.keys)
 
     def round(self, fresh: Collection[str], urgent: Collection[str]) -> bool:
-        """Begin what can be begun; whether that was anything. `fresh` was just heard of, `urgent` asked for by people.
+        """Start what can be started; whether that was anything.
 
-        Some threads are kept for what is urgent. What is fresh and finds no thread shows that it was seen, at least.
+        `fresh` targets come from new deliveries, `urgent` ones from people. Some threads are reserved for urgent ones.
+        A fresh target without a free thread at least shows a first sign.
         """
         self._fresh |= set(fresh)
         self._urgent |= set(urgent)
@@ -81,7 +82,7 @@ class Reconciling:
         return bool(begun or shown)
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Start nothing more."""
         self._looks.stop()
         self._signs.stop()
 
@@ -102,12 +103,12 @@ class Reconciling:
             self._worklist.release(taken.target)
 
     def _look(self, taken: ClaimedTarget) -> None:
-        """One look at one target. What failed is wanted again later."""
+        """Reconcile one target once. After a failure it is wanted again later."""
         started, target = time.monotonic(), taken.target
         try:
             again_s = self._reconcile(target)
         except Exception as error:
-            tell("reconcile failed", error, {"target": target})
+            log_failure("reconcile failed", error, {"target": target})
             what, again_at = problem(error), retry_at(self._now(), taken.attempts, error)
             self._return(lambda: self._worklist.postpone(target, what, again_at))
             self.counts.failed += 1
@@ -119,11 +120,11 @@ class Reconciling:
             log.info("reconciled", extra={"target": target, "seconds": round(time.monotonic() - started, 3)})
 
     def _sign(self, taken: ClaimedTarget) -> None:
-        """Let the pull request show that it was seen; it is looked at afterwards."""
+        """Show a first sign on the pull request; it is reconciled later."""
         try:
             self._announce(taken.target)
         except Exception as error:
-            tell("not announced", error, {"target": taken.target})
+            log_failure("first sign not shown", error, {"target": taken.target})
         self._return(lambda: self._worklist.release(taken.target))
 
     def _return(self, write: Callable[[], None]) -> None:
@@ -132,4 +133,4 @@ class Reconciling:
         except Exception as error:
             # The database went away: the target is looked at again when it is back, which changes nothing.
             self.unsure.set()
-            tell("not kept what came of a look", error, {})
+            log_failure("result of a reconcile not stored", error, {})

@@ -1,4 +1,4 @@
-"""The worker: hears what was delivered, has what is wanted looked at, and writes what is to be said.
+"""The worker: processes deliveries, reconciles wanted targets, and writes messages.
 
 What is to be done lies in the tables, shared with other processes; see `verl_e2e.ports.Leases`.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
-from verl_e2e.adapters.worker.deliveries import Hearing
-from verl_e2e.adapters.worker.lanes import Lanes, MakePool, tell, thread_pool
+from verl_e2e.adapters.worker.deliveries import DeliveryProcessing
+from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, thread_pool
 from verl_e2e.adapters.worker.messages import Mailing
 from verl_e2e.adapters.worker.targets import Counts, Reconciling
 from verl_e2e.core.pulls.deliveries import Received
@@ -24,7 +24,7 @@ _ROUND_S, _IDLE_S = 0.1, 0.5
 _RENEW_S = 3.0
 _CLEANING_S, _CLEANING_ON_S = 300.0, 5.0
 # Pull requests to which something happened lately are looked at again, a few with each tick; a push of which
-# no delivery told is found so. GitHub grants 5,000 requests an hour, and a look takes about 3.
+# no webhook arrived is found this way. GitHub grants 5,000 requests an hour, and a look takes about 3.
 _RECENT, _RECENT_EVERY, _RECENT_AT_ONCE = timedelta(days=3), timedelta(minutes=15), 20
 _GRACE_S = 10
 
@@ -35,27 +35,27 @@ log = logging.getLogger(__name__)
 class Work:
     """What the worker calls. A target is text."""
 
-    hear: Callable[[Received], Collection[str]]
-    """Records the fact that a delivery carries and gives the targets to look at; UnreadableDeliveryError when it never
-    can, anything else to be asked again later."""
+    process: Callable[[Received], Collection[str]]
+    """Stores the facts of a delivery and gives the targets to reconcile. UnreadableDeliveryError: it can never be
+    processed; after any other error it is tried again."""
     reconcile: Callable[[str], float | None]
-    """Looks at a target, does what is due, and says in how many seconds to look again, None for never."""
+    """Reconciles a target, and says in how many seconds to do it again, None for never."""
     open_targets: Callable[[], Collection[str]]
-    """Those with runs under way."""
+    """The targets with open runs."""
     missed_targets: Callable[[], Collection[str]]
-    """Those that exist and that no delivery told of."""
+    """The targets that exist and that no delivery named."""
     lane_of: Callable[[Received], str]
-    """What hearing a delivery may wait for; empty for nothing."""
+    """The lane in which a delivery may wait; empty when it never waits."""
     write: Callable[[Message], None]
     """Writes a message of the outbox."""
     announce: Callable[[str], None]
-    """Shows on a target that it was seen, when it cannot be looked at yet."""
+    """Shows a first sign on a target that cannot be reconciled yet."""
 
 
 class Worker:
-    """Start it once in a process, `wake` it when something arrived, stop it at the end.
+    """The worker of a process: start it once, `wake` it when something arrives, stop it at the end.
 
-    `clean` removes some of what no one will ask for again; whether more is left. `make_pool` gives the threads.
+    `clean` removes some old data and says whether more is left. `make_pool` gives the threads.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Worker:
         self._work, self._worklist, self._leases = work, worklist, leases
         self._clock, self._clean, self._tick_s = clock, clean, tick_s
         self._wake, self._stop = threading.Event(), threading.Event()
-        self._hearing = Hearing(work.hear, work.lane_of, deliveries, clock.now, self.wake, make_pool)
+        self._delivering = DeliveryProcessing(work.process, work.lane_of, deliveries, clock.now, self.wake, make_pool)
         self._reconciling = Reconciling(
             work.reconcile, work.announce, worklist, clock.now, self.wake, make_pool, workers=workers
         )
@@ -101,22 +101,22 @@ class Worker:
             thread.start()
 
     def wake(self) -> None:
-        """Something arrived: look now and not after the pause."""
+        """Something arrived: start a round now and not after the pause."""
         self._wake.set()
 
     @property
     def alive(self) -> bool:
-        """Whether the worker still looks."""
+        """Whether the worker still runs."""
         return all(thread.is_alive() for thread in self._threads)
 
     def stop(self) -> None:
-        """Begin nothing more, and give what runs a few seconds; what is cut off is done again by whoever is next."""
+        """Start nothing more, and wait a few seconds for running work; the next process repeats what is cut off."""
         self._stop.set()
         self._wake.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(_GRACE_S)
-        for part in (self._hearing, self._mailing, self._reconciling, self._aside):
+        for part in (self._delivering, self._mailing, self._reconciling, self._aside):
             part.stop()
         deadline = time.monotonic() + _GRACE_S
         while self._is_busy() and time.monotonic() < deadline:
@@ -125,26 +125,26 @@ class Worker:
             if not self._reconciling.held:
                 self._leases.leave()
         except Exception as error:
-            tell("not said that this process ends", error, {})
+            log_failure("end of this process not stored", error, {})
 
     def _is_busy(self) -> bool:
-        return bool(self._hearing.busy or self._mailing.held or self._reconciling.held or self._aside.keys)
+        return bool(self._delivering.busy or self._mailing.held or self._reconciling.held or self._aside.keys)
 
     def renew(self) -> None:
-        """Say that this process lives."""
+        """Renew the lease of this process."""
         self._first = self._leases.renew(self._clock.monotonic())
 
     def round(self) -> bool:
-        """Begin and keep all that can be; whether that was anything. Called by one thread."""
+        """Start and store all that is possible; whether that was anything. Called by one thread."""
         if self._reconciling.unsure.is_set():
             self._reconciling.unsure.clear()
-            self._leases.retain(self._hearing.held, self._mailing.held, self._reconciling.held)
-        heard, began = self._hearing.round()
-        self.counts.heard += heard.count
-        looked = self._reconciling.round(heard.targets, heard.urgent)
+            self._leases.retain(self._delivering.held, self._mailing.held, self._reconciling.held)
+        processed, began = self._delivering.round()
+        self.counts.processed += processed.count
+        looked = self._reconciling.round(processed.targets, processed.urgent)
         wrote = self._mailing.round()
         searched = self._first and self._look_around()
-        return bool(heard.count or began or looked or wrote or searched)
+        return bool(processed.count or began or looked or wrote or searched)
 
     def _rounds(self) -> None:
         failed_since = 0.0
@@ -154,7 +154,7 @@ class Worker:
             except Exception:
                 # The database, most likely; the tables say what is to be done when it is back.
                 if not failed_since:
-                    log.exception("the worker's round failed; it is tried again until it does not, and told then")
+                    log.exception("the worker's round failed; it is repeated until it succeeds")
                 failed_since = failed_since or time.monotonic()
                 self._reconciling.unsure.set()
                 busy = False
@@ -177,11 +177,11 @@ class Worker:
                 message = False
             except Exception as error:
                 if not message:
-                    tell("not said that this process lives", error, {})
+                    log_failure("lease of this process not renewed", error, {})
                 message = True
 
     def _look_around(self) -> bool:
-        """Want what no delivery may tell of, runs under way and recent pull requests; whether there was a search."""
+        """Want targets that may have no delivery: open runs and recent pull requests; whether there was a search."""
         now, now_s = self._clock.now(), self._clock.monotonic()
         if now_s >= self._next_tick:
             # At the start at once: no one knows what happened while no process listened.
@@ -196,19 +196,19 @@ class Worker:
         return searched
 
     def _search(self) -> None:
-        """Find what no delivery told of; what GitHub does not answer now it will later."""
+        """Find targets that no delivery named; after a failure the next search tries again."""
         try:
             missed = self._work.missed_targets()
             if missed:
-                log.warning("found what no delivery told of", extra={"targets": " ".join(sorted(missed))})
+                log.warning("found targets without a delivery", extra={"targets": " ".join(sorted(missed))})
                 self._worklist.want(missed, self._clock.now())
         except Exception as error:
-            tell("nothing found of what no delivery told of", error, {})
+            log_failure("search for targets without a delivery failed", error, {})
 
     def _remove(self) -> None:
-        """Remove some of what no one will ask for again, and soon more if more is left."""
+        """Remove some old data, and soon more if more is left."""
         try:
             if self._clean():
                 self._next_cleaning = self._clock.monotonic() + _CLEANING_ON_S
         except Exception as error:
-            tell("nothing removed of what no one will ask for again", error, {})
+            log_failure("clean-up failed", error, {})

@@ -1,4 +1,4 @@
-"""One request to GitHub: counted, paced, never redirected elsewhere with a body, sent again only where harmless."""
+"""One request to GitHub: counted, rate limited, never redirected, and repeated only when that is safe."""
 
 import re
 from typing import Any, TypeVar
@@ -31,15 +31,15 @@ from verl_e2e.ports import UncertainError
 M = TypeVar("M", bound=BaseModel)
 USER_AGENT = "verl-e2e"
 PAGE = 100
-# What ends a run or first shows that a pull request was seen waits for nothing that can wait.
+# Cancelling a run and creating a check run go first.
 _URGENT = re.compile(r"/actions/runs/\d+/(force-)?cancel$|/check-runs$")
 
 
-class Line:
-    """A connection as PyGithub uses one, that counts and refuses to be led elsewhere.
+class CountedConnection:
+    """A PyGithub connection that counts requests and rejects redirects.
 
-    PyGithub follows a move by itself and drops the query on the way: the content of another revision would come back.
-    Of a write that moved it takes the page that tells so for success.
+    PyGithub itself follows a redirect without the query, so it could read the content of another revision. For a
+    redirected write it takes the redirect page for a success.
     """
 
     def __init__(self, inner: HTTPRequestsConnectionClass | HTTPSRequestsConnectionClass, calls: Calls) -> None:
@@ -47,7 +47,7 @@ class Line:
         self._calls = calls
 
     def request(self, verb: str, url: str, body: Any, headers: dict[str, str], stream: object = None) -> None:
-        """Say what `getresponse` is to send."""
+        """Prepare the request that `getresponse` sends."""
         del stream
         self._inner.request(verb, url, body, headers)
 
@@ -69,7 +69,7 @@ class Line:
 
 
 class ApiRequester(Requester):
-    """PyGithub's requester with our rules. It belongs to one thread: PyGithub's connections are not to be shared."""
+    """PyGithub's requester with our rules. Use one for each thread: PyGithub's connections cannot be shared."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class ApiRequester(Requester):
         )
         parts = urlsplit(api_url)
         kind = HTTPSRequestsConnectionClass if parts.scheme == "https" else HTTPRequestsConnectionClass
-        self._line = Line(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
+        self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
         self._pace = limiter
         self._lane = lane
         self.patience = patience
@@ -105,7 +105,7 @@ class ApiRequester(Requester):
     def close(self) -> None:
         """Close the connections."""
         super().close()
-        self._line.close()
+        self._connection.close()
 
     def requestJson(  # noqa: N802 - PyGithub's name
         self,
@@ -117,8 +117,8 @@ class ApiRequester(Requester):
         cnx: Any = None,  # noqa: ARG002
         follow_302_redirect: bool = False,
     ) -> tuple[int, dict[str, Any], str]:
-        """Send one request once, over our line."""
-        return super().requestJson(verb, url, parameters, headers, input, self._line, follow_302_redirect)  # type: ignore[arg-type]
+        """Send one request once, over our connection."""
+        return super().requestJson(verb, url, parameters, headers, input, self._connection, follow_302_redirect)  # type: ignore[arg-type]
 
     def requestJsonAndCheck(  # noqa: N802 - PyGithub's name
         self,
@@ -129,9 +129,10 @@ class ApiRequester(Requester):
         input: Any | None = None,  # noqa: A002 - PyGithub's name
         follow_302_redirect: bool = False,
     ) -> tuple[dict[str, Any], Any]:
-        """Send a request until it is answered or patience ends.
+        """Send a request until it is answered or the retry policy gives up.
 
-        ForgeError; UncertainError when it must not be repeated and may have been done; RefusedError on a final status.
+        Raises ForgeError; UncertainError when it may have succeeded and must not be repeated; RefusedError on a final
+        status.
         """
         path = self.path_of(url)
         may_repeat = repeatable(verb, path, input)
@@ -153,7 +154,9 @@ class ApiRequester(Requester):
             return persist(attempt, again=again, patience=self.patience)
         except (GithubException, RequestException, ValueError) as error:
             if trouble_of(error) is Trouble.UNCERTAIN and not may_repeat:
-                raise UncertainError(f"GitHub did not say whether it did: {verb} {path}") from error
+                raise UncertainError(
+                    f"GitHub did not confirm the request, which may have succeeded: {verb} {path}"
+                ) from error
             raise as_forge_error(error, f"{verb} {path}") from error
 
     @classmethod
@@ -167,7 +170,7 @@ class ApiRequester(Requester):
     def ask(self, verb: str, path: str, *, parameters: dict[str, Any] | None = None, body: Any | None = None) -> Any:
         """The JSON that answers a request.
 
-        PyGithub's own objects are not used for it: they ask again behind our back for what an answer lacks.
+        PyGithub's own objects are not used for it: they send further requests for keys that an answer does not have.
         """
         return self.requestJsonAndCheck(verb, path, parameters, None, body)[1]
 

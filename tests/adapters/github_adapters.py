@@ -25,7 +25,7 @@ class Waits:
 
 
 @dataclass
-class Room:
+class GithubAdapters:
     """What a test works with."""
 
     world: World
@@ -39,7 +39,7 @@ class Room:
 
 
 @contextmanager
-def room(folder: Path, *, total_s: float = 120.0, timeout_s: int = 15) -> Iterator[Room]:
+def github_adapters(folder: Path, *, total_s: float = 120.0, timeout_s: int = 15) -> Iterator[GithubAdapters]:
     """A repository with one open pull request, seen by our App."""
     waits = Waits()
     patience = RetryPolicy(total_s=total_s, first_wait_s=0.25, sleep=waits)
@@ -48,13 +48,13 @@ def room(folder: Path, *, total_s: float = 120.0, timeout_s: int = 15) -> Iterat
         world.open_pull("ada", {"src/a.py": b"a = 1\n"})
         github = as_app(APP_ID, world.private_key, api_url=world.url, patience=patience, timeout_s=timeout_s)
         try:
-            yield Room(world, github, waits)
+            yield GithubAdapters(world, github, waits)
         finally:
             github.close()
 
 
 @contextmanager
-def nobody(world: World) -> Iterator[GitHub]:
+def anonymous(world: World) -> Iterator[GitHub]:
     """The same repository without a token."""
     github = anonymously(api_url=world.url)
     try:
