@@ -1,1 +1,1 @@
-"""Runs held against other runs of the same training: comparisons, tolerances and the bands of healthy runs."""
+"""Compare runs with other runs of the same training: comparisons, tolerances and the bands of healthy runs."""

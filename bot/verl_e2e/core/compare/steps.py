@@ -161,7 +161,7 @@ def compare_steps(
 
 
 def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> bool:
-    """Whether two steps drew the same samples, by what the rollout engine says of them."""
+    """Whether two steps drew the same samples, by what the rollout engine says about them."""
     one, other = run.get(SAMPLED_LOG_PPL), reference.get(SAMPLED_LOG_PPL)
     if one is None or other is None:
         return False

@@ -164,7 +164,7 @@ def _knows_no_cause(case: Case) -> bool:
 
 
 def _proven(case: Case, decision: Decision | None) -> Decision | None:
-    """A Fail stands only when the folder shows that the checkout under test is what failed."""
+    """Keep a Fail only when the folder shows that the checkout under test is what failed."""
     if decision is None or decision.result is not Result.FAIL:
         return decision
     gap = checkout_gap(case)

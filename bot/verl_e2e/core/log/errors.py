@@ -93,7 +93,7 @@ class ErrorBook:
 
 
 def _of_lone(text: str) -> Record:
-    """A line that says of itself that it only warns."""
+    """A line that states that it is only a warning."""
     return Record.WARNING if record_of(text) is Record.WARNING else Record.RAISED
 
 

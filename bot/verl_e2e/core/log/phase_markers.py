@@ -38,7 +38,7 @@ def move(stood: Stage | None, to: Stage, *, driver: bool) -> Move:
 
 @dataclass(slots=True)
 class PhaseMachine:
-    """Where a run stands, and the first line of each of its stages in the order of entry."""
+    """The present stage of a run, and the first line of each of its stages in the order of entry."""
 
     stood: Stage | None = None
     timeline: dict[Stage, StageMark] = field(default_factory=dict)

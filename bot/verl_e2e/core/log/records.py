@@ -41,7 +41,7 @@ def record_above(line: Line, before: Iterable[Line]) -> Record:
 
 
 def record_of(text: str) -> Record:
-    """The level that a line says of itself."""
+    """The log level that a line states."""
     if not text or text[0].isspace():
         return Record.RAISED
     head = text[:_SEARCHED]

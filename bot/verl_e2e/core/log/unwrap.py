@@ -53,7 +53,7 @@ class Piece:
     label: str
     whole: str
     strange: bool = False
-    """A known beginning stands behind something that was not understood."""
+    """A known beginning follows something that was not understood."""
 
 
 class Unwrapper:

@@ -28,7 +28,7 @@ class Criterion(StrEnum):
 
 
 class State(StrEnum):
-    """What the evidence says of one criterion; `missing` is never a pass."""
+    """What the evidence says about one criterion; `missing` is never a pass."""
 
     MET = "met"
     BROKEN = "broken"

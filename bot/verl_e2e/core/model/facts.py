@@ -103,11 +103,11 @@ class Record(StrEnum):
     PREFIXED = "prefixed"
     """Every line of it stands behind a log's mark, at level error or above: the last word of a program, or caught."""
     ERROR = "error"
-    """A log record of level error or above stands right above it."""
+    """A log record of level error or above is right above it."""
     SIDE = "side"
     """A side thread or a background task ended with it; the process went on."""
     WARNING = "warning"
-    """A log record below error stands right above it."""
+    """A log record below error is right above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """Lines with a known beginning that stands behind something that is not understood."""
+    """Lines with a known beginning that follows something that is not understood."""
 
     at: Excerpt
     """The first of them."""

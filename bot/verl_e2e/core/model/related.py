@@ -95,7 +95,7 @@ class RelatedRun(Document):
 
 
 class Related(Document):
-    """`related.json`. `not_run` says of a role that the verdict asks for why nothing was run in it."""
+    """`related.json`. `not_run` gives, for a role that the verdict asks for, the reason why it was not run."""
 
     schema_: Annotated[Literal[1, 2], Field(alias="schema")] = 2
     runs: Annotated[tuple[RelatedRun, ...], FailFast(), Field(max_length=MOST_RUNS)] = ()

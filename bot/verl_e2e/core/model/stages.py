@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Stage(StrEnum):
-    """Where a run stands, or where it ended.
+    """The stage that a run is in, or ended in.
 
     The order of the members is the order of a run with verl's Megatron wrapper; `shutdown` means
     that the requested steps completed and only noise is left to explain.

@@ -1,4 +1,4 @@
-"""Plans held against labels: how many required levels were planned, how many planned ones were wanted, and the cost."""
+"""Compare plans with labels: how many required levels were planned, how many planned ones were wanted, the cost."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from verl_e2e.core.plan.plan import Plan, Reason
 class Case:
     """One labelled pull request. Levels in neither `required` nor `optional` are not wanted.
 
-    `features` and `families` are None where the label does not speak of them.
+    `features` and `families` are None where the label does not state them.
     """
 
     pr: int

@@ -25,7 +25,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """What the policy says of one path."""
+    """What the policy says about one path."""
 
     path: str
     # What sets the path aside, None when it counts.
@@ -42,7 +42,7 @@ class Classified:
 def classify(path: str, policy: Policy, effects: Effects | None = None) -> Classified:
     """Hold one path against the whole policy; the first exemption that matches ends it.
 
-    `effects` say what was found inside; a path that they do not speak of is judged by its name alone.
+    `effects` say what was found inside; a path that they do not cover is judged by its name alone.
     """
     exemption = next((item for item in policy.exempt if item.paths.match(path)), None)
     inside = effects.inside(path) if effects is not None else None

@@ -1,4 +1,4 @@
-"""The contract check: what verl imports from Bridge and calls there at the base still stands at the head.
+"""The contract check: what verl imports and calls from Bridge at the base still works at the head.
 
 No GPU and no import: both trees are read. What is missing on both sides is skew that the change did not cause.
 """

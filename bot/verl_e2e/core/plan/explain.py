@@ -40,7 +40,7 @@ def explanations(
 ) -> tuple[Explanation, ...]:
     """Explain a path from the plan of a change of it alone, and each of its symbols or the one that is named.
 
-    `judged` is what the policy says of the path. `names` are its symbols in order, each with whether an import runs
+    `judged` is what the policy says about the path. `names` are its symbols in order, each with whether an import runs
     it, as it runs all but the bodies of functions. `condition` says which changes of the path ask for nothing all the
     same, empty for none.
     """

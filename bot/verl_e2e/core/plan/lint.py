@@ -48,7 +48,7 @@ def _promises(policy: Policy) -> Iterator[str]:
 
 
 def _undeclared(policy: Policy) -> Iterator[str]:
-    """Checkpoints of which nothing says how many GPUs they need, or what a run of them shows."""
+    """Checkpoints for which the policy does not say how many GPUs they need, or what a run of them shows."""
     for checkpoint in dict.fromkeys(model.checkpoint for model in policy.models):
         facts = policy.facts_of(checkpoint)
         where = f"{policy.source}: checkpoint {checkpoint.model_id}"

@@ -1,4 +1,4 @@
-"""What a test file says of itself before it is run: whether it holds tests, and how many GPUs all of them need."""
+"""Read from a test file, without running it, whether it holds tests and how many GPUs all of them need."""
 
 import ast
 import re

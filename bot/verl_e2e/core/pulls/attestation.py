@@ -2,7 +2,7 @@
 
 The GPU job never gets the right to attest. A second job, on a machine of GitHub's that never ran code under test,
 checks the folder's digest, uploads it and attests the upload; the certificate of that attestation is made by Sigstore
-from what GitHub itself says of the job.
+from what GitHub itself says about the job.
 """
 
 from dataclasses import dataclass

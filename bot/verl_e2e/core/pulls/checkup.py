@@ -172,7 +172,7 @@ def _names(machines: Iterable[Machine]) -> str:
 
 
 def failed_deliveries(attempts: Iterable[DeliveryAttempt]) -> tuple[DeliveryAttempt, ...]:
-    """The newest attempt at each delivery of which none succeeded, newest first."""
+    """The newest attempt of each delivery that never succeeded, newest first."""
     newest: dict[str, DeliveryAttempt] = {}
     taken: set[str] = set()
     for attempt in sorted(attempts, key=lambda attempt: (attempt.at, attempt.id), reverse=True):

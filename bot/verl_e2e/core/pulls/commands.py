@@ -1,6 +1,6 @@
 """The commands: one table from which they are parsed, helped with and documented.
 
-A command stands on a line of its own in a comment, `/verl-e2e VERB ARGUMENTS NAME=VALUE ...`. Which lines of a comment
+A command is a line of its own in a comment, `/verl-e2e VERB ARGUMENTS NAME=VALUE ...`. Which lines of a comment
 count is for `verl_e2e.adapters.markdown` to say; here a line becomes a `Command` or a `Mistake`.
 """
 
@@ -45,7 +45,7 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: how it is shown, and what reads it. `rest` takes the remaining line as it stands."""
+    """One argument: how it is shown, and what reads it. `rest` takes the rest of the line unchanged."""
 
     shown: str
     read: Reader

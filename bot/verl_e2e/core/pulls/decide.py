@@ -24,7 +24,7 @@ SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
 CHANGED = "the requested job changed"
 NOT_TRUSTED = "the head now needs an approval to run"
-# An order to end may be lost like anything else; it is given again after this long.
+# A request to end a run may be lost; it is repeated after this time.
 CANCEL_AGAIN = timedelta(seconds=60)
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
@@ -33,13 +33,13 @@ _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 class Actions:
     """What to do, and what to show once it is done."""
 
-    # Runs to put down and submit.
+    # Runs to store and submit.
     dispatch: tuple[Run, ...]
     # Runs to end, in the state in which they are then stored.
     cancel: tuple[Run, ...]
     # Every run, as it is then.
     runs: tuple[Run, ...]
-    # Where each job stands then.
+    # The status of each job then.
     standings: tuple[Standing, ...]
     # What the required jobs come to then.
     gate: Gate
@@ -48,7 +48,7 @@ class Actions:
 
 
 def decide_actions(target_state: TargetState) -> Actions:
-    """Decide the next steps; taken twice they change nothing more."""
+    """Decide the next actions; doing them twice changes nothing more."""
     ending = tuple(_to_end(target_state))
     starting = () if _others_live(target_state) else tuple(_to_start(target_state))
     changed = {run.key: run for run in (*ending, *starting)}
@@ -78,7 +78,7 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standi
 
 
 def _others_live(target_state: TargetState) -> bool:
-    """Whether a run of an earlier head still lives: its end is waited for before anything starts."""
+    """Whether a run of an earlier head is still live: nothing starts before it has ended."""
     return any(not item.state.final for item in target_state.earlier)
 
 
@@ -100,7 +100,7 @@ def _with(run: Run, target_state: TargetState, **changes: object) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a run ends, and whether that may pass: then no one needs to ask for the run again."""
+    """Why a run ends, and whether the reason may go away: then the run starts again without a request."""
 
     reason: str
     passing: bool = False
@@ -133,7 +133,7 @@ def _why_end(run: Run, target_state: TargetState) -> _End | None:
 
 
 def _why_not_wanted(run: Run, target_state: TargetState) -> str:
-    """Why no one asks for this very job any more, empty while someone does or no one can say."""
+    """Why exactly this job is not wanted any more, empty while it is wanted or while that is not known."""
     if target_state.plan is None:
         return ""
     wanted = next((item for item in target_state.wanted if item.id == run.job_id), None)
@@ -143,7 +143,7 @@ def _why_not_wanted(run: Run, target_state: TargetState) -> str:
 
 
 def _to_start(target_state: TargetState) -> Iterator[Run]:
-    """New runs: of jobs that nothing keeps from starting, and of ended ones that someone wants again."""
+    """New runs: of jobs that nothing keeps from starting, and of ended jobs that someone requested again."""
     found = _standings(target_state, (*target_state.shared, *target_state.runs))
     states = {standing.wanted.id: standing.state for standing in found}
     for standing in found:
@@ -173,7 +173,7 @@ def _held(standing: Standing, target_state: TargetState) -> bool:
 
 
 def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
-    """At most one live run for a job of a head, whatever asked for it."""
+    """Whether the job has a live run on this head: it gets at most one, whoever requested it."""
     return any(not run.state.final for run in runs if run.job_id == wanted.id)
 
 
@@ -201,7 +201,7 @@ def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
 
 
 def _too_late(target_state: TargetState) -> str:
-    """Why a merge group is answered though its jobs are not done, empty while there is time."""
+    """Why a merge group gets its answer before its jobs are done, empty while there is time."""
     target, limit_s = target_state.target, target_state.policy.gate.merge_queue_deadline_s
     if not isinstance(target, MergeGroup) or target.since is None:
         return ""
@@ -210,7 +210,7 @@ def _too_late(target_state: TargetState) -> str:
 
 
 def _obstacle(target_state: TargetState) -> str:
-    """What keeps the gate from success whatever the jobs say, empty for nothing."""
+    """What keeps the gate from success whatever the jobs say, empty if nothing does."""
     if target_state.plan is None:
         return target_state.problem or target_state.over or "there is no plan"
     if target_state.other_pull is not None and not target_state.other_pull.underway:
@@ -222,7 +222,7 @@ def _obstacle(target_state: TargetState) -> str:
 
 
 def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[str, str]:
-    """Why a plan that requires nothing is not enough for this head, and the command that helps; empty where it is."""
+    """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan
     if plan is None or plan.levels or target_state.policy.gate.none is Absence.OPEN:
         return "", ""
@@ -234,7 +234,7 @@ def _absence(target_state: TargetState, found: tuple[Standing, ...]) -> tuple[st
 
 
 def _waits_for(target_state: TargetState) -> str:
-    """What the gate waits for though every job of this target is satisfied, empty for nothing."""
+    """What the gate still waits for when every job of this target is satisfied, empty for nothing."""
     if target_state.other_pull is None or not target_state.other_pull.underway:
         return ""
     other = target_state.other_pull

@@ -1,4 +1,4 @@
-"""What the forge says of its own machinery: workflow runs, the installation, what a branch asks for, deliveries."""
+"""What GitHub says about itself: workflow runs, the installation, what a branch requires, deliveries."""
 
 from dataclasses import dataclass, field
 from datetime import datetime

@@ -70,7 +70,7 @@ def _at(job: Job, paths: Mapping[str, str]) -> Job:
 
 
 def pack(job: Job, merge_base: str = "", nonce: str = "") -> str:
-    """A job, made portable, as one line of text, with the commit that a failure is held against and the nonce."""
+    """A job, made portable, as one line of text, with the commit that a failure is compared with and the nonce."""
     text = portable(job).model_dump_json()
     return f"{packed.pack(text)}.{merge_base}.{nonce}".rstrip(".")
 
@@ -84,7 +84,7 @@ def merge_base_of(text: str) -> str:
 
 
 def nonce_of(text: str) -> str:
-    """The nonce that a packed text holds, empty for none; OrderError for what is none of ours."""
+    """The nonce that a packed text holds, empty for none; OrderError for text that is not a nonce of ours."""
     nonce = text.strip().partition(".")[2].partition(".")[2]
     if nonce and not re.fullmatch("[0-9a-f]{32}", nonce):
         raise OrderError(f"the job's nonce is {nonce[:60]!r}, which verl-e2e never makes; dispatch it again")

@@ -88,7 +88,7 @@ class Override(Document):
 
 
 class RunState(StrEnum):
-    """Where a run stands; the last four are final."""
+    """The state of a run; the last four are final."""
 
     QUEUED = "queued"
     SUBMITTED = "submitted"

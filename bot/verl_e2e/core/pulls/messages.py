@@ -11,7 +11,7 @@ from verl_e2e.core.pulls.webhook_events import (
     PushEvent,
 )
 
-# GitHub's words for how someone belongs to a repository, as a signed delivery tells them.
+# GitHub's words for how someone belongs to a repository, as a signed delivery states them.
 MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 PEOPLE, OTHERS, PUSHES = "people", "others", "pushes"
 
@@ -76,9 +76,9 @@ def from_values(values: dict[str, object]) -> Message:
 
 
 def hearing_lane(event: Event | None) -> str:
-    """Which deliveries hearing this one may wait for: empty when it needs no answer of GitHub and waits for none.
+    """The lane in which a delivery is processed; empty when it needs no answer from GitHub and waits for nothing.
 
-    What someone with a role asks for does not wait behind what others write, nor for another installation.
+    A request of someone with a role does not wait behind what others write, nor for another installation.
     """
     match event:
         case CommentEvent():

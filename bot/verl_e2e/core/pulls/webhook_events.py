@@ -99,7 +99,7 @@ class PullRequestEvent(Part):
 
 
 class IssuePart(Part):
-    """Where a comment stands; `pull_request` is None for an issue."""
+    """The issue or pull request of a comment; `pull_request` is None for an issue."""
 
     number: Number
     pull_request: dict[str, Any] | None = None

@@ -67,7 +67,7 @@ class LookedAt:
     compared: int
     # Modules that the other program's imports execute at the head, all of them read but the unknown ones.
     imported: int
-    # Changed paths, and imported modules, of which nothing is known.
+    # Changed paths, and imported modules, about which nothing is known.
     unknown: int
 
     @property
@@ -88,7 +88,7 @@ class Effects:
     unread: Mapping[str, str] = field(default_factory=dict)
     # Sentences on how it was found.
     notes: tuple[str, ...] = ()
-    # Those of which nothing is known and that the other program may import: no name excuses them.
+    # Those about which nothing is known and that the other program may import: no name exempts them.
     unknown: Mapping[str, str] = field(default_factory=dict)
     # How much was looked at.
     looked_at: LookedAt | None = None

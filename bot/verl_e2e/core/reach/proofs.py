@@ -1,4 +1,4 @@
-"""Claims about import-time code, held against the programs at base and head: what is not proved here has an effect."""
+"""Check claims about import-time code on the programs at base and head: what is not proved here has an effect."""
 
 from collections.abc import Iterator
 from typing import assert_never

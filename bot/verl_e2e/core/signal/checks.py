@@ -65,7 +65,7 @@ def exploded(steps: Sequence[Step]) -> Fault | None:
 
 
 def stuck(steps: Sequence[Step]) -> tuple[Fault, ...]:
-    """What stands still in a way that no training does: then even a rising reward is not learned."""
+    """What does not move although every training moves it: then even a rising reward was not learned."""
     found = (_zero_gradient(steps), *_constants(steps), _no_learning_rate(steps))
     return tuple(fault for fault in found if fault is not None)
 

@@ -36,7 +36,7 @@ class Band:
 
 
 class Standing(StrEnum):
-    """Where the candidate stands."""
+    """How the candidate compares with the baselines."""
 
     ABOVE = "above"
     BELOW = "below"

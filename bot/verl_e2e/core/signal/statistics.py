@@ -1,7 +1,7 @@
 """Robust statistics of a short series: how it moves, against a noise whose autocorrelation is assumed.
 
 Twenty points are far too few to estimate how much one step's noise carries over to the next, so nothing is
-estimated: Kendall's S is held against the variance that it has under autoregressive noise of a stated strength.
+estimated: Kendall's S is compared with the variance that it has under autoregressive noise of a stated strength.
 `docs/learning-signal.md` shows the measured error rates and the power of the rule.
 """
 

@@ -28,7 +28,7 @@ _LINKS = re.compile(
 _BLOCK_START = re.compile(r"^(?=[-=]|:-|\d+[.)])")
 # GitHub links a word of 7 to 40 hexadecimal digits when it is a commit, and shortens it; in code it does neither.
 _COMMIT = re.compile(r"(?<!\w)[0-9a-fA-F]{7,40}(?!\w)")
-# What stands between two single backticks, and behind one where the text was cut.
+# The text between two single backticks, and after one where the text was cut.
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)|(?<!`)`([^`]+ \.\.\.)$")
 # Line ends as Python and .NET have them; a run of white space is one line's, so that this stays linear.
 LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"

@@ -1,4 +1,4 @@
-"""Level 2: the sizes asked for, not all of them trivial, and ranks in the log that had them."""
+"""Level 2: the requested sizes, not all of them 1, and ranks in the log that had them."""
 
 import math
 from dataclasses import replace

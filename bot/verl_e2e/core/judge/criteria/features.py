@@ -32,7 +32,7 @@ class Trace:
     metrics: re.Pattern[str] | None = None
 
 
-# A class of Bridge stands here only when every model that it converts has the feature.
+# A class of Bridge is listed only when every model that it converts has the feature.
 TRACES: Mapping[str, Trace] = {
     "moe": Trace(
         bridges=re.compile(

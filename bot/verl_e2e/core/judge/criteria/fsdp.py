@@ -9,7 +9,7 @@ _ROOTS = ("actor_rollout_ref.actor", "critic")
 
 
 def fsdp_active(case: Case) -> Evidence:
-    """Every configuration switches Megatron-FSDP on, and no model stands in another wrapper."""
+    """Every configuration switches Megatron-FSDP on, and no model has another wrapper."""
     asked = [case.config_value(f"{root}.megatron.{_FLAG}") for root in _ROOTS]
     if asked != [True] * len(_ROOTS):
         words = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))

@@ -1,4 +1,4 @@
-"""Level 2: the sizes that the run resolved are those asked for, some is not trivial, and the ranks really had them.
+"""Level 2: the run resolved the requested sizes, at least one is above 1, and the ranks really had them.
 
 The configuration says what was asked of Megatron. What it made of it shows in the log: every rank that built a model
 says of how many chunks it consists, those of data- and context-parallel rank 0 name their tensor and pipeline rank,
@@ -64,7 +64,7 @@ class Sizes:
 
 
 def parallel_sizes(case: Case) -> Evidence:
-    """The resolved parallel sizes are those of the variant, some size is not trivial, and the log shows the ranks."""
+    """The resolved parallel sizes are those of the variant, at least one is above 1, and the log shows the ranks."""
     configs = [config for config in case.facts.configs if config.values is not None]
     if not configs:
         return _evidence(case, State.MISSING, "no resolved configuration shows the parallel sizes")

@@ -58,7 +58,7 @@ class Expected:
 
 
 def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Evidence:
-    """The criterion: broken with the first thing that does not fit, waived where nothing could be held against it."""
+    """The criterion: broken with the first thing that does not fit, waived where nothing could be compared."""
     misfit = next(_misfits(record, facts, expected), "")
     if misfit:
         return Evidence(Criterion.RUN_RECORD, State.BROKEN, misfit, EVENTS_FILE)
