@@ -11,7 +11,7 @@ from verl_e2e.app.known_heads import KnownHeads
 from verl_e2e.app.on_event import EventHandler
 from verl_e2e.core.pulls.checkup import failed_deliveries
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.messages import hearing_lane
+from verl_e2e.core.pulls.messages import delivery_lane
 from verl_e2e.core.pulls.pull import OpenPull, PullRef
 from verl_e2e.core.pulls.references import read_reference, reference_text
 from verl_e2e.core.pulls.webhook_events import PushEvent
@@ -63,7 +63,7 @@ def _is_served(repository: str, served: tuple[str, ...]) -> bool:
 def lane_of(delivery: Received) -> str:
     """What hearing a delivery may wait for; empty for nothing."""
     try:
-        return hearing_lane(parse_event(delivery.event, delivery.body))
+        return delivery_lane(parse_event(delivery.event, delivery.body))
     except BadDeliveryError:
         return ""  # hearing it refuses it
 

@@ -17,8 +17,8 @@ from verl_e2e.core.pulls.messages import (
     PEOPLE,
     PUSHES,
     as_values,
+    delivery_lane,
     from_values,
-    hearing_lane,
     reaction_to,
     reply_to,
 )
@@ -65,4 +65,4 @@ def pushed(ref: str) -> PushEvent:
 )
 def test_whom_a_delivery_waits_for(event: Event | None, kind: str) -> None:
     owner = event.repository.full_name.partition("/")[0].lower() if event is not None else ""  # type: ignore[union-attr]
-    assert hearing_lane(event) == (f"{owner}:{kind}" if kind else "")
+    assert delivery_lane(event) == (f"{owner}:{kind}" if kind else "")

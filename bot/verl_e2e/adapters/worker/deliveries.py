@@ -39,7 +39,7 @@ class DeliveryProcessing:
     """Takes deliveries from the table, has them processed and stores the results. Only one thread calls `round`.
 
     `process` gives the targets of a delivery, `lane_of` what it may wait for: see
-    `verl_e2e.core.pulls.messages.hearing_lane`.
+    `verl_e2e.core.pulls.messages.delivery_lane`.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class Allowed:
     roles: frozenset[Role] = frozenset(Role) - {Role.UNSHARDED}
     # The commit to compare with, None where there is none.
     merge_base: MergeBase | None = None
-    # Why there is no merge base, for the card.
+    # Why `merge_base` is None, for the card.
     why_no_base: str = ""
     # How many runs on the merge base a learning signal gets, for its noise band.
     baselines: int = 1

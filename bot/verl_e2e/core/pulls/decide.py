@@ -173,7 +173,7 @@ def _held(standing: Standing, target_state: TargetState) -> bool:
 
 
 def _lives(wanted: WantedJob, runs: Iterable[Run]) -> bool:
-    """Whether the job has a live run on this head: it gets at most one, whoever requested it."""
+    """Whether the job has a live run on this head: it gets at most one, for all requests."""
     return any(not run.state.final for run in runs if run.job_id == wanted.id)
 
 

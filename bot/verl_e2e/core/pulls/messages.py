@@ -75,7 +75,7 @@ def from_values(values: dict[str, object]) -> Message:
     return Message(**{name: value for name, value in values.items() if name in known})  # type: ignore[arg-type]
 
 
-def hearing_lane(event: Event | None) -> str:
+def delivery_lane(event: Event | None) -> str:
     """The lane in which a delivery is processed; empty when it needs no answer from GitHub and waits for nothing.
 
     A request of someone with a role does not wait behind what others write, nor for another installation.

@@ -39,7 +39,7 @@ def failed_tests(record: Record) -> tuple[str, ...]:
 
 
 def foreign_tests(record: Record) -> str:
-    """Why the JUnit file says nothing about the job's commit; empty when it does, or when there is no file.
+    """Why the JUnit file says nothing about the job's commit; empty when it does, or without a file.
 
     A file that states no commit counts only in a folder whose runner ran the tests itself.
     """
@@ -73,7 +73,7 @@ def _success(passed: int, tests: tuple[TestCase, ...]) -> str:
 
 
 def _not_run(case: Case, refused: str) -> str:
-    """Why there is no result: that of another commit, the runner's own reason, else what the folder shows."""
+    """Why a result is missing: it is of another commit, or the runner's own reason, else what the folder shows."""
     environment = case.record.environment
     message = refused or (environment.tests_not_run if environment else "")
     findings = environment.findings if environment and not message else ()
