@@ -71,7 +71,7 @@ WORDS = (
 NOT_TYPED = {
     r"^\(?(umask 077; )?curl ": "talks to the network",
     r"^(gh|\./config\.sh) ": "talks to GitHub, and changes it",
-    r"^make (test|coverage|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the package index",
+    r"^make (test|coverage|check|format|lock|bench|lint|clean|architecture)\b": "takes minutes, or talks to the index",
     r"^sqlite3 ": "a program that only the host of a service has",
     r"^(docker|kubectl|ray|nvidia-smi|nft|srun|sbatch|scontrol|systemctl|apt|apt-get) ": "acts on a host or cluster",
     r"^python3? -c .*\b(megatron|torch|verl|vllm)\b": "needs the packages of a GPU host; it is parsed",
