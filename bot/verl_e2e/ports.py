@@ -53,7 +53,7 @@ class SourceTrees(ChangeSource, Protocol):
         ...
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
-        """Contents by id; None for what the source lacks."""
+        """Contents by id; None for what the source does not have."""
         ...
 
 
@@ -405,7 +405,7 @@ class Leases(Protocol):
 
 
 class BackendError(Exception):
-    """The back end did not take an order; `final` says that trying again is no use. The text names the fix.
+    """The back end did not take an order; `final` says that trying again does not help. The text names the fix.
 
     `uncertain` says that it may have taken it, `wait_s` that it is not to be asked before so many seconds.
     """
@@ -475,7 +475,7 @@ class ForgeError(Exception):
     """GitHub refused, or did not answer in time; the text says what. Reading or reconciling again is always safe.
 
     `passing` says that it may work later, not before `wait_s` seconds. `absent` says that there is no such thing, or
-    none that we may see, `permission` names the one that our App lacks, such as `checks: write`. `answer` is what
+    none that we may see, `permission` names the one that our App needs, such as `checks: write`. `answer` is what
     GitHub said without the address that was asked, else the whole text. `unreached` says why this machine got
     no connection, empty where it got one.
     """

@@ -76,7 +76,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_what_is_damaged_is_not_there_and_is_kept_anew(
+def test_what_is_damaged_is_not_there_and_is_kept_again(
     kept: BaselineCache, run: Path, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     damage(tmp_path / "work" / "baselines" / ("d" * 64))

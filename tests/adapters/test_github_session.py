@@ -91,7 +91,7 @@ def test_a_token_that_was_withdrawn_is_replaced(at: GithubAdapters) -> None:
     assert pulls.pull(ONE).author == "ada"
 
 
-def test_a_repository_without_the_app_is_told(at: GithubAdapters) -> None:
+def test_a_repository_without_the_app_is_reported(at: GithubAdapters) -> None:
     with pytest.raises(ForgeError, match="not installed in else/where"):
         GithubPulls(at.github).pull(PullRef("else/where", 1))
 
@@ -104,7 +104,7 @@ def test_a_key_that_is_none_is_told_at_once(key: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["", "github.com", "ftp://x", "https://", "https://u:p@x/", "https://x/?a=1"])
-def test_an_address_that_is_none_is_told(url: str) -> None:
+def test_an_address_that_is_none_is_reported(url: str) -> None:
     with pytest.raises(ForgeError, match="GitHub API"):
         checked_api_url(url)
 

@@ -180,7 +180,7 @@ def test_an_artifact_that_is_longer_than_it_says_is_left(at: GithubAdapters, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["world"]
 
 
-def test_an_artifact_that_is_gone_is_told(at: GithubAdapters, tmp_path: Path) -> None:
+def test_an_artifact_that_is_gone_is_reported(at: GithubAdapters, tmp_path: Path) -> None:
     found = artifact(at, {"a": b"1"})
     at.world.runs()[0].artifacts[0].expired = True
     with pytest.raises(ForgeError, match="410"):
@@ -249,7 +249,7 @@ def test_a_bomb_that_lies_about_its_size_is_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive", b"PK\x05\x06" + b"\0" * 17])
-def test_what_is_no_archive_is_told(tmp_path: Path, content: bytes) -> None:
+def test_what_is_no_archive_is_reported(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "x.zip"
     archive.write_bytes(content)
     with pytest.raises(ForgeError, match="cannot be unpacked"):

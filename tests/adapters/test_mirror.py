@@ -163,7 +163,7 @@ def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, chang
     assert trees.tree(change.base_sha).keys() == {"src/a.py", "src/old.py", "src/kept.py"}
 
 
-def test_a_head_that_was_pushed_over_and_is_gone_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
+def test_a_head_that_was_pushed_over_and_is_gone_is_reported(forge: Forge, change: Pull, tmp_path: Path) -> None:
     gone = replace(change, head_sha="0123456789" * 4)
     with pytest.raises(ForgeError, match=r"refs/pull/7/head does not lead to commit 012345678901") as message:
         mirrors(forge, tmp_path).changes(gone)
@@ -272,7 +272,7 @@ def _a_file(clone: Path) -> None:
 
 @pytest.mark.parametrize("harm", [_cut_packs, _flip_contents, _no_packs, _no_head, _no_objects, _garbage, _a_file])
 @pytest.mark.parametrize("when", ["between", "during"])
-def test_a_damaged_clone_is_made_anew(
+def test_a_damaged_clone_is_made_again(
     forge: Forge, change: Pull, tmp_path: Path, harm: Callable[[Path], None], when: str
 ) -> None:
     trees = mirrors(forge, tmp_path).changes(change)
@@ -352,7 +352,7 @@ def test_a_fetch_that_outlives_its_process_holds_its_lock(tmp_path: Path) -> Non
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_lock_that_is_never_given_back_is_told(forge: Forge, change: Pull, tmp_path: Path) -> None:
+def test_a_lock_that_is_never_given_back_is_reported(forge: Forge, change: Pull, tmp_path: Path) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
     pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 4\n"}))
     lock = clone_of(tmp_path).with_name("bridge.git.lock")
@@ -385,7 +385,7 @@ def test_a_fetch_that_takes_too_much_is_stopped(
     assert not list(clone_of(tmp_path).rglob("tmp_*"))
 
 
-def test_a_clone_that_grew_too_large_is_made_anew(forge: Forge, change: Pull, tmp_path: Path) -> None:
+def test_a_clone_that_grew_too_large_is_made_again(forge: Forge, change: Pull, tmp_path: Path) -> None:
     everything(mirrors(forge, tmp_path).changes(change), change)
     before = clone_of(tmp_path).stat().st_ino
     pushed = replace(change, head_sha=forge.push("refs/pull/7/head", {"src/a.py": "a = 5\n"}))

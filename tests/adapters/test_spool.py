@@ -104,7 +104,7 @@ print(sorted(one.id for one in deliveries.take(now, 9)), list((folder / "spool")
 """
 
 
-def test_a_full_disk_refuses_a_delivery_loses_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_a_delivery_loses_nothing_and_goes_on_when_there_is_space(tmp_path: Path) -> None:
     """The limit on the size of a file stands in for a full disk: both the database and the spool meet it."""
     assert resource.RLIMIT_FSIZE is not None
     argv = [sys.executable, "-c", FULL, str(ROOT), str(tmp_path)]

@@ -230,7 +230,7 @@ def test_a_search_that_fails_stops_nothing(store: Store) -> None:
         until(lambda: pulls.looks["o/r#7"] == 1)
 
 
-def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_heard_for_a_while(store: Store) -> None:
+def test_the_tick_looks_again_at_recent_pulls_of_which_nothing_was_received_for_a_while(store: Store) -> None:
     pulls = Pulls()
     pulls.gate.set()
     deliver(store, "1", "o/r#1")
@@ -362,7 +362,7 @@ def cut_off(file: Path, pid: int) -> set[str]:
     return {target for what, target in own if what == "begin"} - {target for what, target in own if what == "end"}
 
 
-def test_after_a_kill_every_delivery_is_heard_and_every_target_looked_at_to_the_end(
+def test_after_a_kill_every_delivery_is_processed_and_every_target_looked_at_to_the_end(
     database: str, store: Store, tmp_path: Path
 ) -> None:
     looks = tmp_path / "looks"

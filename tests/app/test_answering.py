@@ -32,7 +32,7 @@ def test_somebody_without_a_role_is_answered_so_often_and_told_when_that_is_over
 
 
 @pytest.mark.parametrize("author", ("alice", "mona", "rita", "mallory"))
-def test_whoever_has_a_role_is_answered_whatever_others_asked(app: App, author: str) -> None:
+def test_a_person_with_a_role_is_answered_whatever_others_asked(app: App, author: str) -> None:
     for stranger in range(MAX_TOGETHER // MAX_EACH + 1):
         ask(app, f"stranger{stranger}", MAX_EACH + 2)
     assert ask(app, author, MAX_EACH + 2) == ["help"] * (MAX_EACH + 2)

@@ -100,7 +100,7 @@ def test_a_job_carries_the_site_and_the_commits_under_test(tmp_path: Path, block
     assert job.wrapper["VANILLA_MBRIDGE"] == "False"
 
 
-def test_a_declared_patch_that_does_not_fit_is_left_out_and_told(tmp_path: Path, blocked: Record) -> None:
+def test_a_declared_patch_that_does_not_fit_is_left_out_and_reported(tmp_path: Path, blocked: Record) -> None:
     card, dispatcher, _, _ = _check(tmp_path, ("docs/guide.md",), blocked, asked=(Level.SMOKE,))
     assert dispatcher.jobs[0].patches == ()
     assert any(note.startswith("Declared patch") for note in card.notes)

@@ -42,7 +42,7 @@ def test_two_real_runs_of_one_job_stand_side_by_side() -> None:
     assert render_report_markdown((report,)).count("\n|---|") == 2
 
 
-def test_what_else_differs_between_the_jobs_is_told(tmp_path: Path) -> None:
+def test_what_else_differs_between_the_jobs_is_reported(tmp_path: Path) -> None:
     other = shutil.copytree(SECOND, tmp_path / "other")
     job = json.loads((other / "job.json").read_text())
     job["wrapper"]["LORA_RANK"] = "8"
@@ -133,7 +133,7 @@ def test_a_bands_file_that_is_wrong_is_told_by_key(text: str, words: str) -> Non
         load_bands(text, "bands.yml")
 
 
-def test_a_bands_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_bands_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_bands(tmp_path / "none.yml")
 

@@ -110,7 +110,7 @@ def test_a_level_that_somebody_asked_for_ends_with_the_role(app: App) -> None:
     assert app.backend.live() == []
 
 
-def test_a_cancel_outlives_the_role_of_whoever_cancelled(app: App) -> None:
+def test_a_cancel_outlives_the_role_of_the_person_who_cancelled(app: App) -> None:
     app.hub.roles["rob"] = "write"
     look(app)
     say(app, "rob", "cancel")

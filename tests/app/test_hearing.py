@@ -69,7 +69,7 @@ def test_a_comment_without_a_command_costs_nothing(app: App) -> None:
     [{"updated": True}, {"sender": "mallory"}, {"via": APP}],
     ids=["edited", "relayed", "our own"],
 )
-def test_only_a_created_comment_counts_and_only_by_whoever_wrote_it(app: App, given: dict[str, object]) -> None:
+def test_only_a_created_comment_counts_and_only_by_the_person_who_wrote_it(app: App, given: dict[str, object]) -> None:
     if given.get("updated"):
         given = {"updated": app.clock.now() + timedelta(seconds=1)}
     assert say(app, "alice", "/verl-e2e run", **given) == ()
@@ -99,7 +99,7 @@ def test_anybody_may_ask_and_the_author_may_cancel(app: App) -> None:
     assert asked(app) == [("stranger", "help", ()), ("alice", "cancel", ())]
 
 
-def test_a_wish_that_will_not_be_served_is_refused_with_the_reason(app: App) -> None:
+def test_a_request_that_will_not_be_served_is_refused_with_the_reason(app: App) -> None:
     for steps in range(2, 22):
         say(app, "alice", f"/verl-e2e level0 steps={steps}")
     assert (len(app.ledger.written), answers(app)) == (20, [])
@@ -108,7 +108,7 @@ def test_a_wish_that_will_not_be_served_is_refused_with_the_reason(app: App) -> 
         app.handlers.events.hear(comment_event(late))
     assert len(app.ledger.written) == 20
     (answer,) = answers(app)
-    assert "20 different wishes" in answer
+    assert "20 different requests" in answer
     app.push("two")
     say(app, "alice", "/verl-e2e level0 steps=99")
     assert (len(app.ledger.written), len(answers(app))) == (21, 1)
@@ -126,7 +126,7 @@ def test_an_approval_names_the_head_as_it_is(app: App) -> None:
     assert (entry.head_sha, entry.actor) == (sha("one"), "mona")
 
 
-def test_an_override_names_the_head_as_it_is_whenever_it_is_heard(app: App) -> None:
+def test_an_override_names_the_head_as_it_is_whenever_it_is_processed(app: App) -> None:
     app.handlers.reconciler.reconcile(REF)
     late = app.hub.say(REF, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     app.push("two")
@@ -197,7 +197,7 @@ def test_an_override_needs_its_capability(app: App) -> None:
         ("level3", "alice", []),
     ],
 )
-def test_a_label_is_the_command_of_whoever_set_it(
+def test_a_label_is_the_command_of_the_person_who_set_it(
     app: App, label: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     event = pull_event("labeled", "one", sender, label)
@@ -241,7 +241,7 @@ def test_what_happens_to_a_pull_request_is_only_looked_at(app: App, action: str)
         ("rerun", "stranger", []),
     ],
 )
-def test_a_button_is_the_command_of_whoever_pressed_it(
+def test_a_button_is_the_command_of_the_person_who_pressed_it(
     app: App, button: str, sender: str, kept: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     event = check_event(GATE, "one", sender=sender, button=button)
@@ -270,7 +270,7 @@ def ended_in_failure(app: App) -> None:
     app.clock.pass_s(60)
 
 
-def test_one_job_asked_for_again_runs_again_and_its_check_is_written_anew(app: App) -> None:
+def test_one_job_asked_for_again_runs_again_and_its_check_is_written_again(app: App) -> None:
     ended_in_failure(app)
     app.hub.calls.clear()
     own = str(CheckId(7, sha("one"), "0-lora-ddp"))

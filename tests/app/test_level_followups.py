@@ -101,21 +101,21 @@ def _doubled(steps: tuple[StepMetrics, ...]) -> tuple[StepMetrics, ...]:
 
 
 def _level_1(job: Job, steps: tuple[StepMetrics, ...]) -> Run:
-    """A save/resume run, or its twin with these steps."""
+    """A save/resume run, or its reference run with these steps."""
     return _at(job, resume_run()) if job.level is Level.SAVE_RESUME else _trained(job, steps)
 
 
-TWIN = "related/uninterrupted"
-BASE_AND_TWIN = ["related/merge_base", f"related/merge_base/{TWIN}"]
+UNINTERRUPTED_RUN = "related/uninterrupted"
+BASE_AND_UNINTERRUPTED = ["related/merge_base", f"related/merge_base/{UNINTERRUPTED_RUN}"]
 
 
-def test_a_resume_is_held_against_its_uninterrupted_twin() -> None:
+def test_a_resume_is_held_against_its_uninterrupted_run() -> None:
     host = Host(lambda job, _: _level_1(job, STEPS))
     verdict = host.follow(RESUME)
-    assert host.places == [".", TWIN]
+    assert host.places == [".", UNINTERRUPTED_RUN]
     assert (verdict.result, _state(verdict, Criterion.RESUMED_STEP)) == (Result.PASS, State.MET)
     assert (host.jobs[1].id, host.jobs[1].wrapper["SAVE_FREQ"]) == ("0-uninterrupted", "-1")
-    assert host.folders.record(OUT / TWIN).related == ()
+    assert host.folders.record(OUT / UNINTERRUPTED_RUN).related == ()
 
 
 def test_a_resumed_step_that_differs_on_the_head_alone_is_a_regression() -> None:
@@ -124,7 +124,7 @@ def test_a_resumed_step_that_differs_on_the_head_alone_is_a_regression() -> None
 
     host = Host(made)
     verdict = host.follow(RESUME)
-    assert host.places == [".", TWIN, *BASE_AND_TWIN, "related/retry"]
+    assert host.places == [".", UNINTERRUPTED_RUN, *BASE_AND_UNINTERRUPTED, "related/retry"]
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_LOAD)
     assert "regression: the merge base dddddddddddd passes, and the head failed again on a retry" in verdict.sentence
     (inherited,) = host.folders.record(OUT / "related/retry").related
@@ -134,7 +134,7 @@ def test_a_resumed_step_that_differs_on_the_head_alone_is_a_regression() -> None
 def test_a_resumed_step_that_differs_on_the_base_too_is_pre_existing() -> None:
     host = Host(lambda job, _: _level_1(job, _doubled(STEPS)))
     verdict = host.follow(RESUME)
-    assert host.places == [".", TWIN, *BASE_AND_TWIN]
+    assert host.places == [".", UNINTERRUPTED_RUN, *BASE_AND_UNINTERRUPTED]
     assert verdict.result is Result.BLOCKED
     assert "pre-existing" in verdict.sentence
 

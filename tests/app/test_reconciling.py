@@ -191,7 +191,7 @@ def test_a_job_said_to_have_passed_for_another_order_is_no_evidence(app: App) ->
     (run,) = app.ledger.kept.values()
     assert (run.result, run.sentence) == (
         Result.BLOCKED,
-        "the run folder holds another job than the one that was sent, so it is no evidence",
+        "the run folder holds another job than the one that was sent, so it is not evidence",
     )
 
 
@@ -549,7 +549,7 @@ def test_fewer_files_than_github_counts_asks_for_everything(app: App) -> None:
     assert "5-signal" in card
 
 
-def test_a_card_that_was_deleted_is_made_anew_and_one_of_somebody_else_is_left(app: App) -> None:
+def test_a_card_that_was_deleted_is_made_again_and_one_of_somebody_else_is_left(app: App) -> None:
     forged = app.hub.say(REF, "mallory", f"{MARKER}\nall green")
     other = app.hub.say(REF, "helper[bot]", f"{MARKER}\nall green", app_id=STRANGER)
     app.open()
@@ -602,7 +602,7 @@ def test_a_back_end_that_fails_once_gets_no_order_twice(app: App, call: str) -> 
     assert (failed, gate(app)[1], len(app.backend.submitted)) == (1, "success", 3)
 
 
-def test_an_order_that_is_refused_for_good_is_told(app: App) -> None:
+def test_an_order_that_is_refused_for_good_is_reported(app: App) -> None:
     app.open()
     app.backend.fail = ["submit?"]
     look(app)
@@ -921,7 +921,7 @@ def test_what_we_ended_begins_again_when_the_reason_is_gone(app: App) -> None:
     assert (live(app), [item.attempt for item in app.ledger.kept.values()]) == ([SMOKE], [1, 2])
 
 
-def test_a_repository_without_the_policys_package_is_told_so_and_nothing_runs(app: App) -> None:
+def test_a_repository_without_the_policys_package_is_reported_and_nothing_runs(app: App) -> None:
     reach = "reach: {package: other.package, roots: [src/], rules: []}\n"
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + reach).encode()
     app.open(path="docs/a.md")

@@ -1,4 +1,4 @@
-"""Our own GPU runs beside each other: a resume beside its twin, and two kinds of parallel sizes beside one GPU."""
+"""Our own GPU runs compared: a resume with its reference run, and two kinds of parallel sizes with one GPU."""
 
 import re
 import shutil
@@ -22,21 +22,21 @@ from verl_e2e.wiring import folders as wiring
 
 RUNS = FIXTURES / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")
-RESUMED, TWIN, DENSE, DATA_PARALLEL = (RUNS / name for name in NAMES)
+RESUMED, UNINTERRUPTED_RUN, DENSE, DATA_PARALLEL = (RUNS / name for name in NAMES)
 FOLDERS = wiring.run_folders()
 METRIC = re.compile(rb"( - (?P<name>[\w/@.-]+):)(?P<value>[-+\w.]+)")
 
 
 def twin_as(role: Role) -> RelatedRun:
     """The run of the same training on one GPU, never interrupted."""
-    job = FOLDERS.record(TWIN).job
+    job = FOLDERS.record(UNINTERRUPTED_RUN).job
     assert job is not None
-    (verdict,) = judge_folders(FOLDERS, TWIN)
-    return summary(role, job, verdict, FOLDERS.facts(TWIN), folder="related/twin")
+    (verdict,) = judge_folders(FOLDERS, UNINTERRUPTED_RUN)
+    return summary(role, job, verdict, FOLDERS.facts(UNINTERRUPTED_RUN), folder="related/reference")
 
 
-def beside_the_twin(run: Path, out: Path, role: Role) -> Path:
-    """A copy of a run folder with the twin beside it."""
+def with_reference(run: Path, out: Path, role: Role) -> Path:
+    """A copy of a run folder with its reference run."""
     folder = shutil.copytree(run, out / run.name)
     (folder / RELATED_FILE).write_text(Related(runs=(twin_as(role),)).model_dump_json())
     return folder
@@ -61,8 +61,8 @@ def judged(folder: Path, criterion: Criterion) -> tuple[Verdict, Evidence]:
     return verdict, next(item for item in verdict.evidence if item.criterion is criterion)
 
 
-def test_a_real_resume_agrees_with_its_uninterrupted_twin(tmp_path: Path) -> None:
-    folder = beside_the_twin(RESUMED, tmp_path, Role.UNINTERRUPTED)
+def test_a_real_resume_agrees_with_its_uninterrupted_run(tmp_path: Path) -> None:
+    folder = with_reference(RESUMED, tmp_path, Role.UNINTERRUPTED)
     verdict, item = judged(folder, Criterion.RESUMED_STEP)
     assert (verdict.result, item.state) == (Result.PASS, State.MET), item.summary
     assert item.summary.endswith("as the step before the save does (stated defaults)")
@@ -79,7 +79,7 @@ def test_a_real_resume_agrees_with_its_uninterrupted_twin(tmp_path: Path) -> Non
     ],
 )
 def test_a_real_resume_that_lost_something_fails_the_load(tmp_path: Path, factors: dict[str, float]) -> None:
-    folder = beside_the_twin(RESUMED, tmp_path, Role.UNINTERRUPTED)
+    folder = with_reference(RESUMED, tmp_path, Role.UNINTERRUPTED)
     with_metrics(folder, 2, factors)
     verdict, item = judged(folder, Criterion.RESUMED_STEP)
     assert (verdict.result, verdict.stage, item.state) == (Result.FAIL, Stage.CHECKPOINT_LOAD, State.BROKEN)
@@ -88,13 +88,13 @@ def test_a_real_resume_that_lost_something_fails_the_load(tmp_path: Path, factor
 
 @pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_real_parallel_sizes_agree_with_one_gpu(tmp_path: Path, run: Path) -> None:
-    verdict, item = judged(beside_the_twin(run, tmp_path, Role.UNSHARDED), Criterion.PARITY)
+    verdict, item = judged(with_reference(run, tmp_path, Role.UNSHARDED), Criterion.PARITY)
     assert (verdict.result, item.state) == (Result.PASS, State.MET), item.summary
 
 
 @pytest.mark.parametrize("run", [DENSE, DATA_PARALLEL], ids=lambda entry: entry.name)
 def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Path) -> None:
-    folder = beside_the_twin(run, tmp_path, Role.UNSHARDED)
+    folder = with_reference(run, tmp_path, Role.UNSHARDED)
     for step in (1, 2):
         with_metrics(folder, step, {"actor/grad_norm": 1.9, "critic/grad_norm": 1.3})
     verdict, item = judged(folder, Criterion.PARITY)
@@ -103,7 +103,7 @@ def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Pa
 
 
 def test_the_packaged_bands_hold_what_the_real_runs_measured() -> None:
-    found = add_healthy(FOLDERS, FOLDERS.bands, (RESUMED, TWIN, DENSE))
-    found = add_pair(FOLDERS, found, RESUMED, TWIN)
+    found = add_healthy(FOLDERS, FOLDERS.bands, (RESUMED, UNINTERRUPTED_RUN, DENSE))
+    found = add_pair(FOLDERS, found, RESUMED, UNINTERRUPTED_RUN)
     assert found == FOLDERS.bands
     assert any("3 healthy run(s), 1 pair(s); 2 more make a band" in item for item in described(found))

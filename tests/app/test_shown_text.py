@@ -177,7 +177,7 @@ def test_what_ended_without_a_pass_shows_commands_as_code(how: object) -> None:
 
 REASONS = (
     "GitHub refused; `verl-e2e doctor` says what is missing",
-    "comment `/verl-e2e rerun` if the head as it is now shall be tested",
+    "comment `/verl-e2e rerun` to test the head as it is now",
     f"the head is {sha('two')} now, and the job is for {sha('one')}",
     "a long story " * 14 + "`/verl-e2e rerun blocked` runs it again, and there is more to tell of it here " * 3,
     "an odd ` backtick that a log may hold",

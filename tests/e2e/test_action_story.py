@@ -162,7 +162,7 @@ def test_an_approval_that_was_edited_afterwards_is_none(actions: Actions) -> Non
     assert world.live_runs() == []
 
 
-def test_a_comment_whose_workflow_never_ran_is_heard_by_the_next(actions: Actions) -> None:
+def test_a_comment_whose_workflow_never_ran_is_processed_by_the_next(actions: Actions) -> None:
     world = actions.world
     world.open_pull("carol", {"src/bridge.py": "value = 2\n"}, fork=True)
     actions.event()

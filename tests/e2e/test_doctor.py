@@ -99,7 +99,7 @@ def test_everything_that_is_wrong_is_told_at_once(world: World, tmp_path: Path) 
     assert "for-forks takes jobs of forks and stays" in found["runners for forks"]
 
 
-def test_a_verl_commit_that_is_nowhere_is_told(world: World, tmp_path: Path) -> None:
+def test_a_verl_commit_that_is_nowhere_is_reported(world: World, tmp_path: Path) -> None:
     world.commit({".github/verl-e2e.yml": policy(world, "b" * 40)})
     done = doctor(world, tmp_path, NAME, "--json")
     assert sick(done) == {"verl": f"the pinned verl {'b' * 40} is not in {world.url}/octo/verl"}
@@ -133,10 +133,10 @@ def test_one_refusal_does_not_hide_the_rest(world: World, tmp_path: Path) -> Non
     world.faults.add(server_error(418), "GET", "/actions/runners", times=99)
     found = sick(doctor(world, tmp_path, NAME, "--json"))
     assert list(found) == ["runners"]
-    assert "it could not be looked at" in found["runners"]
+    assert "it could not be checked" in found["runners"]
 
 
-def test_a_database_that_is_not_there_is_told(world: World, tmp_path: Path) -> None:
+def test_a_database_that_is_not_there_is_reported(world: World, tmp_path: Path) -> None:
     done = doctor(world, tmp_path, NAME, "--json", DATABASE_URL="sqlite:////nonexistent/folder/x.sqlite3")
     assert done.returncode == 1
     assert "/nonexistent" in sick(done)["database"]

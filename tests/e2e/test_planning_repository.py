@@ -46,7 +46,7 @@ def test_another_repository_is_an_error_and_names_its_remote(
     assert not (tmp_path / "new").exists()
 
 
-def test_swapped_repositories_are_told_so(both: tuple[Path, Path]) -> None:
+def test_swapped_repositories_are_reported(both: tuple[Path, Path]) -> None:
     bridge, verl = both
     done = verl_e2e("plan", "--repo", verl, "--verl", bridge, *CHANGE)
     assert (done.returncode, "--repo and --verl seem to be swapped" in done.stderr) == (2, True)

@@ -103,7 +103,7 @@ def test_a_port_in_use_is_reported(settings: dict[str, str]) -> None:
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
 
 
-def test_deliveries_are_heard_refused_or_left_and_survive_a_kill(settings: dict[str, str], tmp_path: Path) -> None:
+def test_deliveries_are_processed_refused_or_left_and_survive_a_kill(settings: dict[str, str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     ping = json.dumps({"zen": "x", "hook_id": 1}).encode()
     with serving(settings, log) as (process, address):

@@ -10,7 +10,7 @@ from tests.fakes.github_standin.state import Comment
 from tests.fakes.github_standin.world import World
 from tests.fakes.service_process import environment, serving, until
 
-# A command is to be heard in 2 s and a pull request to show a first sign in 3 s on an idle machine; what is limited
+# A command is to be processed in 2 s and a pull request to show a first sign in 3 s on an idle machine; what is limited
 # waits for 40 s, and a busy machine is slow.
 LIMITED_S, SOON_S = 40, 25.0
 DOCUMENTS, SOURCE = {"docs/guide.md": "other\n"}, {"src/bridge.py": "value = 2\n"}
@@ -48,10 +48,10 @@ def test_a_limited_reaction_holds_up_neither_another_pull_request_nor_a_command(
         sign = until(lambda: world.gate(second))
         until(lambda: world.gate(second) == "success", SOON_S)
         text = world.comment("mona", "/verl-e2e plan", second)
-        heard = until(lambda: eyes(world, text))
-        sys.stderr.write(f"first sign {sign:.2f} s, heard {heard:.2f} s\n")
+        processed = until(lambda: eyes(world, text))
+        sys.stderr.write(f"first sign {sign:.2f} s, processed {processed:.2f} s\n")
         assert sign < SOON_S
-        assert heard < SOON_S
+        assert processed < SOON_S
 
 
 def test_limited_checks_of_four_pull_requests_leave_the_others_be(world: World, tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_strangers_typing_errors_hold_up_no_command_and_stop_being_answered(worl
         text = world.comment("alice", "/verl-e2e cancel", number)
         began = time.monotonic()
         until(lambda: eyes(world, text))
-        heard = time.monotonic() - began
+        processed = time.monotonic() - began
         until(lambda: not world.live_runs() or all(run.status == "completed" for run in world.live_runs()))
         cancelled = time.monotonic() - began
-        sys.stderr.write(f"heard {heard:.2f} s, cancelled {cancelled:.2f} s\n")
-        assert heard < SOON_S
+        sys.stderr.write(f"processed {processed:.2f} s, cancelled {cancelled:.2f} s\n")
+        assert processed < SOON_S
         time.sleep(2)
         assert len(replies(world, number)) <= 10
 
@@ -99,9 +99,12 @@ def test_one_comment_in_several_deliveries_gets_one_reply(world: World, tmp_path
         world.comment("carol", "/verl-e2e approve 123", number)
         held = list(world.deliveries.pending)
         # The same events under other ids, as another hook or a replay would send them.
-        twins = [type(one)(f"twin-{at}-{n}", one.event, one.action, one.body, one.installation, one.repository)
-                 for n in range(6) for at, one in enumerate(held)]  # fmt: skip
-        world.deliveries.release([*held, *twins])
+        copies = [
+            type(sent)(f"copy-{at}-{n}", sent.event, sent.action, sent.body, sent.installation, sent.repository)
+            for n in range(6)
+            for at, sent in enumerate(held)
+        ]
+        world.deliveries.release([*held, *copies])
         until(lambda: len(replies(world, number)) >= 2)
         world.deliveries.wait()
         time.sleep(3)

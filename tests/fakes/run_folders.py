@@ -29,8 +29,8 @@ class FakeFolders:
 
     def record(self, folder: Path) -> Record:
         text = self.files.get(folder, {}).get(RELATED_FILE)
-        beside = Related.model_validate_json(text) if text else Related()
-        return self.records[folder].model_copy(update={"related": beside.runs, "related_not_run": beside.not_run})
+        related = Related.model_validate_json(text) if text else Related()
+        return self.records[folder].model_copy(update={"related": related.runs, "related_not_run": related.not_run})
 
     def facts(self, folder: Path) -> LogFacts | None:
         return self.logs.get(folder)

@@ -57,7 +57,7 @@ def test_a_failed_test_is_left_to_the_judge(
     assert [(finding.ok, finding.blocking) for finding in result.findings] == [(False, False)]
 
 
-def test_a_listed_test_that_does_not_exist_is_a_remark(
+def test_a_listed_test_that_does_not_exist_is_a_note(
     world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
 ) -> None:
     gone = "tests/unit/test_gone.py::test_x"

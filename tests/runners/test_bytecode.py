@@ -56,7 +56,7 @@ def test_a_file_that_does_not_compile_is_left_to_the_import_that_needs_it(
     assert (trees.verl / "verl/trainer/__pycache__").is_dir()
 
 
-def test_a_cut_archive_is_compiled_anew(world: World, base: dict[str, str], tmp_path: Path) -> None:
+def test_a_cut_archive_is_compiled_again(world: World, base: dict[str, str], tmp_path: Path) -> None:
     job = world.job()
     compile_trees(job, prepare_trees(job, tmp_path / "one", base=base), base, cache=tmp_path / "cache")
     for archive in (tmp_path / "cache").iterdir():

@@ -61,7 +61,7 @@ def test_a_variable_that_the_wrapper_assigns_itself_is_not_read() -> None:
     assert not finding.ok
 
 
-def test_a_wrapper_older_than_the_uv_switch_gets_no_switch_and_a_remark() -> None:
+def test_a_wrapper_older_than_the_uv_switch_gets_no_switch_and_a_note() -> None:
     script = WRAPPER.replace("VERL_USE_UV", "OTHER")
     _, findings = check_contract(script, "run.sh", {"VERL_USE_UV": "0", "LORA_RANK": "4"}, droppable={"VERL_USE_UV"})
     assert [(finding.ok, finding.blocking) for finding in findings] == [(False, False), (True, True)]

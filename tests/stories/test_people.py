@@ -105,7 +105,7 @@ def test_a_command_that_is_misspelt_is_answered_with_what_was_meant(story: Story
 
 
 @pytest.mark.parametrize("who", ("carol", "rita"))
-def test_whoever_may_not_is_told_why_and_nothing_runs(story: Story, who: str) -> None:
+def test_who_may_not_is_answered_why_and_nothing_runs(story: Story, who: str) -> None:
     world = story.world
     story.open("docs/guide.md")
     story.say(who, "/verl-e2e level0")
@@ -151,7 +151,7 @@ def test_cancel_ends_the_runs_until_somebody_runs_again(story: Story) -> None:
     assert story.live() == [("0-lora-ddp", world.head(number))]
 
 
-def test_a_card_that_was_deleted_by_hand_is_made_anew(story: Story) -> None:
+def test_a_card_that_was_deleted_by_hand_is_made_again(story: Story) -> None:
     world = story.world
     number = story.open()
     world.delete_comment(world.cards(number)[0], "alice")

@@ -10,7 +10,7 @@ from tests.stories.recordings import BROKEN, RESUME, SMOKE, job_of, left_by
 LEVELS = "src/saved/checkpoint.py"
 
 
-def test_a_pull_request_is_planned_run_judged_and_told(story: Story) -> None:
+def test_a_pull_request_is_planned_run_judged_and_reported(story: Story) -> None:
     world, service = story.world, story.service
     number = story.open(LEVELS)
     assert world.gate(number) == "in_progress"

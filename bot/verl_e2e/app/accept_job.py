@@ -1,4 +1,4 @@
-"""Take an order on the machine that shall run it: read the head again, and lay the job down or say why not."""
+"""Accept a job on the machine that will run it: read the head again, and write the job to disk or say why not."""
 
 import json
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ from verl_e2e.core.pulls.pull import PullRef, PullState
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.ports import ForgeError, Pulls, RunFolders, UnknownPullError
 
-_ORDER_AGAIN = "comment `/verl-e2e rerun` if the head as it is now shall be tested"
+_ORDER_AGAIN = "comment `/verl-e2e rerun` to test the head as it is now"
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the workflow was given: `packed` is the job, `target` its head, `job_id` the name that people were told."""
+    """What the workflow was given: `packed` is the job, `target` its head, `job_id` the name that people see."""
 
     repository: str
     job_id: str

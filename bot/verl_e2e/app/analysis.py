@@ -42,11 +42,11 @@ class Analysis(Protocol):
         ...
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
-        """The remarks of a failed job on the changed lines."""
+        """The annotations of a failed job on the changed lines."""
         ...
 
     def judge(self, run: Run, folder: Path) -> Judged:
-        """What the folder of an ended run comes to; the judgement is written beside it."""
+        """The judgement of the folder of an ended run; it is also written into the folder."""
         ...
 
 
@@ -81,7 +81,7 @@ class DirectAnalysis:
         return bool(digest) and digest == self._reach(there, origin_sha, policy, job)
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
-        """The remarks of a failed job on the changed lines; files are read only where a traceback meets the change."""
+        """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""
         paths = paths_to_read(plan, verdict)
         if not paths:
             return ()
@@ -91,7 +91,7 @@ class DirectAnalysis:
         return annotate(plan, verdict, sources)
 
     def judge(self, run: Run, folder: Path) -> Judged:
-        """What the folder of an ended run comes to; the judgement is written beside it."""
+        """The judgement of the folder of an ended run; it is also written into the folder."""
         return judge_ended(run, folder, self.folders)
 
     def _reach(self, trees: SourceTrees, revision: str, policy: Policy, job: Job) -> str:

@@ -36,9 +36,9 @@ Say = Callable[[str], None]
 class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
-    `verl_commit` is the commit to test with; `asked` are levels wanted beside the plan's, `notes` sentences
+    `verl_commit` is the commit to test with; `asked` are levels wanted in addition to the plan, `notes` sentences
     for the card. `checkpoint` and `data`, where given, win over plan and site. `beside` says which runs may
-    follow a judged job; with trivial sizes among them level 2 runs as parity compares it.
+    follow a judged job; with the unsharded run among them level 2 runs as parity compares it.
     """
 
     bridge: Path
@@ -76,8 +76,8 @@ class CheckServices:
 def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Card:
     """Plan, run, judge: level 0 first and alone, the rest only after it passed, the cheapest first.
 
-    Writes plan, notes and card. Each judged job is followed by the runs that it asks for beside it. A job that
-    policy or site cannot complete is not run, and the card says what it lacks. A change that breaks what verl uses of
+    Writes plan, notes and card. Each judged job is followed by the follow-up runs that it needs. A job that
+    policy or site cannot complete is not run, and the card says what is missing. A change that breaks what verl uses of
     Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, services)
@@ -140,7 +140,7 @@ def _patches(request: CheckRequest, services: CheckServices) -> tuple[tuple[Patc
 
 
 def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job | str:
-    """The complete job, or what policy or site lacks for it."""
+    """The complete job, or what is missing for it in policy or site."""
     sources = Sources(
         bridge=Repository(path=str(request.bridge.resolve()), commit=request.head),
         verl=Repository(path=str(request.verl.resolve()), commit=request.verl_commit),

@@ -104,16 +104,16 @@ class RunCollector:
             result=judged.result,
             sentence=judged.sentence,
             verdict=judged.verdict,
-            gpu_minutes=self._gpu_minutes(run, judged.told_s),
+            gpu_minutes=self._gpu_minutes(run, judged.reported_s),
         )
 
     def _blocked(self, run: Run, sentence: str) -> Run:
         return self._with_judgement(run, blocked(sentence))
 
-    def _gpu_minutes(self, run: Run, told_s: float) -> float:
+    def _gpu_minutes(self, run: Run, reported_s: float) -> float:
         """GPUs times minutes by the run's own events, never more than passed since it was ordered."""
         passed_s = (self.clock.now() - run.created).total_seconds()
-        return round(min(told_s, max(passed_s, 0.0)) / 60 * (run.job.gpu_count if run.job else 1), 1)
+        return round(min(reported_s, max(passed_s, 0.0)) / 60 * (run.job.gpu_count if run.job else 1), 1)
 
     def of_target(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
         """The runs of a pull request, on whatever head, or of a merge group, as they stand now."""

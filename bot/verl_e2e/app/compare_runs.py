@@ -19,7 +19,7 @@ class NotComparableError(UserError):
 
 
 def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
-    """The steps of two run folders side by side; what else differs between their jobs is a remark."""
+    """The steps of two run folders side by side; what else differs between their jobs is a note."""
     job, steps, bands = _trained(folders, run)
     other, other_steps, _ = _trained(folders, reference)
     found = compare_steps(steps, other_steps, tolerances_of(bands, job, other_steps))

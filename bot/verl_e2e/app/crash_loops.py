@@ -12,7 +12,7 @@ from verl_e2e.core.pulls.references import Reference
 from verl_e2e.ports import Clock, Ledger
 
 MOST_BEGUN = 3
-# Looks are also cut off by whoever restarts the service: so the first rests are short, and others have their turn.
+# A restart of the service also cuts off a reconcile: so the first rests are short, and others have their turn.
 FIRST_REST, LONGEST_REST = timedelta(seconds=5), timedelta(minutes=15)
 _SHORT_RESTS_UNTIL, _LONGER = 30, 4
 _LOOK = "look"

@@ -16,7 +16,7 @@ from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import Denied, may
 from verl_e2e.ports import Clock, Ledger, Pulls
 
-# In the ledger: who pushed a head, as the webhook of the push told, several with a space between.
+# In the ledger: who pushed a head, as the webhook of the push said, several with a space between.
 _PUSHER = "pusher"
 
 

@@ -70,7 +70,7 @@ def lane_of(delivery: Received) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LostEvents:
-    """Finds what no delivery told of."""
+    """Finds targets that no delivery named."""
 
     pulls: Pulls
     heads: KnownHeads
@@ -80,7 +80,7 @@ class LostEvents:
     served: tuple[str, ...] = ()
 
     def search(self, known: Collection[str]) -> Collection[str]:
-        """The targets to look at, as text, beside the known ones; a policy that changed is wanted at once."""
+        """The targets to look at, as text, in addition to the known ones; a policy that changed is wanted at once."""
         refs = [reference for reference in map(read_reference, known) if isinstance(reference, PullRef)]
         found = set[PullRef]()
         for repository in dict.fromkeys(ref.repository for ref in refs):
@@ -106,7 +106,7 @@ class LostEvents:
 
 
 def missed_openings(listed: Iterable[OpenPull], known: Iterable[PullRef]) -> set[PullRef]:
-    """The open pull requests that are newer than every known one of their repository: nothing told of their opening.
+    """The open pull requests that are newer than every known one of their repository: no delivery named their opening.
 
     Older ones that are not known were there before the service was; they wait until something happens to them.
     """

@@ -76,7 +76,7 @@ class Dispatch:
         return self.creations.end_doubles_of(creation, lambda: self.backend.end_doubles(run))
 
     def cancel(self, run: Run, troubles: Troubles) -> Run:
-        """Put down that the run shall end, and ask the back end; `run` is as it shall be kept."""
+        """Store that the run must end, and ask the back end; `run` is the document to store."""
         kept = self.ledger.put_run(run)
         if kept.state.final:
             return kept

@@ -34,7 +34,7 @@ NO_ANSWER = "GitHub did not answer in time; run doctor again later"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What we were told and what we need.
+    """Our settings and what we need.
 
     `workflow` and `runners` are empty where jobs do not run by a workflow, `hook` where we do not know our own address.
     `workflow_ref` is the branch or tag that the workflow is taken from, empty for the branch looked at;
@@ -73,7 +73,7 @@ def examine(
 ) -> tuple[Finding, ...]:
     """Everything that was looked at, in order; an empty branch stands for the default one.
 
-    Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be told.
+    Where this machine has no connection to GitHub that is the only finding, about NETWORK: nothing else can be checked.
     """
     try:
         return _examine(repository, branch, setup, services, now, redeliver=redeliver)
@@ -97,7 +97,7 @@ def _examine(
     try:
         branch = branch or services.administration.default_branch(repository)
     except ForgeError as error:
-        fix = NO_ANSWER if error.passing else "fix this first: the rest could not be looked at"
+        fix = NO_ANSWER if error.passing else "fix this first: the rest could not be checked"
         return (*first, error_finding("repository", str(error), fix))
     policy, message = _policy(repository, branch, services)
     looks: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
@@ -123,11 +123,11 @@ def _guarded(about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
 
 def _not_looked_at(about: str, error: Exception) -> Finding:
     """That a look failed: no answer is a matter of this machine's network, a refusal one of the App's permissions."""
-    message = f"it could not be looked at: {error}"
+    message = f"it could not be checked: {error}"
     if isinstance(error, ForgeError) and error.unreached:
         return error_finding(about, message, NETWORK_FIX)
     if not isinstance(error, ForgeError) or not error.passing:
-        return error_finding(about, message, "see that our App is installed and may read this")
+        return error_finding(about, message, "check that our App is installed and has permission to read this")
     if error.wait_s:
         return error_finding(about, message, f"run doctor again in {error.wait_s / 60:.0f} min")
     return error_finding(about, message, NO_ANSWER)
@@ -154,7 +154,7 @@ def _app(repository: str, setup: Setup, services: DoctorServices) -> Iterable[Fi
 
 def _hook(setup: Setup, services: DoctorServices) -> Iterator[Finding]:
     if not setup.hook:
-        yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so where webhooks go was not compared")
+        yield note("webhook", "VERL_E2E_PUBLIC_URL is not set, so the address of the App's webhook was not compared")
         return
     yield of_hook(services.administration.hook_url(), setup.hook)
 
@@ -173,7 +173,7 @@ def _policy(repository: str, branch: str, services: DoctorServices) -> tuple[Pol
     try:
         text = services.file_at(repository, branch, POLICY_PATH)
         if text is None:
-            return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy serves"),)
+            return packaged_policy(), (note(about, f"{branch} has no {POLICY_PATH}: the packaged policy is used"),)
         return load_policy(text, f"{branch}:{POLICY_PATH}"), (ok_finding(about, f"{POLICY_PATH} on {branch} is valid"),)
     except (UserError, ForgeError) as error:
         first, *more = str(error).splitlines()
@@ -227,7 +227,7 @@ def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServic
     default = services.administration.default_branch(repository)
     yield of_dispatch_branch(at, default)
     if at != default and services.file_at(repository, default, path) is None:
-        message = f"{default} has no {path}, and GitHub starts no workflow that the default branch lacks"
+        message = f"{default} has no {path}, and GitHub starts a workflow only when the default branch has its file"
         yield error_finding("workflow", message, f"copy this version's {path} to {default} too")
 
 

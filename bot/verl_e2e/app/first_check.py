@@ -17,7 +17,7 @@ from verl_e2e.core.pulls.pull import Pull, PullState, Target, repository_of
 from verl_e2e.core.text.escape import sentence
 from verl_e2e.ports import BackendError, Clock, ForgeError, Ledger
 
-# A fault that may pass by itself is not told on the pull request before it has lasted so long.
+# A fault that may pass by itself is not shown on the pull request before it has lasted so long.
 PATIENCE = timedelta(minutes=5)
 PLANNING, FAILED = "Planning", "The change could not be planned"
 _PLANNING_SUMMARY = "What the change does to the code that verl runs is being read; the jobs that it needs come next."

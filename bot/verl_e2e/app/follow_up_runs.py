@@ -1,4 +1,4 @@
-"""Run what a judged job asks for beside it: its twin, its merge base, its retry; then judge it again.
+"""Make the follow-up runs of a judged job: its reference run, its merge base, its retry; then judge it again.
 
 The runs lie below the job's own run folder, in `related/<role>`, and `related.json` there says how they ended. It is
 written after each of them, so an interruption keeps what was learnt.
@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class FollowUpServices:
-    """The ports that runs beside a job use."""
+    """The ports that follow-up runs use."""
 
     dispatcher: Dispatcher
     folders: RunFolders
@@ -99,7 +99,7 @@ def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowe
 def _run(
     main: Job, asked: Followup, folder: Path, history: tuple[RelatedRun, ...], services: FollowUpServices, say: Say
 ) -> RelatedRun:
-    """Make one run, or take a kept one, with what is asked for beside it in turn."""
+    """Make one run, or take a kept one, with the follow-up runs that it needs itself."""
     number = 1 + sum(run.role is asked.role for run in history)
     place = _Place(folder, asked.role, number)
     kept = _take_kept(asked, place, services)
@@ -149,7 +149,7 @@ def _key(job: Job, place: _Place) -> str:
 
 
 def _seen_from(run: RelatedRun) -> RelatedRun:
-    """A run beside the first job, named from the folder of another one beside it."""
+    """A related run of the first job, named from the folder of another related run."""
     return run.model_copy(update={"folder": f"../{run.folder.rpartition('/')[2]}"})
 
 

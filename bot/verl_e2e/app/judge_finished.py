@@ -18,7 +18,7 @@ from verl_e2e.ports import RunFolders
 # A verdict is bounded by its parts; one beyond this is not kept, its result and sentence are.
 MAX_VERDICT = 512 * 1024
 NO_FOLDER = "the run ended and left no run folder"
-OTHER_JOB = "the run folder holds another job than the one that was sent, so it is no evidence"
+OTHER_JOB = "the run folder holds another job than the one that was sent, so it is not evidence"
 SEVERAL = "the run left not one run folder but several"
 
 
@@ -32,7 +32,7 @@ class Judged:
     """One sentence for people."""
     verdict: str = ""
     """The text of verdict.json; empty where there is no verdict, or one too long to be kept."""
-    told_s: float = 0.0
+    reported_s: float = 0.0
     """Seconds that the run's own events tell of, not below zero."""
 
 
@@ -61,7 +61,7 @@ def _kept(verdict: Verdict) -> str:
 
 
 def judge_ended(run: Run, folder: Path, folders: RunFolders) -> Judged:
-    """Judge the run folder that was brought into `folder`, and write the judgement beside it."""
+    """Judge the run folder that was brought into `folder`, and write the judgement into it."""
     try:
         return _judged(run, folder, folders)
     except OSError as error:
@@ -84,7 +84,7 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
         verdict = hold_against_record(verdict, fits, run.job)
     write_judgement(folders, folder, (verdict,))
-    return Judged(verdict.result, verdict.sentence, _kept(verdict), _told_s(record))
+    return Judged(verdict.result, verdict.sentence, _kept(verdict), _reported_s(record))
 
 
 def _is_of(job: Job | None, run: Run) -> bool:
@@ -92,6 +92,6 @@ def _is_of(job: Job | None, run: Run) -> bool:
     return job is not None and run.job is not None and same_job(job, run.job)
 
 
-def _told_s(record: Record) -> float:
-    # The events are the run's own: what is no number of seconds would not even be read back from the ledger.
+def _reported_s(record: Record) -> float:
+    # The events are the run's own: what is not a number of seconds would not even be read back from the ledger.
     return max((event.t_s for event in record.events if math.isfinite(event.t_s) and event.t_s > 0), default=0.0)

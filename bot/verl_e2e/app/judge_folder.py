@@ -37,7 +37,7 @@ def judge_run(folders: RunFolders, path: Path, known: LogFacts | None = None) ->
 
 
 def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:
-    """Write verdict, evidence and card of each run folder beside its log."""
+    """Write verdict, evidence and card of each run folder next to its log."""
     for path, verdict in zip(folders.find(folder), verdicts, strict=True):
         card = Card((verdict,))
         folders.write(
@@ -55,7 +55,7 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
 
 
 def _comparisons(verdict: Verdict) -> dict[str, str]:
-    """The comparisons with the runs beside it, where there are any."""
+    """The comparisons with its related runs, where there are any."""
     if not verdict.reports:
         return {}
     return {

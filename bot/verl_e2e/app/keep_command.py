@@ -32,7 +32,7 @@ from verl_e2e.ports import Clock, ForgeError, Ledger, Revisions
 NAMES_HEAD = frozenset({"approve", "override"})
 
 
-BROKEN_POLICY = "the policy of the base branch cannot be used, so no one can be told who may ask; fix it first"
+BROKEN_POLICY = "the policy of the base branch cannot be used, so it is not known who may ask; fix it first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class CommandKeeper:
         return f"Line {mistake.line}: {sentence(refused)}.\n{shown}"
 
     def press(self, command: Command, given: Given) -> None:
-        """Keep what a button or a label stands for; who may not ask for it is told so, once for each head."""
+        """Keep what a button or a label stands for; a person who may not ask gets an answer, once for each head."""
         refused = self._keep(command, given)
         if refused:
             what = "A label" if given.source.startswith("label:") else "A button"
@@ -100,7 +100,7 @@ class CommandKeeper:
         if any(sha != pull.head_sha for sha in named):
             return f"the head is {pull.head_sha} now, not {named[0]}; look at it and name that"
         if command.verb == LEVEL and self._is_one_too_many(given):
-            return f"{MAX_REQUESTS} different wishes for one head are served, and these levels would be one more"
+            return f"{MAX_REQUESTS} different requests are accepted for one head, and these levels would be one more"
         if policy is not None and (refused := refused_option(command.options, policy, self.verl)):
             return refused
         entry = self._entry(command, given)
@@ -123,7 +123,7 @@ class CommandKeeper:
         return next((item.why for item in uncounted if item.override is new and not item.needs_second_person), "")
 
     def _is_one_too_many(self, given: Given) -> bool:
-        """Whether so many levels were asked for on this head that another wish would be passed over."""
+        """Whether so many levels were asked for on this head that another request would be passed over."""
         entries = self.ledger.entries(given.pull.ref.repository, given.pull.ref.number)
         known = any(entry.source == given.source for entry in entries)
         return not known and len(level_requests(entries, given.pull.head_sha)) >= MAX_REQUESTS

@@ -16,7 +16,7 @@ class Kept(Generic[Value]):
 
     def get(self, key: tuple[str, ...], make: Callable[[], Value]) -> Value:
         """The value of a key, made when it is not there."""
-        # Several looks share this: whoever comes second makes the value again, which changes nothing.
+        # Several looks share this: the second one makes the value again, which changes nothing.
         found = self._values.pop(key, None)
         if found is None:
             found = make()

@@ -59,7 +59,7 @@ class KnownHeads:
         gates = [(pull.ref.number, gate) for pull in others if not (gate := gate_of(pull)).is_open]
         if not gates:
             return steps
-        # What needs someone is told before what needs time alone.
+        # What needs a person is shown before what only needs time.
         number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
         return decide_actions(
             replace(target_state, other_pull=OtherPull(number, gate.title, gate.status is JobStatus.RUNNING))

@@ -1,4 +1,4 @@
-"""Show the learning signal of a run folder or a bare log, beside baselines of the user's choice."""
+"""Show the learning signal of a run folder or a bare log, compared with baselines of the user's choice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def signal_of(
     baselines: Sequence[Source] = (),
     max_cap_share: float | None = None,
 ) -> Signal:
-    """The report on a run beside the baselines given, else beside those that its own folder names."""
+    """The report on a run compared with the given baselines, else with those that its own folder names."""
     options, known = _asked(source)
     if max_cap_share is not None:
         options = replace(options, max_cap_share=max_cap_share)

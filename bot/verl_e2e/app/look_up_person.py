@@ -13,9 +13,9 @@ from verl_e2e.core.pulls.requests import Entry
 from verl_e2e.core.pulls.trust import Actor, Denied, Granted, NeedsApproval, Trusted, may, may_run
 from verl_e2e.ports import Clock, People
 
-# An author who loses a role may run so long yet; whoever gives a command is looked up each time.
+# An author who loses a role may run so long yet; a person who gives a command is looked up each time.
 AUTHOR_KEPT = timedelta(minutes=5)
-# Whoever gave a leave is looked up again at each look, but for looks that follow at once.
+# A person who gave a permission is looked up again at each reconcile, but for looks that follow at once.
 GIVER_KEPT = timedelta(minutes=1)
 
 
@@ -35,7 +35,7 @@ class Permissions:
         """Whether someone has a role in the repository; `association` is what GitHub says of them in the event."""
         if association in MEMBERS:
             return True
-        # A role that a team gives is not always told.
+        # A role that a team gives is not always reported.
         return self.people.role(repository, login) not in ("none", "read")
 
     def actor_for(self, login: str, grant: Grant, pull: Pull) -> Actor:
@@ -48,7 +48,7 @@ class Permissions:
         return Actor(login, role, teams, is_author)
 
     def trust_of(self, target: Target, entries: tuple[Entry, ...], policy: Policy) -> Trusted | NeedsApproval:
-        """Whether the head may run: a merge group's may, for whoever queued it could have merged it."""
+        """Whether the head may run: a merge group's may, because the person who queued it could have merged it."""
         if isinstance(target, MergeGroup):
             return Trusted("the merge queue made this commit from approved pull requests")
         approvals = tuple(entry for entry in entries if isinstance(entry, Approval))

@@ -41,7 +41,7 @@ class CheckEvents:
         if own is None or not ours or own.head_sha != check.head_sha:
             return ()
         if event.action == "rerequested":
-            # GitHub set it back to queued, whatever becomes of the wish.
+            # GitHub set it back to queued, whatever becomes of the request.
             self.check_posts.forget_check(repository, own.head_sha, check.name)
         if not own.number:
             group = self.groups.remembered_group(repository, own.head_sha)

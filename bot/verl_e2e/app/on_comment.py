@@ -59,7 +59,7 @@ class CommentEvents:
         return self.heads.with_sharing(ref, (pull.head_sha,))
 
     def _touched(self, event: CommentEvent, *, ours: bool) -> tuple[Reference, ...]:
-        """Someone else edited or deleted a comment: of ours it is to be put right, and our own edits are no news."""
+        """Someone else edited or deleted a comment: of ours it is to be put right, and our own edits are ignored."""
         if not ours or event.sender.login == event.comment.user.login:
             return ()
         ref = PullRef(event.repository.full_name, event.issue.number)

@@ -1,6 +1,6 @@
 """Hear one event: keep the fact that it carries, if any, and name what is to be looked at because of it.
 
-Nothing is decided here but whether someone may ask. The same event heard twice, late or out of order adds nothing.
+Nothing is decided here but whether someone may ask. The same event received twice, late or out of order adds nothing.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class EventHandler:
             pull = self.heads.pull(ref)
             if pull is None:
                 return ()
-            # Set before a push and told of late: it was meant for what lay there then.
+            # Set before a push and delivered late: it was meant for what lay there then.
             if pull.head_sha != event.pull_request.head.sha:
                 return (ref,)
             given = Given(event.sender.login, f"label:{label}:{pull.head_sha}", pull)

@@ -283,7 +283,7 @@ def _compared(changed_path: ChangedPath, reach: ReachPolicy) -> tuple[str, str] 
 
 
 def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, str]:
-    """Where a file on the way could not be read, "not reached" is no answer: nothing is known of such paths."""
+    """Where a file on the way could not be read, "not reached" is not an answer: nothing is known of such paths."""
     unread = sorted({path for tree in trees for path in tree.unread})
     if not unread:
         return {}

@@ -20,7 +20,7 @@ def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
 
 
 def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
-    """The plan with a sentence for each job whose script `verl` lacks; `paths` are all its files."""
+    """The plan with a sentence for each job whose script is missing in `verl`; `paths` are all its files."""
     notes = lint_jobs(planned.plan.jobs, paths, verl)
     return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
 
@@ -31,7 +31,7 @@ def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
     try:
         names = submodule.change(bump.old, bump.new).names()
     except UserError:
-        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here lacks one of them."
+        return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}; its repository here does not have both."
     first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
     shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
     return f"{path} moves from {bump.old[:12]} to {bump.new[:12]}, {len(names)} paths: {shown}."

@@ -75,7 +75,7 @@ def _missing(target: Target, change: Change) -> str:
 
 
 def _incomplete(planned: Planned, *notes: str) -> Planned:
-    """The plan with why it may not be what the change needs, first among its remarks."""
+    """The plan with why it may not be what the change needs, first among its notes."""
     made = planned.plan
     message = replace(made, notes=(*notes, *made.notes), incomplete=(*notes, *made.incomplete))
     return replace(planned, plan=message)

@@ -1,4 +1,4 @@
-"""Write what shall stand on GitHub, once: looked for before it is made, and left alone while nothing changed."""
+"""Write check runs on GitHub, once: looked for before it is made, and left alone while nothing changed."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ REPLACED = "Created twice; the other check run of this name counts"
 
 @dataclass(frozen=True, slots=True)
 class CheckPublisher:
-    """Brings check runs to what they shall say, each written once."""
+    """Brings check runs up to date, each written once."""
 
     creations: Creations
     open_checks: OpenChecks
@@ -29,7 +29,7 @@ class CheckPublisher:
     ledger: Ledger
 
     def post_checks(self, target: Target, checks: tuple[CheckRun, ...]) -> float:
-        """Bring check runs to what they shall say; of an earlier head only those that we wrote before.
+        """Bring check runs up to date; of an earlier head only those that we wrote before.
 
         What is about to be shown without a conclusion is written down first, so that it gets one whatever happens.
         Gives in how many seconds one may be written that may be there already, 0 for none.
@@ -50,7 +50,7 @@ class CheckPublisher:
     def _post_check(
         self, target: Target, check: CheckRun, there: Callable[[str], tuple[CheckRun, ...]]
     ) -> tuple[bool, float]:
-        """Whether it is known to say what it shall, and in how many seconds to look at it again, 0 for never."""
+        """Whether it is known to be up to date, and in how many seconds to look at it again, 0 for never."""
         repository, subject = repository_of(target), check_subject(check.head_sha, check.name)
         posted = self.ledger.posted(repository, CHECK, subject)
         digest, creation = check_digest(check), Creation(repository, f"{subject}:check")
@@ -76,7 +76,7 @@ class CheckPublisher:
         return True, self._hide_doubles(creation, check, outcome.id)
 
     def _hide_doubles(self, creation: Creation, check: CheckRun, kept_id: int) -> float:
-        """Close and rename what was created beside the check run that we go on with; gives when to look again."""
+        """Close and rename what was created in addition to the check run that we keep; gives when to try again."""
 
         def hide() -> None:
             for check_run in self.checks.same_name(creation.repository, check.head_sha, check.name):

@@ -25,7 +25,7 @@ class CommentPublisher:
     ledger: Ledger
 
     def post_card(self, ref: PullRef, body: str, interval_s: int) -> float:
-        """Bring the one card to what it shall say; gives in how many seconds it may be edited, 0 when it says it now.
+        """Bring the one card up to date; gives in how many seconds it may be edited, 0 when it says it now.
 
         One that was deleted by hand is made again; a comment of someone else with our marker is never touched.
         """
@@ -55,7 +55,7 @@ class CommentPublisher:
         return self._delete_doubles(creation, ref, known)
 
     def _delete_doubles(self, creation: Creation, ref: PullRef, kept_id: int) -> float:
-        """Delete the cards that were created beside the one that we go on with; gives when to look again."""
+        """Delete the cards that were created in addition to the one that we go on with; gives when to look again."""
 
         def delete() -> None:
             for card in self._cards(ref):
@@ -103,7 +103,7 @@ class CommentPublisher:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Says something beside card and checks: kept first, and written when nothing more important waits."""
+    """Writes a reply in addition to card and checks: kept first, and written when nothing more important waits."""
 
     comments: CommentPublisher
     clock: Clock

@@ -46,7 +46,7 @@ class Situations:
         except NoPolicyError as error:
             return self._without_policy(target, entries, runs, error)
         if isinstance(target, MergeGroup) and target.destroyed:
-            # Its commit may be gone from GitHub, and only ends are left to be told.
+            # Its commit may be gone from GitHub, and only ends are left to be shown.
             return TargetState(target=target, now=now, policy=policy, trust=Trusted("nothing is to run"), runs=runs)
         entries, refused = self.grants.standing(target, entries, policy) if isinstance(target, Pull) else (entries, ())
         made = self.required_jobs.prepare(target, policy, entries)

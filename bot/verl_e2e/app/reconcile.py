@@ -1,6 +1,6 @@
 """Bring a pull request or a merge group to what it should be: read everything again, decide, do what is missing.
 
-Whoever calls sees to it that no two looks at one reference run at once. Every step is looked up before it is taken, so
+The caller makes sure that no reference is reconciled twice at the same time. Every step is looked up first, so
 a look that was cut off is simply taken again.
 """
 

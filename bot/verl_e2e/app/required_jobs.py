@@ -1,4 +1,4 @@
-"""From a target to the jobs that are wanted for it: policy and plan of the base, wishes of people, complete jobs."""
+"""From a target to the jobs that are wanted for it: policy and plan of the base, requests of people, complete jobs."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
@@ -50,7 +50,7 @@ class JobSources:
     site: SiteProfile
     """The host profile of the jobs."""
     place: Callable[[str, str], Sources] = portable_sources
-    """The repositories by their commits of Bridge and verl, as a job is told of them."""
+    """The repositories by their commits of Bridge and verl, as a job names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RequiredJobs:
     unplannable: Kept[str] = field(default_factory=lambda: Kept(256))
 
     def prepare(self, target: Target, policy: Policy, entries: tuple[Entry, ...]) -> Prepared:
-        """The plan of the target and every wanted job, complete or with what it lacks."""
+        """The plan of the target and every wanted job, complete or with what is missing."""
         try:
             trees = self.changes(target)
             found = self.plans.get(
@@ -125,10 +125,10 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[Entry], builder: "
         asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
         outlines = [item for item in in_order(asked.jobs) if item.variant.level in levels]
-        yield from _wished(outlines, request, policy, builder, found.plan.head)
+        yield from _requested(outlines, request, policy, builder, found.plan.head)
 
 
-def _wished(
+def _requested(
     outlines: list[JobOutline], request: LevelRequest, policy: Policy, builder: "_Builder", head: str
 ) -> Iterator[WantedJob]:
     if not request.options:
@@ -179,7 +179,7 @@ class _Builder:
         self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
 
     def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
-        """The job of an outline, or what it lacks."""
+        """The job of an outline, or what is missing."""
         outline = order.outline
         made = WantedJob(
             id=f"{outline.id}{order.mark}",

@@ -1,4 +1,4 @@
-"""Show what was decided: checks with remarks on the changed lines, the card, and the answers to questions."""
+"""Show what was decided: checks with annotations on the changed lines, the card, and the answers to questions."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class Display:
 def with_notes(
     target_state: TargetState, standings: tuple[Standing, ...], checks: tuple[CheckRun, ...], analysis: Analysis
 ) -> tuple[CheckRun, ...]:
-    """The checks, those of failed jobs with their remarks; files are read only where a traceback meets the change."""
+    """The checks, those of failed jobs with their annotations; files are read only for lines in a traceback."""
     if target_state.plan is None:
         return checks
     failed = {
@@ -80,5 +80,5 @@ def _remarked(check: CheckRun, verdict: Verdict, plan: Plan, target_state: Targe
     try:
         return replace(check, annotations=analysis.annotate(target_state.target, plan, verdict))
     except LimitError as error:
-        log.warning("no remarks on %s: %s", check.name, error)
+        log.warning("no annotations on %s: %s", check.name, error)
         return check

@@ -69,7 +69,7 @@ class Place:
 
 
 class LimitedAnalysis:
-    """An `Analysis` in child processes: planning, judging and unpacking two at a time, comments beside them.
+    """An `Analysis` in child processes: planning, judging and unpacking two at a time, comments in addition.
 
     Of forks one is planned at a time, and where others wait their looks are put off: so a place and the workers are
     left for the repository's own branches, however many strangers push what takes long.
@@ -113,12 +113,12 @@ class LimitedAnalysis:
         return bool(self._asked("reaches_the_same", both, (group, origin_sha, policy, job)))
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
-        """The remarks of a failed job on the changed lines."""
+        """The annotations of a failed job on the changed lines."""
         found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
         return found
 
     def judge(self, run: Run, folder: Path) -> Judged:
-        """What the folder of an ended run comes to; the judgement is written beside it."""
+        """The judgement of the folder of an ended run; it is also written into the folder."""
         found: Judged = self._processes.run("judge", (self._place, (run, folder.absolute())), _JUDGING, _nothing)
         return found
 

@@ -36,7 +36,7 @@ from verl_e2e.wiring.attestation import verify_attestations
 from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_ports
 from verl_e2e.wiring.verl import verl_source
 
-# Whoever is told to wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
+# A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
 _PATIENCE = RetryPolicy(total_s=4.0)
 # GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
 _LOOKS_IN_A_TICK = 10

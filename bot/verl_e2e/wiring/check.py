@@ -86,7 +86,7 @@ def check(
 
 
 def _policy_bands(bridge: GitRepository, order: LocalCheck, policy: Policy) -> Bands | None:
-    """The bands that the policy names: beside a policy file on disk, else in the commit that the policy is from."""
+    """The bands that the policy names: next to a policy file on disk, else in the commit that the policy is from."""
     if not policy.bands:
         return None
     if order.policy is not None:
@@ -117,7 +117,7 @@ def job_follow_ups(job: Job, baseline: str | None, *, lenient: bool = False) -> 
     """The runs that may follow a single job, with a commit of its Bridge repository as its merge base.
 
     Of the patches that the job declares those are taken that fit the commit. A `lenient` caller, a machine that was
-    sent here with the commit, goes on without one that the repository lacks, and the card says so.
+    sent here with the commit, goes on without one that the repository does not have, and the card says so.
     """
     if baseline is None:
         return without_base(AS_ASKED, "no --baseline was given")

@@ -63,7 +63,7 @@ def explain(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[
 
 
 def lint_policy(order: PlanRequest, revision: str) -> tuple[str, ...]:
-    """What of the policy says nothing about a revision, and with verl which files of it the policy lacks there."""
+    """What of the policy says nothing about a revision, and with verl which files of it the policy does not name."""
     repository = GitRepository(order.repo)
     policy = policy_of(repository, revision, order.policy)
     with repository_named_by(order, policy):
@@ -195,7 +195,7 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     }
     if not sources:
         raise UserError(f"{folder}: no Python file below {reach.callers}; give a verl checkout")
-    return uses_of(sources, reach.package, f"the folder {folder.name}, which is no git checkout")
+    return uses_of(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
 
 
 def _used(uses: Uses, named: str, policy: Policy, hint: str = "") -> Uses:

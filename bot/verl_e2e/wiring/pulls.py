@@ -18,7 +18,7 @@ from verl_e2e.core.pulls.pull_address import PUBLIC_API, api_of, read_address, w
 from verl_e2e.ports import ForgeError, UnknownPullError
 from verl_e2e.wiring.planning import PlanRequest, policy_file, uses_for, with_details
 
-# Someone waits at a terminal: what takes longer than this is told instead.
+# Someone waits at a terminal: what takes longer than this is reported instead.
 _PATIENCE_S = 20.0
 
 
@@ -72,7 +72,7 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
     except UnknownPullError as error:
         raise UserError(f"{error}{'' if token else '; if it is private, set GITHUB_TOKEN'}") from None
     except ForgeError as error:
-        raise UserError(_told(error, now(), known=bool(token))) from None
+        raise UserError(_error_text(error, now(), known=bool(token))) from None
     finally:
         github.close()
     return with_details(found, replace(order.plan, repo=cache)), Traffic(github.calls.total, mirrors.fetches)
@@ -85,7 +85,7 @@ def _github(api: str, token: str) -> GitHub:
     return anonymously(api_url=api, patience=patience)
 
 
-def _told(error: ForgeError, now: datetime, *, known: bool) -> str:
+def _error_text(error: ForgeError, now: datetime, *, known: bool) -> str:
     """The error, with the time when a limit ends and what lifts it."""
     if error.wait_s <= 0:
         return str(error)

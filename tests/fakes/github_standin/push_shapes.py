@@ -34,7 +34,7 @@ def push_payload(
 
 def _commit(shapes: Shapes, repository: Repository, sha: str) -> Json:
     facts = repository.git.facts(sha)
-    somebody = {"name": "Octo", "email": "octo@example.invalid", "date": facts.date}
+    person = {"name": "Octo", "email": "octo@example.invalid", "date": facts.date}
     files = repository.git.changed(facts.parents[0], sha) if facts.parents else ()
     return {
         "id": sha,
@@ -43,8 +43,8 @@ def _commit(shapes: Shapes, repository: Repository, sha: str) -> Json:
         "message": facts.message,
         "timestamp": facts.date,
         "url": f"{shapes.base}/{repository.full_name}/commit/{sha}",
-        "author": somebody,
-        "committer": somebody,
+        "author": person,
+        "committer": person,
         "added": [file.path for file in files if file.status == "added"],
         "removed": [file.path for file in files if file.status == "removed"],
         "modified": [file.path for file in files if file.status not in ("added", "removed")],

@@ -414,7 +414,7 @@ class Shapes:
         url = f"{self.at(repository.full_name)}/commits/{facts.sha}"
         git = f"{self.at(repository.full_name)}/git"
         html = f"{self.base}/{repository.full_name}/commit"
-        somebody = {"name": "Octo", "email": "octo@example.invalid", "date": facts.date}
+        person = {"name": "Octo", "email": "octo@example.invalid", "date": facts.date}
         return {
             "url": url,
             "sha": facts.sha,
@@ -423,8 +423,8 @@ class Shapes:
             "comments_url": f"{url}/comments",
             "commit": {
                 "url": f"{git}/commits/{facts.sha}",
-                "author": somebody,
-                "committer": somebody,
+                "author": person,
+                "committer": person,
                 "message": facts.message,
                 "comment_count": 0,
                 "tree": {"sha": facts.tree, "url": f"{git}/trees/{facts.tree}"},
@@ -451,14 +451,14 @@ class Shapes:
     def simple_commit(self, repository: Repository, sha: str) -> Json:
         """`simple-commit`."""
         facts = repository.git.facts(sha)
-        somebody = {"name": "Octo", "email": "octo@example.invalid"}
+        person = {"name": "Octo", "email": "octo@example.invalid"}
         return {
             "id": facts.sha,
             "tree_id": facts.tree,
             "message": facts.message,
             "timestamp": facts.date,
-            "author": somebody,
-            "committer": somebody,
+            "author": person,
+            "committer": person,
         }
 
 
