@@ -1,0 +1,82 @@
+"""What of a policy says nothing about a tree: a table of rules with the finding of each."""
+
+import pytest
+
+from verl_e2e.config import load_policy
+from verl_e2e.core.plan.lint import lint_policy
+from verl_e2e.core.plan.policy import Policy
+
+DIGEST = "sha256:" + "0" * 64
+SYMBOLS = {"src/a.py": ("f", "Maker.make"), "src/b.py": ("g",)}
+PATHS = (*SYMBOLS, "docs/a.md")
+WORDS = ("loss", "scale")
+NO_SOURCE = "its paths meet no source file that is looked into"
+NO_SYMBOL = "its symbols meet none below its paths"
+NO_WORD = "its words stand nowhere in the sources"
+
+
+def policy(*, rules: str = "", exempt: str = "", families: str = "", reach: str | None = None) -> Policy:
+    """A policy with nothing to find but what is given, each the entries of one list in YAML."""
+    lines = [
+        "schema: 1",
+        "verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}",
+        f"image: {{name: verlai/verl, tag: latest, digest: '{DIGEST}'}}",
+        "checkpoint: {model_id: tiny/dense, weights_gib: 1, features: []}",
+        f"exempt: [{exempt}]",
+        f"rules: [{rules}]",
+        f"families: [{families}]",
+    ]
+    if reach is not None:
+        lines.append(f"reach: {{package: src, roots: [src], rules: [{reach}]}}")
+    return load_policy("\n".join(lines), "policy.yml")
+
+
+SOURCES = "{name: sources, paths: [src/], levels: [0], reason: imported}"
+DOCS = "{name: docs, paths: [docs/], reason: no run reads it}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    (
+        (policy(rules=SOURCES, exempt=DOCS), ()),
+        (policy(rules=SOURCES), ("docs/a.md: nothing judges it, so a change of it asks for level 0",)),
+        # What is looked into is judged by its symbols.
+        (policy(exempt=DOCS), ()),
+        (
+            policy(rules="{name: gone, paths: [gone/], levels: [0], reason: imported}", exempt=DOCS),
+            ("gone: its paths meet no file of this commit",),
+        ),
+        (
+            policy(exempt=DOCS + ", {name: none, paths: [none/], reason: no run reads it}"),
+            ("none: its paths meet no file of this commit",),
+        ),
+        (
+            policy(exempt=DOCS, families="{family: lost, paths: [lost/]}, {family: kept, paths: [src/]}"),
+            ("family lost: its paths meet no file of this commit",),
+        ),
+    ),
+)
+def test_paths_that_meet_no_file_and_files_that_nothing_judges(given: Policy, expected: tuple[str, ...]) -> None:
+    assert lint_policy(given, PATHS, SYMBOLS, WORDS) == tuple(f"policy.yml: {finding}" for finding in expected)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    (
+        ("", ""),
+        ("paths: [docs/]", NO_SOURCE),
+        ("paths: [src/b.py]", ""),
+        ("symbols: [Maker.make]", ""),
+        ("symbols: [other]", NO_SYMBOL),
+        ("symbols: [f], paths: [src/b.py]", NO_SYMBOL),
+        # A symbol may match on the chain from verl, and an import is not a symbol of the file.
+        ("symbols: [other], through: [f]", ""),
+        ("symbols: [other], imports: [torch]", ""),
+        ("words: [sca*]", ""),
+        ("words: [mtp]", NO_WORD),
+    ),
+)
+def test_rules_for_symbols_that_meet_nothing(conditions: str, expected: str) -> None:
+    rule = f"{{name: rule, levels: [0], reason: reached, {conditions}}}"
+    found = lint_policy(policy(exempt=DOCS, reach=rule), PATHS, SYMBOLS, WORDS)
+    assert found == ((f"policy.yml: rule: {expected}",) if expected else ())

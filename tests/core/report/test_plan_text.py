@@ -1,0 +1,177 @@
+"""The plan as people read it: a table of plans, each with the lines that it adds to the shortest one."""
+
+from typing import Any
+
+import pytest
+
+from verl_e2e.core.model.costs import CostBasis
+from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
+from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.plan.bridge_tests import Choice
+from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
+from verl_e2e.core.plan.plan import Exempted, NotRequired, Plan, Reason
+from verl_e2e.core.plan.policy import Feature
+from verl_e2e.core.reach.effects import LookedAt
+from verl_e2e.core.report.plan_text import render_contract, render_plan_text
+
+SMOKE = Reason(Level.SMOKE, "src/a.py", "it is imported")
+LATER = "no script yet"
+
+
+def outline(name: str = "0-lora-ddp", **given: Any) -> JobOutline:
+    variant = variant_named(name)
+    assert variant is not None
+    return JobOutline(variant, **({"requires": (), "checkpoint": Checkpoint(model_id="tiny/dense")} | given))
+
+
+def text_of(**given: Any) -> list[str]:
+    """The lines below the head of a plan, without the empty ones."""
+    fields: dict[str, Any] = {"jobs": (), "reasons": (), "not_required": (), "families": (), "features": ()} | given
+    levels = tuple(sorted({reason.level for reason in fields["reasons"]}))
+    text = render_plan_text(Plan("a" * 40, "b" * 40, levels, **fields)).partition("\n\n")[2]
+    return [line for line in text.splitlines() if line]
+
+
+def head_of(*jobs: JobOutline) -> list[str]:
+    text = render_plan_text(Plan("a" * 40, "b" * 40, (Level.SMOKE,), jobs, (SMOKE,), (), (), ()))
+    return text.partition("\n\n")[0].splitlines()
+
+
+BLOCKED = (Obstacle(Missing.SCRIPT, LATER, "set `script:`"),)
+HEAD = "Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: level 0"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    (
+        ((), [HEAD, "0 jobs, about 0 GPU minutes (nothing is run), 0 GPUs at most"]),
+        ((outline(),), [HEAD, f"1 job, about 7 GPU minutes ({CostBasis.MEASURED}), 1 GPU at most"]),
+        (
+            (outline("2-dense", obstacles=BLOCKED),),
+            [
+                HEAD,
+                "1 job, about 0 GPU minutes (nothing is run), 0 GPUs at most",
+                "1 job cannot pass as planned and will not be run, so the gate stays closed until the policy has what "
+                "is missing or level 2 is overridden: 2-dense",
+            ],
+        ),
+    ),
+)
+def test_the_head_says_what_is_run_and_what_cannot_pass(jobs: tuple[JobOutline, ...], expected: list[str]) -> None:
+    assert head_of(*jobs) == expected
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    (
+        ((Reason(Level.SMOKE, None, "requested by hand"),), ["requested by hand"]),
+        ((SMOKE,), ["it is imported", "  src/a.py"]),
+        ((Reason(Level.SMOKE, "a.py", "used", "f"),), ["used", "  a.py: f"]),
+        ((Reason(Level.SMOKE, "a.py", "used", "f", ("verl imports f",)),), ["used", "  a.py: f"]),
+        (
+            (Reason(Level.SMOKE, "a.py", "used", "f", ("verl imports f", "rule r")),),
+            ["used", "  a.py: f, from verl imports f"],
+        ),
+        (
+            tuple(Reason(Level.SMOKE, f"{name}.py", "used") for name in "abcd"),
+            ["used", "  a.py", "  b.py", "  c.py", "  and 1 more path"],
+        ),
+    ),
+)
+def test_a_level_shows_its_reasons_with_few_places(reasons: tuple[Reason, ...], expected: list[str]) -> None:
+    assert text_of(reasons=reasons) == [
+        "Level 0, LoRA + DDP smoke: required",
+        *(f"  {line}" for line in expected),
+    ]
+
+
+def feature(name: str, **given: Any) -> Feature:
+    return Feature.model_validate({"feature": name, "reason": "as CI does", **given})
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    (
+        (outline(), "job 0-lora-ddp: 1 GPU (the policy declares no size of this model), about 7 GPU minutes (meas"),
+        (outline(requires=("x", "y")), ", tiny/dense, after x, y"),
+        (outline(features=(feature("moe"),)), ", tiny/dense, shows moe"),
+        (outline(features=(feature("moe", script="a.sh"),)), ", tiny/dense, by a.sh, shows moe"),
+        (outline(not_shown=(feature("sound"),)), ", tiny/dense, no script of verl shows sound"),
+        (outline(absent=("mtp", "ssm")), ", tiny/dense, its checkpoint has no mtp and no ssm"),
+        (outline(obstacles=BLOCKED), "job 0-lora-ddp on tiny/dense: cannot pass as planned, so it is not run: no"),
+        (outline(obstacles=BLOCKED, checkpoint=None), "job 0-lora-ddp: cannot pass as planned, so it is not run: no"),
+    ),
+)  # fmt: skip
+def test_a_job_says_what_it_needs_and_shows(job: JobOutline, expected: str) -> None:
+    (line,) = (line for line in text_of(reasons=(SMOKE,), jobs=(job,)) if "job " in line)
+    assert expected in line
+
+
+def chosen(test: str, gpu_count: int = 0) -> ChosenTest:
+    return ChosenTest(test=test, why=WhyChosen.CHANGED, reason="it changed", gpu_count=gpu_count)
+
+
+LOOKED_AT = LookedAt(1, 20, 0)
+EXEMPTED = (Exempted("docs", 2, "no run reads them"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    (
+        ({}, []),
+        (
+            {"tests": Choice((chosen("t/a.py"), chosen("t/b.py", 2)), ("1 more is left out.",), 60)},
+            [
+                "Bridge tests chosen for this change, besides those of the policy, for 60 s at most:",
+                "  t/a.py: it changed",
+                "  t/b.py: it changed, needs 2 GPUs",
+                "  1 more is left out.",
+            ],
+        ),
+        ({"tests": Choice((), ("3 do not fit.",))}, ["  3 do not fit."]),
+        (
+            {"not_required": (NotRequired(Level.SMOKE, "no file"), NotRequired(Level.FEATURE, "no file"))},
+            ["Not required, every level: no file"],
+        ),
+        (
+            {"not_required": (NotRequired(Level.SMOKE, "no file"), NotRequired(Level.FEATURE, "idle"))},
+            ["Level 0, LoRA + DDP smoke: not required, no file", f"Level 4, {Level.FEATURE.title}: not required, idle"],
+        ),
+        ({"families": ("any", "qwen3")}, ["Families: any, qwen3"]),
+        ({"features": ("moe", "mtp")}, ["Features: moe, mtp"]),
+        ({"notes": ("By names alone.",)}, ["By names alone."]),
+        # Why nothing is asked for is in its reason; how much was looked at matters there alone.
+        ({"looked_at": LOOKED_AT, "exempted": EXEMPTED}, [LOOKED_AT.sentence]),
+        (
+            {"looked_at": LOOKED_AT, "exempted": EXEMPTED, "reasons": (SMOKE,)},
+            [
+                "Level 0, LoRA + DDP smoke: required",
+                "  it is imported",
+                "    src/a.py",
+                "Not run by verl: 2 paths in docs (no run reads them)",
+            ],
+        ),
+    ),
+)
+def test_what_stands_below_the_levels(given: dict[str, Any], expected: list[str]) -> None:
+    assert text_of(**given) == expected
+
+
+SKEW = Finding(Kind.SKEW, "bridge.f", "missing on both sides", "verl/a.py", 3)
+BREAK = Finding(Kind.BREAK, "bridge.g", "it is gone", "verl/b.py", 4)
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    (
+        ((), ""),
+        ((SKEW,), ""),
+        (
+            (BREAK, SKEW),
+            "verl's uses of Bridge that the head no longer supports:\n  break: verl/b.py:4 bridge.g: it is gone\n",
+        ),
+    ),
+)
+def test_only_what_the_change_broke_is_told_of_the_contract(findings: tuple[Finding, ...], expected: str) -> None:
+    assert render_contract(findings) == expected
