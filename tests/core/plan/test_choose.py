@@ -12,6 +12,7 @@ from verl_e2e.core.plan.test_choice import ChoiceOfTests
 from verl_e2e.core.reach.effects import Effect, Effects, Idle, Inside
 from verl_e2e.core.reach.users import ChangedModule, Distance, Use
 
+PACKAGED = packaged_policy()
 PEFT = ChangedModule("lib.peft", "src/lib/peft.py")
 BRIDGE = ChangedModule("lib.two.two_bridge", "src/lib/two/two_bridge.py")
 MORE = "{} more test files are near the change, beyond the {} of the policy: {}."
@@ -21,7 +22,7 @@ IDLE = ChangedModule("lib.idle", "src/lib/idle.py", reached=False)
 def policy(files: int = 12, *, conversion: bool = True, listed: tuple[str, ...] = ()) -> Policy:
     about = {"changes": ["*_bridge.py"], "tests": ["*roundtrip*.py"]} if conversion else None
     choice = ChoiceOfTests.model_validate({"paths": ["tests/"], "files": files, "conversion": about})
-    return packaged_policy().model_copy(update={"bridge_test_choice": choice, "bridge_tests": listed})
+    return PACKAGED.model_copy(update={"bridge_test_choice": choice, "bridge_tests": listed})
 
 
 def at_head(uses: dict[str, Use], *others: str, empty: tuple[str, ...] = ()) -> TestsAtHead:

@@ -33,8 +33,8 @@ def maybe(): pass
 """
 
 
-def findings(new: str) -> tuple[Finding, ...]:
-    files: tuple[Mapping[str, str], Mapping[str, str]] = ({"src/lib/kit.py": KIT}, {"src/lib/kit.py": new})
+def findings(new: str, old: str = KIT, changed: str = "src/lib/kit.py") -> tuple[Finding, ...]:
+    files: tuple[Mapping[str, str], Mapping[str, str]] = ({"src/lib/kit.py": old}, {"src/lib/kit.py": new})
     uses = uses_of({"app.py": CALLER}, "lib", "here")
     programs = [
         Program(
@@ -46,7 +46,7 @@ def findings(new: str) -> tuple[Finding, ...]:
     old, head = programs
     both = Sides(old, head, Reach(old, uses.entries), Reach(head, uses.entries))
     return check_contract(
-        uses, both, {"src/lib/kit.py"}, lambda path: files[0][path].encode(), lambda path: files[1][path].encode()
+        uses, both, {changed}, lambda path: files[0][path].encode(), lambda path: files[1][path].encode()
     )
 
 
@@ -59,7 +59,9 @@ def findings_of(new: str) -> list[tuple[Kind, str, int]]:
 
 
 def test_what_is_missing_on_both_sides_is_skew() -> None:
-    assert [(finding.kind, finding.name) for finding in findings(KIT)] == [(Kind.SKEW, "lib.never.gone")]
+    (finding,) = findings(KIT)
+    assert (finding.kind, finding.name) == (Kind.SKEW, "lib.never.gone")
+    assert str(finding) == "app.py:7 lib.never.gone: missing at base and head alike"
 
 
 @pytest.mark.parametrize(
@@ -83,3 +85,22 @@ def test_a_use_that_the_head_does_not_serve_is_told_with_the_callers_line(
 ) -> None:
     assert old in KIT
     assert findings_of(KIT.replace(old, new)) == expected
+
+
+WIDER = KIT.replace("def keep(maker, count)", "def keep(maker, count, size)")
+WITHOUT_FUNCTION = KIT.replace("def keep(maker, count): pass", "keep = print")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    (
+        # What did not fit before is not the change's, and a file that does not differ is not looked into.
+        (WIDER.replace("size)", "depth)"), WIDER, "src/lib/kit.py"),
+        (KIT, WIDER, "src/lib/other.py"),
+        # Where either side defines no function of the name, no call is held against it.
+        (WITHOUT_FUNCTION, WIDER, "src/lib/kit.py"),
+        (KIT, WITHOUT_FUNCTION, "src/lib/kit.py"),
+    ),
+)
+def test_a_call_is_held_against_definitions_that_the_change_made_unfit(old: str, new: str, changed: str) -> None:
+    assert [finding.kind for finding in findings(new, old, changed)] == [Kind.SKEW]

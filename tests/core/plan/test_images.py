@@ -2,8 +2,9 @@
 
 import pytest
 
+from verl_e2e.config import packaged_policy
 from verl_e2e.core.model.jobs import SiteProfile
-from verl_e2e.core.plan.images import site_in_image, with_image
+from verl_e2e.core.plan.images import refused_image, site_in_image, with_image
 from verl_e2e.core.plan.policy import Image
 
 PIN = f"sha256:{'a' * 64}"
@@ -37,3 +38,22 @@ def test_a_setting_of_the_service_is_the_sites() -> None:
     site = SiteProfile(name="s", image="own/verl:t")
     assert with_image(site, "").image == "own/verl:t"
     assert site_in_image(with_image(site, "other/verl:t"), PINNED).image == f"verlai/verl@{PIN}"
+
+
+@pytest.mark.parametrize(
+    ("image", "refused"),
+    [
+        ("{own}", False),
+        ("{own}:new", False),
+        ("{own}@sha256:1", False),
+        ("{own}:new@sha256:1", False),
+        ("{own}2:new", True),
+        ("other/{own}:new", True),
+        ("", True),
+    ],
+)
+def test_only_an_image_of_the_policys_name_may_be_named(image: str, refused: bool) -> None:
+    policy = packaged_policy()
+    named = image.format(own=policy.image.name)
+    reason = f"`image={named}`: only images of {policy.image.name}, the policy's, may be named"
+    assert refused_image(named, policy) == (reason if refused else "")

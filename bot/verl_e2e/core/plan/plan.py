@@ -139,13 +139,6 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     )
 
 
-def levels_of_path(path: Classified, policy: Policy) -> tuple[Level, ...]:
-    """The levels that one path asks for."""
-    if path.exemption is not None:
-        return ()
-    return tuple(sorted({reason.level for reason in _reasons_of(path, policy)}))
-
-
 def _reasons(
     paths: tuple[Classified, ...], policy: Policy, asked: Iterable[Level], effects: Effects | None = None
 ) -> tuple[Reason, ...]:
@@ -268,7 +261,7 @@ def _feature_jobs(paths: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
 
 
 def _asking(paths: tuple[Classified, ...], policy: Policy) -> tuple[Classified, ...]:
-    return tuple(path for path in paths if Level.FEATURE in levels_of_path(path, policy))
+    return tuple(path for path in paths if any(reason.level is Level.FEATURE for reason in _reasons_of(path, policy)))
 
 
 def _beyond_the_bound(paths: tuple[Classified, ...], policy: Policy) -> Iterable[Reason]:
