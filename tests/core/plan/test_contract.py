@@ -43,8 +43,8 @@ def findings(new: str, old: str = KIT, changed: str = "src/lib/kit.py") -> tuple
         )
         for side in files
     ]
-    old, head = programs
-    both = Sides(old, head, Reach(old, uses.entries), Reach(head, uses.entries))
+    base, head = programs
+    both = Sides(base, head, Reach(base, uses.entries), Reach(head, uses.entries))
     return check_contract(
         uses, both, {changed}, lambda path: files[0][path].encode(), lambda path: files[1][path].encode()
     )
