@@ -1,5 +1,7 @@
 """The facts of a whole log are joined from those of its runs: each field by its rule, and all of it bounded."""
 
+import pytest
+
 from dataclasses import fields
 
 from tests.core.logs import lines
@@ -52,6 +54,7 @@ def test_what_every_run_prints_alike_is_known_once_for_the_log_and_for_each_run(
     assert (facts.runs, facts.line_count) == (3, 30)
 
 
+@pytest.mark.slow
 def test_a_log_of_endlessly_many_runs_is_bounded() -> None:
     facts = scan(lines(*RUN * (MAX_EARLIER + 40)))
     assert (len(facts.parts), len(facts.earlier), len(facts.configs)) == (MAX_RUNS, MAX_EARLIER, 4)

@@ -216,6 +216,7 @@ def test_metrics_that_are_not_finite_are_kept() -> None:
     assert step.values["actor/grad_norm"] == math.inf
 
 
+@pytest.mark.slow
 def test_steps_beyond_the_bound_move_only_the_last() -> None:
     facts = scan(f"step:{n} - actor/loss:0.5\n".encode() for n in range(MAX_STEPS + 10))
     assert len(facts.steps) == MAX_STEPS
@@ -235,6 +236,7 @@ def test_bytes_that_are_no_text() -> None:
     assert not facts.errors
 
 
+@pytest.mark.slow
 def test_a_line_of_many_megabytes_costs_only_its_ends() -> None:
     endless = (b"\r" + BAR.format(7, 7, 99).encode() for _ in range(60_000))
     facts = scan([*endless, b"\r" + BAR.format(100, 99, 99).encode(), b"\nnext\n"])
@@ -248,6 +250,7 @@ def test_long_lines_read_the_same_however_they_are_cut() -> None:
     assert fed(log, 1000) == fed(log, 70_000) == scan([log])
 
 
+@pytest.mark.slow
 def test_repeating_a_log_changes_nothing_but_numbers() -> None:
     for name in NAMES:
         once, thrice = scan([recorded(name)]), scan([recorded(name)] * 3)
@@ -295,6 +298,7 @@ def test_lists_of_facts_are_bounded() -> None:
     assert len(facts.adapters) == len(facts.lost_weights) == len(facts.checkpoints) == 256
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("literal", [item for item in LITERALS if item.shape], ids=lambda item: item.text)
 def test_no_long_line_takes_more_than_linear_time(literal: Literal) -> None:
     # Each shape is tried on lines that nearly match it many times over.

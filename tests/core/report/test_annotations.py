@@ -101,6 +101,7 @@ def test_a_file_that_cannot_be_read_is_pointed_at_as_far_as_it_goes() -> None:
     assert (found.first_line, found.last_line) == (1, 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.text(max_size=40), max_size=30),

@@ -156,6 +156,7 @@ HOSTILE = st.text(max_size=200) | st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(HOSTILE, min_size=1, max_size=20), st.integers(1, 120), st.sampled_from(JobStatus))
 def test_whatever_a_run_says_the_texts_stay_whole(texts: list[str], times: int, state: JobStatus) -> None:

@@ -193,6 +193,7 @@ TAG = re.compile(r"<(/?\w+)")
 HOSTILE = st.text(max_size=300) | st.sampled_from(["@everyone", MARKER, "</details>", "```\n# x", "| a |", "<script>"])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(HOSTILE, max_size=40), st.integers(1, 400))
 def test_whatever_a_run_says_the_card_stays_whole(texts: list[str], times: int) -> None:

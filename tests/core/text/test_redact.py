@@ -260,6 +260,7 @@ COSTLY_LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", COSTLY_LINES.values(), ids=COSTLY_LINES)
 def test_no_line_takes_more_than_linear_time(unit: bytes) -> None:
     line = unit * (LONG // len(unit))
@@ -272,6 +273,7 @@ def test_no_line_takes_more_than_linear_time(unit: bytes) -> None:
         assert time.process_time() - began < 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [b"+", b"+A", b"A", b" ", b"\x1b[0m"])
 def test_no_line_of_a_key_takes_more_than_linear_time(unit: bytes) -> None:
     stream = site().stream()

@@ -62,6 +62,7 @@ def test_verdict_and_stage_reach_their_figures(name: str) -> None:
     assert stages >= STAGE_FIGURE * len(answers)
 
 
+@pytest.mark.slow
 def test_no_labelled_failure_nor_any_cut_of_it_is_a_pass() -> None:
     failures = [case for case in EVERY if "pass" not in case.verdicts]
     for case in failures:

@@ -59,6 +59,7 @@ def excerpts(name: str) -> Iterator[tuple[str, bool]]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_labelled_logs_are_judged_behind_any_launcher(group: str) -> None:
     rows = [row for name in GROUPS[group] for row in excerpts(name)]
@@ -69,6 +70,7 @@ def test_labelled_logs_are_judged_behind_any_launcher(group: str) -> None:
     assert len(wrong) <= (1 - FIGURE) * len(rows), f"{len(rows) - len(wrong)} of {len(rows)}: {figures}\n{wrong}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_whole_log_is_judged_at_the_same_line(name: str) -> None:
     log = WHOLE[list(EVERY).index(name) % len(WHOLE)]
@@ -76,6 +78,7 @@ def test_a_whole_log_is_judged_at_the_same_line(name: str) -> None:
     assert answer(judged(EVERY[name](rows))) == answer(judged(joined(rows)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - ENCODED))
 def test_a_launcher_may_join_in_anywhere(name: str) -> None:
     log = WHOLE[list(EVERY).index(name) * 3 % len(WHOLE)]
@@ -109,6 +112,7 @@ def test_tracebacks_of_two_programs_are_not_mixed(label: str) -> None:
         assert raised(both) == alone[0] | alone[1], (first, second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", [log for log in WHOLE if log != "level0-pass"])
 def test_a_program_that_passes_beside_one_that_does_not_is_no_pass(log: str) -> None:
     sides = whole(log), whole("level0-pass")
@@ -116,6 +120,7 @@ def test_a_program_that_passes_beside_one_that_does_not_is_no_pass(log: str) -> 
         assert judged(interleaved(first, second, LABELS["srun"])).verdict is not TriageVerdict.PASS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(EVERY.keys() - ENCODED))
 def test_the_end_of_a_log_may_come_without_the_clock_of_its_recorder(name: str) -> None:
     rows = [*whole("level0-pass")[1100:1250], "ModuleNotFoundError: No module named 'foo'"]

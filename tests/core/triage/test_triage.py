@@ -71,6 +71,7 @@ def test_the_passing_run_cut_early_is_incomplete(keep: int, stage: str) -> None:
     assert (answer.verdict, answer.stage, answer.rule) == (BLOCKED, stage, "incomplete")
 
 
+@pytest.mark.slow
 def test_every_cut_of_the_passing_run_before_its_end_is_no_pass() -> None:
     log = recorded("level0-pass")
     ends = range(0, log.index(b"Final validation metrics"), 9973)
@@ -160,6 +161,7 @@ def test_completion_without_its_metrics_is_no_pass(texts: tuple[str, ...]) -> No
     assert of(*texts).verdict is BLOCKED
 
 
+@pytest.mark.slow
 def test_files_that_are_no_logs_are_never_a_pass() -> None:
     folders = ("bot", "runners", "tests", "docs", "bench")
     files = [
