@@ -1,8 +1,8 @@
 """The facts of a whole log are joined from those of its runs: each field by its rule, and all of it bounded."""
 
-import pytest
-
 from dataclasses import fields
+
+import pytest
 
 from tests.core.logs import lines
 from verl_e2e.core.log.runs import JOINED, MAX_CONFIG_RUNS, MAX_EARLIER, MAX_RUNS, MAX_STEPS_KEPT

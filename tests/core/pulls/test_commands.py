@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.places import ROOT
 from verl_e2e.core.model.access import Capability
+from verl_e2e.core.pulls.command_values import MAX_REASON
 from verl_e2e.core.pulls.commands import OPTIONS, PREFIX, TABLE, Command, CommandLine, Mistake, parse
 from verl_e2e.core.report.command_text import render_help, render_mistakes, render_reference
 
@@ -51,6 +52,7 @@ def test_a_command_is_understood(text: str, verb: str, arguments: tuple[str, ...
     assert parsed(text) == Command(1, verb, arguments, options)
 
 
+LONG = f"down {'x' * MAX_REASON}"
 MISTAKEN = (
     ("", PREFIX, "no command follows", "help"),
     ("levl0", "levl0", "no such command", "'level0'"),
@@ -78,6 +80,7 @@ MISTAKEN = (
     ("override 2", "2", "FULL-SHA is missing", "override LEVEL FULL-SHA REASON"),
     (f"override 2 {SHA}", SHA, "REASON is missing", "override LEVEL FULL-SHA REASON"),
     (f"override 2 {SHA} because", "because", "no reason", "few words"),
+    (f"override 2 {SHA} {LONG}", LONG, "longer than", "shorter"),
     ("override 2 the cluster is down", "the", "no full commit SHA", "40 hexadecimal"),
     ("override 2 0123456 the cluster is down", "0123456", "no full commit SHA", "40 hexadecimal"),
     ("override 9 the cluster is down", "9", "not a level", "0 to 5"),
@@ -175,3 +178,11 @@ def test_every_command_has_a_test_of_what_it_does() -> None:
     for proof in PROVED.values():
         file, _, name = proof.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(), proof
+
+
+@pytest.mark.parametrize(
+    ("line", "verb"),
+    ((PREFIX, ""), (f"{PREFIX} Approve 0123456", "approve"), (f"{PREFIX}  nonsense", "nonsense")),
+)
+def test_a_mistake_names_the_command_that_was_meant(line: str, verb: str) -> None:
+    assert Mistake(1, line, 0, 0, "wrong").verb == verb

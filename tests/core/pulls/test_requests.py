@@ -4,11 +4,20 @@ from datetime import timedelta
 
 import pytest
 
-from tests.core.pulls.entries import HEAD, NOW, OTHER, asked, override
+from tests.core.pulls.entries import HEAD, NOW, OTHER, SMOKE, asked, override, run
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.commands import LEVEL
-from verl_e2e.core.pulls.ledger import RecordedCommand
-from verl_e2e.core.pulls.requests import MAX_REQUESTS, asked_for, cancelled_by, in_order, level_requests, was_begun
+from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState
+from verl_e2e.core.pulls.requests import (
+    MAX_REQUESTS,
+    asked_again,
+    asked_for,
+    cancelled_by,
+    in_order,
+    level_requests,
+    was_begun,
+)
 
 
 def test_entries_count_in_the_order_in_which_they_were_written() -> None:
@@ -62,3 +71,37 @@ def test_the_same_levels_asked_for_twice_count_once() -> None:
 def test_so_many_different_requests_for_one_head_are_served() -> None:
     many = tuple(asked(LEVEL, "0", minute=count, options={"steps": str(count)}) for count in range(MAX_REQUESTS + 5))
     assert len(level_requests(many, HEAD)) == MAX_REQUESTS
+
+
+FAILED = run(SMOKE, result=Result.FAIL)
+BLOCKED = run(SMOKE, result=Result.BLOCKED)
+LOST = run(SMOKE, RunState.LOST)
+CANCELLED = run(SMOKE, RunState.CANCELLED, updated=NOW + timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("last", "entry", "again"),
+    (
+        (FAILED, asked("rerun"), True),
+        (FAILED, asked("rerun", "failed"), True),
+        (FAILED, asked("rerun", "blocked"), False),
+        (FAILED, asked("rerun", SMOKE.id), True),
+        (FAILED, asked("rerun", "1-resume"), False),
+        (FAILED, asked("plan"), False),
+        (BLOCKED, asked("rerun", "failed"), False),
+        (BLOCKED, asked("rerun", "blocked"), True),
+        (LOST, asked("rerun", "blocked"), True),
+        # A pass stays, and what has not ended is not begun a second time.
+        (run(SMOKE), asked("rerun"), False),
+        (run(SMOKE, RunState.RUNNING), asked("rerun"), False),
+        # `run` goes on only with what was cancelled, and counts from the start of that run.
+        (FAILED, asked("run"), False),
+        (CANCELLED, asked("run", minute=1), True),
+        (CANCELLED, asked("run", minute=-1), False),
+        (FAILED, asked("rerun", minute=-1), False),
+        # An entry counts once for a job.
+        (run(SMOKE, result=Result.FAIL, asked_by="comment:100:1"), asked("rerun"), False),
+    ),
+)
+def test_which_entry_wants_an_ended_run_once_more(last: Run, entry: RecordedCommand, again: bool) -> None:
+    assert asked_again(last, (last,), (entry,)) == (entry.source if again else "")

@@ -22,7 +22,8 @@ LATER = "no script yet"
 def outline(name: str = "0-lora-ddp", **given: Any) -> JobOutline:
     variant = variant_named(name)
     assert variant is not None
-    return JobOutline(variant, **({"requires": (), "checkpoint": Checkpoint(model_id="tiny/dense")} | given))
+    fields: dict[str, Any] = {"requires": (), "checkpoint": Checkpoint(model_id="tiny/dense")} | given
+    return JobOutline(variant, **fields)
 
 
 def text_of(**given: Any) -> list[str]:

@@ -1,11 +1,15 @@
 """What stands at the top of a pull request's card: by fields, never by the words of a sentence."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from tests.fakes.shown_pull import FAILED, shown_plan, shown_target_state
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
+from verl_e2e.core.pulls.job_status import JobStatus
+from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.pull_card import render
 from verl_e2e.core.report.pull_card_content import card_of
@@ -34,3 +38,56 @@ def test_a_remark_that_says_how_reach_was_found_stays_folded() -> None:
 def test_why_there_is_no_plan_is_told_once_and_whole(words: str) -> None:
     text = shown(replace(shown_target_state(*FAILED), plan=None, wanted=(), runs=(), problem=words))
     assert text.lower().count(words) == 1
+
+
+FIRST, SECOND = "1" * 40, "2" * 40
+
+
+def earlier(state: RunState, result: Result | None = None, *, minute: int = 0, **given: object) -> Run:
+    """A run of the shown pull request on an earlier head."""
+    run = shown_target_state(*FAILED).runs[0]
+    at = run.created + timedelta(minutes=minute)
+    said = {"head_sha": FIRST, "sentence": "", "reason": "", "verdict": "", "created": at, "updated": at}
+    return run.model_copy(update={**said, "state": state, "result": result, **given})
+
+
+PASS = earlier(RunState.FINISHED, Result.PASS, sentence="it passed")
+FAIL = earlier(RunState.FINISHED, Result.FAIL, sentence="it failed")
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    (
+        ((), []),
+        ((PASS,), [(FIRST, JobStatus.PASSED, "0-lora-ddp: it passed")]),
+        # Of one job the last run counts, of several jobs the worst.
+        (
+            (FAIL, earlier(RunState.FINISHED, Result.PASS, minute=1)),
+            [(FIRST, JobStatus.PASSED, "0-lora-ddp: finished")],
+        ),
+        ((PASS, FAIL.model_copy(update={"job_id": "1-resume"})), [(FIRST, JobStatus.FAILED, "1-resume: it failed")]),
+        ((earlier(RunState.LOST, reason="no runner"),), [(FIRST, JobStatus.BLOCKED, "0-lora-ddp: no runner")]),
+        ((earlier(RunState.CANCELLED),), [(FIRST, JobStatus.CANCELLED, "0-lora-ddp: cancelled")]),
+        ((earlier(RunState.RUNNING),), [(FIRST, JobStatus.RUNNING, "0-lora-ddp: running")]),
+        ((earlier(RunState.QUEUED),), [(FIRST, JobStatus.WAITING, "0-lora-ddp: queued")]),
+        (
+            (earlier(RunState.QUEUED, minute=3, head_sha=SECOND), PASS),
+            [(SECOND, JobStatus.WAITING, "0-lora-ddp: queued"), (FIRST, JobStatus.PASSED, "0-lora-ddp: it passed")],
+        ),
+    ),
+)
+def test_an_earlier_head_shows_the_worst_of_its_last_runs(
+    runs: tuple[Run, ...], expected: list[tuple[str, JobStatus, str]]
+) -> None:
+    now = shown_target_state(*FAILED)
+    target_state = replace(now, runs=(*now.runs, *runs))
+    history = card_of(target_state, decide_actions(target_state)).history
+    assert [(head.head_sha, head.status, head.sentence) for head in history] == expected
+
+
+def test_of_many_earlier_heads_the_latest_are_shown() -> None:
+    now = shown_target_state(*FAILED)
+    runs = tuple(earlier(RunState.LOST, minute=number, head_sha=f"{number:040}") for number in range(12))
+    target_state = replace(now, runs=runs)
+    history = card_of(target_state, decide_actions(target_state)).history
+    assert [int(head.head_sha) for head in history] == list(range(11, 1, -1))
