@@ -53,7 +53,7 @@ HEAD = "Plan for aaaaaaaaaaaa..bbbbbbbbbbbb: level 0"
             [
                 HEAD,
                 "1 job, about 0 GPU minutes (nothing is run), 0 GPUs at most",
-                "1 job cannot pass as planned and will not be run, so the gate stays closed until the policy has what "
+                "1 job cannot pass as planned and will not run, so the gate stays closed until the policy has what "
                 "is missing or level 2 is overridden: 2-dense",
             ],
         ),
