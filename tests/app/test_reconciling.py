@@ -705,6 +705,25 @@ def test_a_merge_group_is_answered_before_the_queue_gives_up(app: App) -> None:
     )
 
 
+def test_a_merge_group_that_is_first_looked_at_too_late_leaves_no_check_open(app: App) -> None:
+    made = group(app)
+    app.clock.pass_s(3_400)
+    assert app.handlers.reconciler.reconcile(made) is None
+    assert (gate(app, "group")[1], unfinished(app), live(app)) == ("action_required", [], [])
+
+
+def test_what_a_late_merge_group_never_began_does_not_wait(app: App) -> None:
+    made = group(app, "src/peft/a.py")
+    app.handlers.reconciler.reconcile(made)
+    finish(app, SMOKE, passes)
+    app.clock.pass_s(3_400)
+    app.handlers.reconciler.reconcile(made)
+    assert (gate(app, "group")[1], unfinished(app), live(app)) == ("action_required", [], [])
+    summaries = {check.name: check.summary for check in app.hub.runs}
+    assert "no verdict within 55 minutes" in summaries["verl-e2e / 0-recompute"]
+    assert "Add the pull request to the merge queue again." in summaries["verl-e2e"]
+
+
 def test_a_merge_group_that_was_given_up_ends_its_runs(app: App) -> None:
     made = group(app)
     app.handlers.reconciler.reconcile(made)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.core.pulls.entries import (
@@ -225,6 +225,16 @@ def test_no_job_of_a_head_lives_twice_and_nothing_runs_that_may_not(known: Targe
         assert {item.key for item in known.here if not item.state.final} <= {
             run.key for run in steps.runs if run.state is RunState.CANCELLING
         }
+
+
+@settings(deadline=None)
+@given(SITUATIONS)
+@example(target_state(target=LATE))
+@example(target_state(run(SMOKE), target=LATE))
+def test_a_job_waits_only_while_something_runs(known: TargetState) -> None:
+    steps = decide_actions(known)
+    if any(standing.state is JobStatus.WAITING for standing in steps.standings):
+        assert any(not run.state.final for run in (*steps.runs, *known.shared))
 
 
 @settings(deadline=None)

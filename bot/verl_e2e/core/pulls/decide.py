@@ -5,13 +5,13 @@ nothing. Level 0 runs first and alone, the rest after it passed; a new head ends
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
-from verl_e2e.core.pulls.hold_reason import DRAFT, hold, hold_of_plan
+from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
@@ -24,6 +24,7 @@ SUPERSEDED = "a new head was pushed"
 NOT_WANTED = "the job is no longer requested"
 CHANGED = "the requested job changed"
 NOT_TRUSTED = "the head now needs an approval to run"
+QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
 CANCEL_AGAIN = timedelta(seconds=60)
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
@@ -69,12 +70,19 @@ def decide_actions(target_state: TargetState) -> Actions:
 
 def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standing, ...]:
     held, held_plan = hold(target_state), hold_of_plan(target_state)
-    if held == held_plan:
-        return standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
-    # Extras may start where the plan waits to be asked for.
-    of_plan = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held_plan)
-    of_extras = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
-    return tuple(one if one.wanted.required else extra for one, extra in zip(of_plan, of_extras, strict=True))
+    found = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held_plan)
+    if held != held_plan:
+        # Extras may start where the plan waits to be asked for.
+        of_extras = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
+        found = tuple(one if one.wanted.required else extra for one, extra in zip(found, of_extras, strict=True))
+    late = _too_late(target_state)
+    return tuple(
+        # What has not begun in time never begins, so its check must not say that it waits.
+        replace(standing, state=JobStatus.HELD, reason=late, hold=Hold(late, action=QUEUE_AGAIN))
+        if late and standing.state is JobStatus.WAITING
+        else standing
+        for standing in found
+    )
 
 
 def _others_live(target_state: TargetState) -> bool:
