@@ -3,6 +3,7 @@
 #   VENV=folder          where the environment lies
 #   REQUIRE_ALL=1        install Ray and Hydra too, and fail where a test would be left out
 #   SEARCH=60            how many seconds `make test-all` searches each state machine for new faults
+#   SEED=140414         where these searches begin (default: the time of the commit, so that a second run does the same)
 
 VENV ?= .venv
 PYTHON ?=
@@ -28,6 +29,7 @@ wheel: $(VENV)/.run ## Set up, then build the wheel into dist
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 SEARCH ?= 20
+SEED ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 # The floor of core, in percent of lines and branches: it rises with what is measured and never falls.
 CORE_COVERAGE := 98
 
@@ -40,7 +42,7 @@ test-fast: $(VENV)/.$(SET) ## Only the tests of the decisions, in seconds
 # Core must be covered by its own tests alone, and is measured on every run.
 test-all: check ## Every test, with the coverage of core
 	$(PYTEST) tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
-	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH)
+	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --search-seed=$(SEED)
 
 # Measuring takes 60 % more processor time, so CI does not measure what stories and services run.
 coverage: $(VENV)/.$(SET) ## The coverage of everything but core

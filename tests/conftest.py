@@ -150,6 +150,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", default="", help="how often tests/e2e/test_serve_kills.py kills the service")
     parser.addoption("--search-seconds", type=float, default=30, help="how long each state machine is searched again")
     parser.addoption("--search-seed", type=int, help="where such a search begins; by default anywhere")
+    parser.addoption("--search-shrink", action="store_true", help="shorten what such a search finds, for some minutes")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
