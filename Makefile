@@ -3,7 +3,7 @@
 #   VENV=folder          where the environment lies
 #   REQUIRE_ALL=1        install Ray and Hydra too, and fail where a test would be left out
 #   SEARCH=60            how many seconds `make test-all` searches each state machine for new faults
-#   SEED=140414         where these searches begin (default: the time of the commit, so that a second run does the same)
+#   SEED=140414          where these searches begin (default: the time of the commit, so that a second run does the same)
 
 VENV ?= .venv
 PYTHON ?=
