@@ -14,6 +14,7 @@ from verl_e2e.core.plan.backtest import (
     render_usage,
     tag_figures,
     usage,
+    usage_json,
 )
 from verl_e2e.core.plan.plan import plan
 
@@ -74,3 +75,7 @@ def test_usage_counts_levels_and_what_else_would_cost() -> None:
     counted = usage([*(outcome.plan for outcome in OUTCOMES), None])
     assert (counted.commits, counted.unplanned, counted.runs[Level.SMOKE], counted.gpu_minutes) == (5, 1, 3, 21)
     assert "level 0 always 35" in render_usage(counted)
+    document = usage_json(counted)
+    assert (document["schema"], document["commits"], document["unplanned"]) == (2, 5, 1)
+    assert (document["gpu_minutes"], document["gpu_minutes_level_0_always"]) == (21, 35)
+    assert f"everything always {document['gpu_minutes_everything']}, " in render_usage(counted)

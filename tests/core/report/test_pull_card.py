@@ -17,6 +17,7 @@ from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import NotRequired, Plan, Reason
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState, run_key
+from verl_e2e.core.pulls.overrides import Uncounted
 from verl_e2e.core.report.pull_card import MARKER, MAX_CARD, EarlierHead, JobRow, PullCard, render, row_of
 
 HEAD = "a" * 40
@@ -166,11 +167,13 @@ def test_overrides_notices_and_history_are_shown() -> None:
         "level 1 overridden",
         notices=("waits for approval",),
         overrides=(override,),
+        uncounted=(Uncounted(override.model_copy(update={"actor": "bob"}), "bob may not override"),),
         history=(EarlierHead("c" * 40, JobStatus.FAILED, "failed at peft"),),
     )
     text = render(card)
     assert "> waits for approval" in text
     assert "Level 1 overridden by ann on `aaaaaaaaaaaa`: runner down" in text
+    assert "The override of level 1 by bob does not count: bob may not override" in text
     assert "Earlier heads (1)" in text
     assert "`cccccccccccc` ❌ Fail: failed at peft" in text
 
