@@ -1,6 +1,10 @@
 """GitHub's lists show what was created only later: nothing is created twice, or what was is collapsed."""
 
+import re
+import threading
+
 import pytest
+import sqlalchemy as sa
 
 from tests.fakes.github_standin.faults import When, cut
 from tests.stories.conftest import Story
@@ -23,6 +27,32 @@ def killed_after(story: Story, path: str) -> None:
     with pytest.raises(KilledError):
         story.service.settle()
     story.service.waits.killed = None
+    story.service.restart()
+
+
+def killed_before_write(story: Story, path: str, number: int) -> None:
+    """The next creation is answered, and the process ends before so many writes to its tables; another one goes on."""
+    story.world.state.clock = story.service.clock.now
+    created, left, worker = threading.Event(), [number], threading.get_ident()
+
+    def note(method: str, asked: str) -> None:
+        if method == "POST" and re.search(path, asked):
+            created.set()
+
+    def end(_: sa.Connection) -> None:
+        if created.is_set() and threading.get_ident() == worker:
+            left[0] -= 1
+            if not left[0]:
+                raise KilledError
+
+    story.world.faults.choose = note
+    sa.event.listen(sa.Engine, "commit", end)
+    try:
+        with pytest.raises(KilledError):
+            story.service.settle()
+    finally:
+        sa.event.remove(sa.Engine, "commit", end)
+    story.world.faults.clear()
     story.service.restart()
 
 
@@ -50,6 +80,19 @@ def test_what_was_created_before_a_kill_is_found_though_lists_lag(story: Story, 
     story.finish(SMOKE)
     go_on(story, LAG_S)
     assert story.world.gate(1) == "success"
+
+
+@pytest.mark.parametrize("path", CREATIONS)
+@pytest.mark.parametrize("number", (1, 2, 3))
+def test_what_was_created_is_found_though_the_kill_comes_before_its_id_is_kept(
+    story: Story, path: str, number: int
+) -> None:
+    story.world.state.lag_s = 10.0
+    story.world.open_pull("alice", SOURCE)
+    killed_before_write(story, path, number)
+    go_on(story, 3 * LAG_S)
+    assert all_of(story) == (1, 1, 1)
+    assert len(story.world.runs()) == 1
 
 
 @pytest.mark.parametrize("path", CREATIONS)

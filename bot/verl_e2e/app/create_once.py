@@ -1,7 +1,8 @@
 """Create something on GitHub once, though its lists lag: what may have been made is waited for before it is made again.
 
 What is about to be created is written down first. When no one knows whether it was (the process was killed, the answer
-was lost), it is created again only after a list must show it. What was doubled all the same, for a list lagged longer,
+was lost), or its id (the process was killed before the caller kept it), it is created again only after a list must show
+it. What was doubled all the same, for a list lagged longer,
 is looked for afterwards: see `end_doubles_of`.
 """
 
@@ -14,8 +15,8 @@ from verl_e2e.ports import Clock, Ledger, UncertainError
 
 _CREATING = "creating"
 # In the ledger `remote_id` counts how often it was created again without knowing what became of the time before, and
-# `digest` is the first of these, or the second with how often doubles were looked for since.
-_ASKED, _LOOKED = "asked", "looked:"
+# `digest` is one of the first two, or the third with how often doubles were looked for since.
+_ASKED, _MADE, _LOOKED = "asked", "made", "looked:"
 # What was created twice is looked for after one and after four times the lag.
 _LOOKS = (1, 4)
 
@@ -63,41 +64,52 @@ class Creations:
         except UncertainError:
             if not self.lag_s:
                 raise
+            self.note_doubt(creation)
             return Outcome(wait_s=self.lag_s)
         except Exception:
             self.settle(creation)
             raise
-        self.settle(creation)
+        self.note_made(creation)
         return Outcome(made)
 
     def begin(self, creation: Creation) -> None:
         """Write down that a thing is about to be created."""
         kept = self._kept(creation)
-        times = (kept.remote_id + (kept.digest == _ASKED)) if kept is not None else 0
+        times = (kept.remote_id + _is_unsettled(kept)) if kept is not None else 0
         self._keep(creation, times, _ASKED, self.clock.now())
 
+    def note_doubt(self, creation: Creation) -> None:
+        """The attempt ended without an answer: it may have had its effect until now."""
+        if kept := self._kept(creation):
+            self._keep(creation, kept.remote_id, _ASKED, self.clock.now())
+
+    def note_made(self, creation: Creation) -> None:
+        """It was created. The caller keeps its id afterwards, and may be killed before: so lists are waited for."""
+        if kept := self._kept(creation):
+            self._keep(creation, kept.remote_id, _MADE, self.clock.now())
+
     def settle(self, creation: Creation) -> None:
-        """It is known what became of the last attempt; those before it may still have left something."""
+        """A list shows it, or the last attempt made nothing; those before it may still have left something."""
         kept = self._kept(creation)
-        if kept is not None and kept.digest == _ASKED:
+        if kept is not None and _is_unsettled(kept):
             self._keep(creation, kept.remote_id, _LOOKED + "0", kept.at)
 
     def unsettled_s(self, creation: Creation) -> float:
         """For how many seconds a list that does not show the thing cannot be believed."""
         kept = self._kept(creation)
-        if kept is None or kept.digest != _ASKED:
+        if kept is None or not _is_unsettled(kept):
             return 0.0
         now = self.clock.now()
         if kept.at > now:
             # The clock was set back: count from now.
-            self._keep(creation, kept.remote_id, _ASKED, now)
+            self._keep(creation, kept.remote_id, kept.digest, now)
             return self.lag_s
         return max(0.0, (kept.at + timedelta(seconds=self.lag_s) - now).total_seconds())
 
     def was_begun(self, creation: Creation) -> bool:
-        """Whether the thing may have been created without anyone knowing."""
+        """Whether the thing may have been created, and its id not be known."""
         kept = self._kept(creation)
-        return kept is not None and kept.digest == _ASKED
+        return kept is not None and _is_unsettled(kept)
 
     def end_doubles_of(self, creation: Creation, end: Callable[[], None]) -> float:
         """Have doubles of the thing ended, by `end`, when it is time; gives in how many seconds to come again, else 0.
@@ -109,7 +121,7 @@ class Creations:
             return 0.0
         age_s = (self.clock.now() - kept.at).total_seconds()
         looks = [number * self.lag_s for number in _LOOKS]
-        looked = int(kept.digest.removeprefix(_LOOKED))
+        looked = 0 if kept.digest == _MADE else int(kept.digest.removeprefix(_LOOKED))
         if age_s < looks[looked]:
             return min(looks[looked] - age_s, looks[looked])
         end()
@@ -133,3 +145,8 @@ class Creations:
                 at=at,
             )
         )
+
+
+def _is_unsettled(kept: Posted) -> bool:
+    """Whether the thing may be there though no list shows it."""
+    return kept.digest in (_ASKED, _MADE)

@@ -64,10 +64,11 @@ class Dispatch:
             handle = self.backend.submit(run)
         except BackendError as error:
             if error.uncertain:
+                self.creations.note_doubt(creation)
                 raise BackendError(str(error), uncertain=True, wait_s=self.creations.lag_s) from error
             self.creations.settle(creation)
             raise
-        self.creations.settle(creation)
+        self.creations.note_made(creation)
         return handle
 
     def end_doubles(self, run: Run) -> float:
