@@ -65,6 +65,24 @@ class Revisions(ChangeSource, Protocol):
         ...
 
 
+class Checkout(Revisions, Protocol):
+    """A git directory on this machine."""
+
+    path: Path
+
+    def find(self, revision: str) -> str | None:
+        """The full SHA of the commit that a revision names, None when there is none here."""
+        ...
+
+    def merge_base(self, text: str, other: str) -> str | None:
+        """The best common ancestor of two commits, None when they have none here."""
+        ...
+
+    def submodule_commit(self, revision: str, path: str) -> str | None:
+        """The commit that a submodule path points at, None when the path is not a submodule at that commit."""
+        ...
+
+
 class SummaryStore(Protocol):
     """Summaries of source files, kept by the id of the content, so that no content is read twice."""
 

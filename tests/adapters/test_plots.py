@@ -18,7 +18,7 @@ BASES = tuple(Run(f"base-{seed}", run_of(noisy(seed, 0.3), seed=seed)) for seed 
 
 
 def drawn(figure: SignalFigure, folder: Path) -> dict[str, bytes]:
-    from verl_e2e.adapters.plots import draw
+    from verl_e2e.adapters.files.plots import draw
 
     return {path.name: path.read_bytes() for path in draw(figure, folder)}
 

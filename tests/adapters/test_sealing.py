@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.places import ROOT
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.sealing import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.manifest import MANIFEST_FILE, SIGNATURE_FILE, Manifest
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.wiring.folders import run_folders
 from verl_e2e_runner.folder.sealing import key_file, public_half, recorder_key, seal, seal_again, usable_key
 
 RECORDING = ROOT / "bot/verl_e2e/demo/recording"

@@ -11,6 +11,7 @@ from tests.core.compare.test_bands import healthy
 from tests.fakes.places import ROOT
 from tests.runners.world import commit, git
 from verl_e2e.adapters.demo_repository import build_demo_repository
+from verl_e2e.adapters.files import folders
 from verl_e2e.app.compare_runs import NotComparableError, add_healthy, add_pair, compare_folders, described
 from verl_e2e.app.judge_folder import judge_folders, write_judgement
 from verl_e2e.config.bands import bands_text, load_bands, packaged_bands, read_bands
@@ -26,7 +27,6 @@ from verl_e2e.core.model.record import METRICS_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, RelatedStep, Role
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
 from verl_e2e.wiring import check as checking
-from verl_e2e.wiring import folders
 
 FIRST, SECOND = ROOT / "bot/verl_e2e/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
 FAILED = ROOT / "tests/fixtures/runs/level0-lora-exception"

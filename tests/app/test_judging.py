@@ -12,17 +12,17 @@ from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import FILES as MODULE_FILES
 from tests.core.builders import ended, judged, make_record, passing_tests
 from tests.core.logs import recorded
+from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.run_folder import FolderError
 from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.report.documents import card_json
 from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text
-from verl_e2e.wiring import folders as wiring
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
 LOG = recorded("level0-pass")
-FOLDERS = wiring.run_folders()
+FOLDERS = stored.run_folders()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.app import APP, BASE, POLICY, REF, REPOSITORY, STRANGER, App, FakeSource, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.adapters.dispatch.local_backend import follow_ups
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import FolderError, read_record
 from verl_e2e.app.accept_job import AcceptedJob, leave_blocked
 from verl_e2e.app.look_up_person import AUTHOR_KEPT
@@ -25,7 +26,6 @@ from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand, Run,
 from verl_e2e.core.pulls.pull import MergeGroup, PullState
 from verl_e2e.core.report.pull_card import MARKER
 from verl_e2e.ports import BackendError, ForgeError
-from verl_e2e.wiring.folders import run_folders
 
 SMOKE, AMPLIFIED, RECOMPUTE = "0-lora-ddp", "0-amplified-lora", "0-recompute"
 

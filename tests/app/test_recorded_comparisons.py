@@ -8,6 +8,7 @@ import pytest
 from backports import zstd
 
 from tests.fakes.places import FIXTURES
+from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.compare_runs import add_healthy, add_pair, described
 from verl_e2e.app.judge_folder import judge_folders
@@ -18,12 +19,11 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
-from verl_e2e.wiring import folders as wiring
 
 RUNS = FIXTURES / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")
 RESUMED, UNINTERRUPTED_RUN, DENSE, DATA_PARALLEL = (RUNS / name for name in NAMES)
-FOLDERS = wiring.run_folders()
+FOLDERS = stored.run_folders()
 METRIC = re.compile(rb"( - (?P<name>[\w/@.-]+):)(?P<value>[-+\w.]+)")
 
 

@@ -18,6 +18,7 @@ from tests.fakes.recorded import (
     RecordedRuns,
     recorded_job,
 )
+from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.baselines import BaselineCache
 from verl_e2e.adapters.files.run_folder import find_jobs, read_record
 from verl_e2e.app.follow_up_runs import FollowUpServices, follow_up
@@ -27,10 +28,9 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import Role
 from verl_e2e.ports import DispatchError
-from verl_e2e.wiring import folders as wiring
 
 HEAD, BASE = "b" * 40, "d" * 40
-FOLDERS = wiring.run_folders()
+FOLDERS = stored.run_folders()
 JOB = recorded_job().model_copy(update={"bridge": recorded_job().bridge.model_copy(update={"commit": HEAD})})
 ALLOWED = Allowed(merge_base=MergeBase(BASE, JOB.megatron_lm, JOB.patches))
 

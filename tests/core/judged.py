@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import cache
 
 from tests.fakes.places import FIXTURES
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.judge_folder import judge_run
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Deliverable, Outcome
-from verl_e2e.wiring.folders import run_folders
 
 RUNS = FIXTURES / "runs"
 

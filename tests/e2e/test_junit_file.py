@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.core.builders import BRIDGE, make_job
+from verl_e2e.adapters.files.job_files import read_junit_file
 from verl_e2e.core.judge.junit import read_junit
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.wiring.folders import read_junit_file
 
 OTHER = "9" * 40
 PLAIN = '<testsuites><testsuite><testcase name="t"/></testsuite></testsuites>'

@@ -18,6 +18,7 @@ import uvicorn
 
 from tests.fakes.clocks import StoryClock
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.github.archives import unpack
 from verl_e2e.adapters.github.retry import RetryPolicy
@@ -35,7 +36,6 @@ from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.web import Door, create_app
 from verl_e2e.wiring.app import open_service
 from verl_e2e.wiring.app_services import github_work
-from verl_e2e.wiring.folders import run_folders
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")

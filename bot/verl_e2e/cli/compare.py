@@ -26,11 +26,11 @@ def parity(run: Path, reference: Path, form: str, bands: Path | None, *, as_json
 
     Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/unsharded
     """
+    from verl_e2e.adapters.files import folders as stored
     from verl_e2e.app.compare_runs import compare_folders
     from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
-    from verl_e2e.wiring import folders as wiring
 
-    report = compare_folders(wiring.run_folders(bands), run, reference)
+    report = compare_folders(stored.run_folders(bands), run, reference)
     if as_json:
         click.echo(report_json((report,)), nl=False)
     else:
@@ -51,11 +51,11 @@ def add(folders: tuple[Path, ...], bands: Path) -> int:
 
     Example: verl-e2e bands add out/jobs/0-lora-ddp --bands .github/verl-e2e-bands.yml
     """
+    from verl_e2e.adapters.files import folders as stored
     from verl_e2e.app.compare_runs import add_healthy, described
-    from verl_e2e.wiring import folders as wiring
 
-    found = add_healthy(wiring.run_folders(), wiring.own_bands(bands), folders)
-    wiring.keep_bands(found, bands)
+    found = add_healthy(stored.run_folders(), stored.own_bands(bands), folders)
+    stored.keep_bands(found, bands)
     click.echo("\n".join(described(found)))
     return 0
 
@@ -69,11 +69,11 @@ def pair(path: Path, other: Path, bands: Path) -> int:
 
     Example: verl-e2e bands pair first/jobs/2-dense second/jobs/2-dense --bands .github/verl-e2e-bands.yml
     """
+    from verl_e2e.adapters.files import folders as stored
     from verl_e2e.app.compare_runs import add_pair, described
-    from verl_e2e.wiring import folders as wiring
 
-    found = add_pair(wiring.run_folders(), wiring.own_bands(bands), path, other)
-    wiring.keep_bands(found, bands)
+    found = add_pair(stored.run_folders(), stored.own_bands(bands), path, other)
+    stored.keep_bands(found, bands)
     click.echo("\n".join(described(found)))
     return 0
 
@@ -86,9 +86,9 @@ def show(bands: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e bands show --bands .github/verl-e2e-bands.yml
     """
+    from verl_e2e.adapters.files import folders as stored
     from verl_e2e.app.compare_runs import described
-    from verl_e2e.wiring import folders as wiring
 
-    found = wiring.run_folders(bands).bands
+    found = stored.run_folders(bands).bands
     click.echo(json_text(found.model_dump(mode="json", by_alias=True)) if as_json else "\n".join(described(found)))
     return 0

@@ -22,11 +22,11 @@ def judge(folder: Path, bands: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e judge out/jobs/0-lora-ddp
     """
+    from verl_e2e.adapters.files.folders import run_folders
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.app.judge_folder import card_of
-    from verl_e2e.wiring import folders as wiring
 
-    folders = wiring.run_folders(bands)
+    folders = run_folders(bands)
     verdicts = judging.judge_folders(folders, folder)
     judging.write_judgement(folders, folder, verdicts)
     shown = card_of(folders, folder, verdicts)
@@ -82,24 +82,24 @@ def triage(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int
 
 
 def _triage(name: str, *, explain: bool, as_json: bool) -> None:
+    from verl_e2e.adapters.files.log_facts import log_facts
     from verl_e2e.core.report.documents import triage_line
     from verl_e2e.core.triage.report import triage_text
     from verl_e2e.core.triage.triage import triage as triage_facts
-    from verl_e2e.wiring import folders as wiring
 
     if explain:
         _explain(name, as_json=as_json)
     else:
-        answer = triage_facts(wiring.log_facts(name))
+        answer = triage_facts(log_facts(name))
         click.echo(triage_line(name, answer) if as_json else triage_text(name, answer) + "\n")
 
 
 def _explain(name: str, *, as_json: bool) -> None:
+    from verl_e2e.adapters.files.log_facts import log_with_times
     from verl_e2e.core.report.documents import explained_line
     from verl_e2e.core.triage.explain import explain, explain_text
-    from verl_e2e.wiring import folders as wiring
 
-    message = explain(*wiring.log_with_times(name))
+    message = explain(*log_with_times(name))
     click.echo(explained_line(name, message) if as_json else explain_text(name, message) + "\n")
 
 
@@ -112,11 +112,11 @@ def card(folder: Path, form: str, *, as_json: bool) -> int:
 
     Example: verl-e2e card out --format markdown
     """
+    from verl_e2e.adapters.files.folders import run_folders
     from verl_e2e.app.judge_folder import card_of
     from verl_e2e.core.report.run_card import render_markdown
-    from verl_e2e.wiring import folders as wiring
 
-    shown = card_of(wiring.run_folders(), folder)
+    shown = card_of(run_folders(), folder)
     if form == "markdown" and not as_json:
         click.echo(render_markdown(shown), nl=False)
     else:

@@ -73,10 +73,11 @@ def run(
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
+    from verl_e2e.adapters.files.folders import run_folders
+    from verl_e2e.adapters.files.job_files import read_job, read_junit_file
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.core.judge.followups import NOTHING, may_follow
     from verl_e2e.wiring import check as checking
-    from verl_e2e.wiring.folders import read_job, read_junit_file, run_folders
     from verl_e2e.wiring.job_nonce import take_nonce
     from verl_e2e_runner.by_hand import dry_run
     from verl_e2e_runner.run import run_job

@@ -32,16 +32,20 @@ def signal(
 
     Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
     """
-    from verl_e2e.app.learning_signal import signal_of
+    from verl_e2e.adapters.files.folders import draw_plots, run_folders
+    from verl_e2e.adapters.files.log_facts import log_facts
+    from verl_e2e.app.learning_signal import Source, signal_of, source_of
     from verl_e2e.core.report.signal_text import render_signal, signal_json
-    from verl_e2e.wiring import folders as wiring
+
+    def source(path: Path) -> Source:
+        return Source(path, log_facts(str(path))) if path.is_file() else source_of(run_folders(), path)
 
     found = signal_of(
-        wiring.signal_source(run),
-        baselines=[wiring.signal_source(baseline) for baseline in baselines],
+        source(run),
+        baselines=[source(baseline) for baseline in baselines],
         max_cap_share=cap_share,
     )
-    files = wiring.draw_plots(found.figure, plots) if plots else ()
+    files = draw_plots(found.figure, plots) if plots else ()
     show = signal_json if as_json else render_signal
     click.echo(show(found.report, found.steps), nl=False)
     click.echo("".join(f"{path}\n" for path in files), nl=False, err=as_json)

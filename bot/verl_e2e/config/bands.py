@@ -9,6 +9,9 @@ from verl_e2e.config.problems import ConfigError, Problem
 from verl_e2e.config.validation import validate
 from verl_e2e.config.yaml_text import MOST_BYTES, load_yaml
 from verl_e2e.core.model.bands import Bands
+from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.ports import ChangeSource
 
 _PACKAGED = "policy/bands.yml"
 _HEAD = (
@@ -36,6 +39,18 @@ def read_bands(path: Path) -> Bands:
         fix = "name a file that `verl-e2e bands add` wrote"
         raise ConfigError([Problem(str(path), 0, "", f"cannot be read: {error.strerror}", fix)]) from None
     return load_bands(text, str(path))
+
+
+def policy_bands(policy: Policy, file: Path | None, changes: ChangeSource, commit: str) -> Bands | None:
+    """The bands that a policy names: next to its file on disk, else in the commit that it is from."""
+    if not policy.bands:
+        return None
+    if file is not None:
+        return read_bands(file.parent / policy.bands)
+    text = changes.read_blob(commit, policy.bands)
+    if text is None:
+        raise UserError(f"{policy.source}: bands: {policy.bands} is not in the base commit; add it or drop the key")
+    return load_bands(text, policy.bands)
 
 
 def bands_text(bands: Bands) -> str:

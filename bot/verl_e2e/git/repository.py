@@ -100,14 +100,21 @@ class GitRepository:
 
     def resolve(self, revision: str) -> str:
         """The full SHA of the commit that a revision names; raises UnknownRevisionError."""
-        if "\0" in revision:
+        sha = self.find(revision)
+        if sha is None:
             raise UnknownRevisionError(self._unknown(revision))
+        return sha
+
+    def find(self, revision: str) -> str | None:
+        """The full SHA of the commit that a revision names, None when there is none here."""
+        if "\0" in revision:
+            return None
         if revision in self._commits:
             return revision
         finished = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         sha = finished.output.decode("ascii", "replace").strip()
         if not finished.ok or not sha:
-            raise UnknownRevisionError(self._unknown(revision))
+            return None
         self._commits.add(sha)
         return sha
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_e2e.adapters.files.folder_files import folder_files
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.run_folder import write_files
 from verl_e2e.adapters.github.pulls import GithubPulls
 from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
 from verl_e2e.app.accept_job import AcceptedJob, Order, check_folder, job_text, leave_blocked, take
 from verl_e2e.core.pulls.folder_digest import folder_digest
-from verl_e2e.wiring.folders import run_folders
 from verl_e2e.wiring.job_nonce import leave_nonce
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.adapters.files.sealing import public_keys
 from verl_e2e.adapters.github.archives import unpack
@@ -29,7 +30,6 @@ from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.core.pulls.pull import MergeGroup, Pull, Target
 from verl_e2e.ports import ForgeError
-from verl_e2e.wiring.folders import run_folders
 
 _NO_CHECKOUT = "the service plans without a verl checkout"
 _ENTRY = "verl_e2e.wiring.analysis:child"

@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 from verl_e2e.adapters.demo_repository import build_demo_repository
+from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.demo import Demonstration, demonstrate
 from verl_e2e.config.policy import policy_at
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.folders import run_folders
 
 DEMO_JOB = "0-lora-ddp"
 # The packaged run folder.

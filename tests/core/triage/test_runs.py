@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.logs import lines, recorded
 from tests.core.several_runs import FAILED, PASSED, Case, Run, case, several_runs
-from verl_e2e.adapters.prefilter import fastest_prefilter
+from verl_e2e.adapters.files.prefilter import fastest_prefilter
 from verl_e2e.core.log.runs import MAX_RUNS
 from verl_e2e.core.log.scan import Scanner, literal_bytes, scan
 from verl_e2e.core.triage.answer import Triage, TriageVerdict
