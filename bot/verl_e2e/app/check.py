@@ -10,7 +10,6 @@ from verl_e2e.app.judge_folder import coverage, make_card
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.compare.jobs import for_parity
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
-from verl_e2e.core.judge.verdict import Result
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
@@ -23,11 +22,12 @@ from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT
+from verl_e2e.core.pulls.job_status import OF_RESULT
+from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.ports import Baselines, ChangeSource, Dispatcher, RunFolders
-
-BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
 
 Say = Callable[[str], None]
 
@@ -91,7 +91,10 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     not_run: list[NotRun] = []
     patches, notes = _patches(request, services)
     for outline in in_order(planned.jobs):
-        reason = BROKEN_CONTRACT if contract else why_not_run(outline, verdicts)
+        # What can never pass is said whatever passed before.
+        blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
+        statuses = {verdict.job_id: OF_RESULT[verdict.result] for verdict in verdicts}
+        reason = BROKEN_CONTRACT if contract else blocked or turn_of(outline.requires, statuses).skipped
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
             not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job))
@@ -115,17 +118,6 @@ def _planned(request: CheckRequest, services: CheckServices) -> tuple[Plan, tupl
     found = services.planner.plan(request.base, request.head, request.policy, request.asked)
     broken = (item for item in found.contract if item.kind is Kind.BREAK)
     return found.plan, tuple(str(item) for item in broken)
-
-
-def why_not_run(outline: JobOutline, verdicts: list[Verdict]) -> str:
-    """Why a planned job does not start now; empty when it may. What can never pass is said whatever passed before."""
-    if outline.blocked:
-        return f"it cannot pass as planned: {outline.blocked}"
-    passed = {verdict.job_id for verdict in verdicts if verdict.result is Result.PASS}
-    waiting = [required for required in outline.requires if required not in passed]
-    if waiting:
-        return f"it needs {waiting[0]}, which did not pass"
-    return ""
 
 
 def _planned_sentence(planned: Plan) -> str:

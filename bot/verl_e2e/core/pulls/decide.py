@@ -12,12 +12,13 @@ from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
-from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
+from verl_e2e.core.pulls.job_status import JobStatus
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.core.pulls.pull import MergeGroup, Pull
 from verl_e2e.core.pulls.requests import asked_again, cancelled_by
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.trust import NeedsApproval
+from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
 SUPERSEDED = "a new head was pushed"
@@ -161,7 +162,7 @@ def _to_start(target_state: TargetState) -> Iterator[Run]:
             or standing.wanted.job is None
         ):
             continue
-        if any(states.get(required) not in SATISFIED for required in standing.wanted.requires):
+        if not turn_of(standing.wanted.requires, states).has_come:
             continue
         if standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
             yield _run(standing.wanted, target_state, standing.wanted.asked_by)

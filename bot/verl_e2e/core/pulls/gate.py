@@ -12,6 +12,7 @@ from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.hold_reason import Hold
 from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 
 MAX_TITLE = 200
@@ -130,14 +131,13 @@ def _run_reason(run: Run) -> str:
 def _not_begun(wanted: WantedJob, before: Mapping[str, Standing], hold: Hold | None) -> Standing:
     if wanted.job is None:
         return Standing(wanted, JobStatus.BLOCKED, wanted.missing or "it cannot be completed")
-    for required in wanted.requires:
-        first = before.get(required)
-        if first is None or (first.state not in SATISFIED | UNDERWAY and first.hold is None):
-            return Standing(wanted, JobStatus.SKIPPED, f"it needs {required}, which did not pass")
+    turn = turn_of(wanted.requires, {job_id: standing.state for job_id, standing in before.items()})
+    if turn.skipped:
+        return Standing(wanted, JobStatus.SKIPPED, turn.skipped)
     if hold is not None:
         return _held(wanted, hold)
-    waits = [require for require in wanted.requires if before[require].state not in SATISFIED]
-    return Standing(wanted, JobStatus.WAITING, f"it waits for {waits[0]}" if waits else "it is about to start")
+    reason = f"it waits for {turn.waits_for}" if turn.waits_for else "it is about to start"
+    return Standing(wanted, JobStatus.WAITING, reason)
 
 
 def _held(wanted: WantedJob, hold: Hold, run: Run | None = None) -> Standing:

@@ -45,7 +45,7 @@ class JobStatus(StrEnum):
 ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.CANCELLED})
 SATISFIED = frozenset({JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.NOT_REQUIRED})
 UNDERWAY = frozenset({JobStatus.RUNNING, JobStatus.WAITING})
-_OF_RESULT = {Result.PASS: JobStatus.PASSED, Result.FAIL: JobStatus.FAILED, Result.BLOCKED: JobStatus.BLOCKED}
+OF_RESULT = {Result.PASS: JobStatus.PASSED, Result.FAIL: JobStatus.FAILED, Result.BLOCKED: JobStatus.BLOCKED}
 
 
 def status_of_run(run: Run) -> JobStatus:
@@ -54,5 +54,5 @@ def status_of_run(run: Run) -> JobStatus:
         return JobStatus.CANCELLED
     if run.state.final:
         finished = run.state is RunState.FINISHED and run.result is not None
-        return _OF_RESULT[run.result] if finished and run.result is not None else JobStatus.BLOCKED
+        return OF_RESULT[run.result] if finished and run.result is not None else JobStatus.BLOCKED
     return JobStatus.WAITING if run.state is RunState.QUEUED else JobStatus.RUNNING
