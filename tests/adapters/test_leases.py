@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pytest
+import sqlalchemy as sa
 
-from tests.adapters.databases import database, server, store
-from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, Store, open_store
+from tests.adapters.databases import database, fresh_database, server, store
+from tests.fakes.postgres import controlled_server
+from verl_e2e.adapters.store import SqlDeliveries, SqlLeases, SqlOutbox, SqlWorklist, Store, StoreError, open_store
 from verl_e2e.adapters.store.leases import LEASE_S
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import reply_to
@@ -147,3 +149,41 @@ def test_one_of_them_does_what_one_does_for_all_and_another_one_after_its_end(da
         found = [both[left].renew(second) for second in range(6, 30, 3)]
         assert found[0] is False
         assert found[-1] is True
+
+
+def test_a_failure_of_a_process_taken_for_dead_spoils_nothing_that_another_one_did(database: str, store: Store) -> None:
+    fill(store)
+    with another(database) as other:
+        beat(0, 3, SqlLeases(store), lease := SqlLeases(other))
+        assert take(store) == 4
+        beat(6, 30, lease)
+        (letter,) = SqlOutbox(other).take(NOW, 9)
+        assert len(SqlDeliveries(other).take(NOW, 9)) == 1
+        SqlDeliveries(other).processed([("one", [])], NOW)
+        SqlDeliveries(store).failed("one", "late", NOW)
+        SqlOutbox(store).failed(letter.number, "late", NOW)
+        SqlLeases(store).renew(40)
+        assert (SqlDeliveries(store).take(NOW, 9), SqlOutbox(store).take(NOW, 9)) == ((), ())
+
+
+@pytest.mark.postgres
+def test_one_that_is_alone_stays_so_after_the_database_was_away() -> None:
+    with controlled_server() as server:
+        database = fresh_database(server.url)
+        first, second = open_store(database), open_store(database)
+        assert first.enter(alone=True)
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(sa.exc.OperationalError):
+                first.stay()
+        server.start()
+        first.stay()
+        assert not second.enter(alone=False)
+        server.stop()
+        server.start()
+        assert second.enter(alone=True)
+        with pytest.raises(StoreError, match="took it over"):
+            first.stay()
+        second.close()
+        first.stay()
+        first.close()

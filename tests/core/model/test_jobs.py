@@ -1,5 +1,6 @@
 """A job document: what no shell, file system or process can take is refused at the door."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.core.builders import make_job
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
 
 
 @pytest.mark.parametrize("name", ["", "A B", "A=B", "1A", "A-B", "a\nb"])
@@ -39,3 +40,19 @@ def test_no_text_holds_a_nul(spoil: Callable[[dict[str, Any]], None]) -> None:
     spoil(document)
     with pytest.raises(ValidationError, match="NUL"):
         Job.model_validate(document)
+
+
+def test_a_job_is_written_as_schema_1_always_was_and_so_keeps_its_digest() -> None:
+    """Runs that lie in a database, and runners of another version, know a job by its digest and its keys."""
+    chosen = ChosenTest(test="tests/a.py", why=WhyChosen.IMPORTS, reason="it imports x")
+    job = make_job().model_copy(update={"chosen_tests": (chosen,)})
+    written = json.loads(job.model_dump_json())
+    assert written["chosen_tests"] == [
+        {"test": "tests/a.py", "why": "imports", "because": "it imports x", "gpu_count": 0}
+    ]
+    assert Job.model_validate(written) == job
+    assert job.digest() == hashlib.sha256(_canonical(written)).hexdigest()
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

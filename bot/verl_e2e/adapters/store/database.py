@@ -7,13 +7,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, ProgrammingError, SQLAlchemyError
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from verl_e2e.adapters.store.schema import steps, versions
@@ -45,6 +45,8 @@ class Store:
         # Whether no other process can work on this database meanwhile.
         self.alone = False
         self._held = ExitStack()
+        # The connection whose end makes PostgreSQL forget that this process works here.
+        self._entered: sa.Connection | None = None
         self._written_back = 0.0
 
     @contextmanager
@@ -94,9 +96,26 @@ class Store:
         if self.dialect == "sqlite":
             return self.hold(Path(f"{self._engine.url.database}.lock"))
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._held.callback(connection.close)
         lock = sa.func.pg_try_advisory_lock if alone else sa.func.pg_try_advisory_lock_shared
-        return bool(connection.scalar(sa.select(lock(_WORKING))))
+        if not connection.scalar(sa.select(lock(_WORKING))):
+            connection.close()
+            return False
+        self._entered = connection
+        return True
+
+    def stay(self) -> None:
+        """Be one of the bots after the database was away too, which forgets it; StoreError when that is not possible.
+
+        While the database is away this raises, and is called again.
+        """
+        if self._entered is None:
+            return
+        with suppress(SQLAlchemyError):
+            self._entered.scalar(sa.select(1))
+            return
+        if not self.enter(alone=self.alone):
+            shown = _without_password(str(self._engine.url))
+            raise StoreError(f"DATABASE_URL {shown}: another process took it over while it was away; stop one")
 
     def hold(self, file: Path) -> bool:
         """Lock a file until `close` or the end of the process; false when another process holds it."""
@@ -111,6 +130,8 @@ class Store:
     def close(self) -> None:
         """Give all connections back."""
         self._held.close()
+        if self._entered is not None:
+            self._entered.close()
         self._engine.dispose()
 
 

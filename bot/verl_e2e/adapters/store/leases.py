@@ -47,7 +47,11 @@ class SqlLeases:
         self._last_s = float("-inf")
 
     def renew(self, now_s: float) -> bool:
-        """Count up, and free what ended bots owned; whether this bot does what one does for all."""
+        """Count up, and free what ended bots owned; whether this bot does what one does for all.
+
+        StoreError when another bot works here alone.
+        """
+        self._store.stay()
         if now_s - self._last_s >= LEASE_S / 2:
             # The database was away, or this process stood still: others had no chance to be seen.
             self._seen.clear()

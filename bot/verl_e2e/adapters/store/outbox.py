@@ -64,17 +64,19 @@ class SqlOutbox:
 
     def written(self, letter: int) -> None:
         """A message stands on GitHub; its text goes, its subject stays."""
-        self._change(letter, {"state": _WRITTEN, "document": "", "problem": ""})
+        self._change({"state": _WRITTEN, "document": "", "problem": ""}, outbox.c.seq == letter)
 
     def failed(self, letter: int, problem: str, retry_at: datetime | None) -> None:
         """It could not be written: try again then, or never (None)."""
         values: dict[str, object] = {"attempts": outbox.c.attempts + 1, "problem": problem[:_PROBLEM_CHARACTERS]}
         values |= {"state": _DROPPED, "document": ""} if retry_at is None else {"due": instant(retry_at)}
-        self._change(letter, values)
+        # Not what another process has, or wrote, since this one was taken for dead.
+        waits = sa.and_(outbox.c.state == _WAITING, outbox.c.owner.in_(("", self._store.owner)))
+        self._change(values, outbox.c.seq == letter, waits)
 
-    def _change(self, letter: int, values: dict[str, object]) -> None:
+    def _change(self, values: dict[str, object], *which: sa.ColumnElement[bool]) -> None:
         with self._store.write(lasting=False) as connection:
-            connection.execute(sa.update(outbox).where(outbox.c.seq == letter).values({**values, "owner": ""}))
+            connection.execute(sa.update(outbox).where(*which).values({**values, "owner": ""}))
 
 
 def _used_up(connection: sa.Connection, lane: str, now: datetime) -> bool:

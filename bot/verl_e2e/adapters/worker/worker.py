@@ -14,6 +14,7 @@ from verl_e2e.adapters.worker.deliveries import DeliveryProcessing
 from verl_e2e.adapters.worker.lanes import Lanes, MakePool, log_failure, thread_pool
 from verl_e2e.adapters.worker.messages import Mailing
 from verl_e2e.adapters.worker.targets import Counts, Reconciling
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.messages import Message
 from verl_e2e.ports import Clock, Deliveries, Leases, Outbox, Worklist
@@ -87,6 +88,7 @@ class Worker:
             threading.Thread(target=self._renewals, name="leases", daemon=True),
         ]
         self._first = False
+        self._displaced: UserError | None = None
         self._next_tick = self._next_search = self._next_cleaning = clock.monotonic()
         self._began = False
 
@@ -136,6 +138,8 @@ class Worker:
 
     def round(self) -> bool:
         """Start and store all that is possible; whether that was anything. Called by one thread."""
+        if self._displaced is not None:
+            raise self._displaced
         if self._reconciling.unsure.is_set():
             self._reconciling.unsure.clear()
             self._leases.retain(self._delivering.held, self._mailing.held, self._reconciling.held)
@@ -174,8 +178,10 @@ class Worker:
         while not self._stop.wait(_RENEW_S):
             try:
                 self.renew()
-                message = False
+                message, self._displaced = False, None
             except Exception as error:
+                # No more work on a database that another bot has to itself.
+                self._displaced = error if isinstance(error, UserError) else self._displaced
                 if not message:
                     log_failure("lease of this process not renewed", error, {})
                 message = True

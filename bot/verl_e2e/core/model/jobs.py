@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_serializer, model_validator
 
 from verl_e2e.core.model.levels import Level
 
@@ -305,6 +305,11 @@ class Job(Document):
     site: SiteProfile
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
+
+    @field_serializer("chosen_tests", when_used="json")
+    def _chosen_tests(self, tests: tuple[ChosenTest, ...]) -> list[dict[str, str | int]]:
+        """With `because` for `reason`: so schema 1 is written, read by any runner, and digests stay what they were."""
+        return [{"because" if key == "reason" else key: value for key, value in test} for test in tests]
 
     @model_validator(mode="after")
     def _no_nul(self) -> "Job":
