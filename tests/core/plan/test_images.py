@@ -7,6 +7,7 @@ from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.plan.images import refused_image, site_in_image, with_image
 from verl_e2e.core.plan.policy import Image
 
+POLICY = packaged_policy()
 PIN = f"sha256:{'a' * 64}"
 TAG, PINNED = Image(name="verlai/verl", tag="t"), Image(name="verlai/verl", tag="t", digest=PIN)
 
@@ -53,7 +54,6 @@ def test_a_setting_of_the_service_is_the_sites() -> None:
     ],
 )
 def test_only_an_image_of_the_policys_name_may_be_named(image: str, refused: bool) -> None:
-    policy = packaged_policy()
-    named = image.format(own=policy.image.name)
-    reason = f"`image={named}`: only images of {policy.image.name}, the policy's, may be named"
-    assert refused_image(named, policy) == (reason if refused else "")
+    named = image.format(own=POLICY.image.name)
+    reason = f"`image={named}`: only images of {POLICY.image.name}, the policy's, may be named"
+    assert refused_image(named, POLICY) == (reason if refused else "")
