@@ -111,7 +111,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A test marked `host` has the host to itself, for a verl run is refused beside another one."""
+    """A test marked `host` has the host to itself, for a verl run is refused while another one runs."""
     if item.get_closest_marker("host") is None:
         return (yield)
     with (Path(tempfile.gettempdir()) / f"verl-e2e-tests-{os.getuid()}.lock").open("w") as lock:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 if not __package__:
     _here = Path(__file__).resolve().parents[1]
-    # In a checkout the runner lies in a folder of its own, in an installation beside the bot.
+    # In a checkout the runner lies in a folder of its own, in an installation next to the bot.
     sys.path[:0] = [str(folder) for folder in (_here, _here.parent / "runners") if folder.is_dir()]
 
 from verl_e2e.cli import main

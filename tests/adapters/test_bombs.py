@@ -71,7 +71,7 @@ def test_a_bomb_is_planned_by_its_names_or_refused_in_a_sentence(
         levels = analysis.plan(pull, POLICY).plan.levels
     # What could not be read is never "nothing".
     assert Level.SMOKE in levels
-    # With other work beside it; the limits themselves are 30 s of one core and 90 s in all.
+    # With other work at the same time; the limits themselves are 30 s of one core and 90 s in all.
     assert time.monotonic() - began < 150 * slowness()
 
 

@@ -37,7 +37,7 @@ def wanted(at: GithubAdapters, **changes: object) -> CheckRun:
 
 
 def notes(count: int) -> tuple[Annotation, ...]:
-    return tuple(Annotation("src/a.py", n, n, "warning", "Reached", f"remark {n}") for n in range(1, count + 1))
+    return tuple(Annotation("src/a.py", n, n, "warning", "Reached", f"note {n}") for n in range(1, count + 1))
 
 
 def test_a_check_run_is_made_and_brought_to_its_end(at: GithubAdapters) -> None:
@@ -74,7 +74,7 @@ def test_a_check_run_is_made_once_whatever_breaks(at: GithubAdapters, fault: Fau
     check_id = checks.write_check(REPOSITORY, wanted(at, annotations=notes(70)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
     assert kept.id == check_id
-    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 71)]
+    assert [note["message"] for note in kept.annotations] == [f"note {n}" for n in range(1, 71)]
 
 
 def test_another_apps_check_of_our_name_is_not_ours(at: GithubAdapters) -> None:
@@ -105,7 +105,7 @@ def test_annotations_are_sent_in_batches_and_once(at: GithubAdapters, count: int
     checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(count)))
     checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(count + 1)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
-    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, count + 2)]
+    assert [note["message"] for note in kept.annotations] == [f"note {n}" for n in range(1, count + 2)]
 
 
 @pytest.mark.parametrize("fault", [server_error(502, When.AFTER), cut(When.AFTER), server_error(502), cut()])
@@ -115,7 +115,7 @@ def test_a_batch_is_not_appended_twice(at: GithubAdapters, fault: Fault) -> None
     at.world.faults.add(fault, "PATCH", "/check-runs/", skip=2)
     checks.write_check(REPOSITORY, wanted(at, id=check_id, annotations=notes(120)))
     (kept,) = at.world.state.checks_of(REPOSITORY, at.world.head(1))
-    assert [note["message"] for note in kept.annotations] == [f"remark {n}" for n in range(1, 121)]
+    assert [note["message"] for note in kept.annotations] == [f"note {n}" for n in range(1, 121)]
 
 
 def test_check_runs_over_all_pages(at: GithubAdapters) -> None:

@@ -1,4 +1,4 @@
-"""Whatever goes wrong in whatever order: nothing that creates happens twice, and what is told as done is done."""
+"""In whatever way a call goes wrong: nothing is created twice, and what is reported as done is done."""
 
 from collections import deque
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def comments(at: GithubAdapters, number: int) -> int:
 
 
 def check(at: GithubAdapters, number: int) -> int:
-    notes = tuple(Annotation("src/a.py", n, n, "notice", "", f"remark {n}") for n in range(1, 62))
+    notes = tuple(Annotation("src/a.py", n, n, "notice", "", f"note {n}") for n in range(1, 62))
     wanted = CheckRun("job", at.world.head(1), "queued", external_id=f"run:{number}", annotations=notes)
     return GithubChecks(at.github).write_check(REPOSITORY, wanted)
 
@@ -69,7 +69,7 @@ def dispatches(at: GithubAdapters, number: int) -> int:
     return sum(f"<{number}>" in run.title for run in at.world.runs())
 
 
-def told_by(create: Numbered, at: GithubAdapters, number: int) -> ForgeError | None:
+def error_of(create: Numbered, at: GithubAdapters, number: int) -> ForgeError | None:
     try:
         create(at, number)
     except ForgeError as error:
@@ -91,7 +91,7 @@ def test_nothing_is_made_twice(tmp_path: Path, create: Numbered, count: Count, e
             left = deque(faults)
             at.world.faults.choose = lambda _method, _path: left.popleft() if left else None
             number = next(numbers)
-            message = told_by(create, at, number)
+            message = error_of(create, at, number)
             assert message is None or message.passing
             assert count(at, number) == 1 if message is None else count(at, number) <= 1
 

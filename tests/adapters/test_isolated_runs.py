@@ -46,7 +46,7 @@ def test_in_isolation_a_head_that_forges_a_pass_fails_by_its_own_fault() -> None
 
 
 def test_without_isolation_the_same_head_had_its_forged_pass_and_a_known_recorder_refuses_it() -> None:
-    """Nothing in the folder shows the forgery: that it lacks the recorder's signature does."""
+    """Nothing in the folder shows the forgery: the missing signature of the recorder does."""
     assert _judged(FORGED, None)[1].result is Result.PASS
     verdict = _judged(FORGED, frozenset({KEY}))[1]
     assert verdict.result is Result.BLOCKED

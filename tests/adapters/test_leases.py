@@ -79,7 +79,7 @@ def test_what_a_living_process_took_stays_its_own(database: str, store: Store) -
 
 
 def test_nobody_is_taken_for_dead_because_the_database_was_away(database: str, store: Store) -> None:
-    """Neither counts for a while; whoever comes first afterwards cannot know of the other."""
+    """Neither counts for a while; the one that comes first afterwards cannot know of the other."""
     fill(store)
     with another(database) as other:
         mine, theirs = SqlLeases(store), SqlLeases(other)

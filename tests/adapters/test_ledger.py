@@ -364,7 +364,7 @@ def test_a_first_start_that_is_killed_half_way_leaves_nothing_and_the_next_one_b
 ) -> None:
     def half(dialect: str) -> list[Step]:
         first, *others = steps(dialect)
-        return [first, [*others[0][:1], "CREATE TABLE broken (this is no SQL"]]
+        return [first, [*others[0][:1], "CREATE TABLE broken (this is not SQL"]]
 
     monkeypatch.setattr("verl_e2e.adapters.store.database.steps", half)
     with pytest.raises(StoreError):

@@ -146,13 +146,13 @@ def test_a_push_brings_only_what_is_new(forge: Forge, change: Pull, tmp_path: Pa
 def test_a_merge_group_is_compared_as_it_stands(forge: Forge, change: Pull, tmp_path: Path) -> None:
     forge.git("checkout", "-q", change.base_sha)
     forge.push("refs/heads/main", {"src/elsewhere.py": "x = 1\n"})
-    beside = forge.git("rev-parse", "HEAD")
-    group = MergeGroup(NAME, "main", beside, change.head_sha, (7,))
+    sibling = forge.git("rev-parse", "HEAD")
+    group = MergeGroup(NAME, "main", sibling, change.head_sha, (7,))
     found = mirrors(forge, tmp_path).changes(group).change(group.base_sha, group.head_sha)
-    assert found.merge_base == beside
+    assert found.merge_base == sibling
     assert "src/elsewhere.py" in found.names()
-    as_pull = mirrors(forge, tmp_path).changes(forge.pull(beside, change.head_sha))
-    assert "src/elsewhere.py" not in as_pull.change(beside, change.head_sha).names()
+    as_pull = mirrors(forge, tmp_path).changes(forge.pull(sibling, change.head_sha))
+    assert "src/elsewhere.py" not in as_pull.change(sibling, change.head_sha).names()
 
 
 def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, change: Pull, tmp_path: Path) -> None:

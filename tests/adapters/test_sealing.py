@@ -1,4 +1,4 @@
-"""The recorder's seal: made by the runner, read by whoever judges; every change of a folder afterwards is seen."""
+"""The recorder's seal: made by the runner, read by those who judge; every change of a folder afterwards is seen."""
 
 import shutil
 from collections.abc import Callable
@@ -68,7 +68,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     ),
     "same size": lambda folder: (folder / "job.json").write_bytes((folder / "job.json").read_bytes()[::-1]),
     "a file added": lambda folder: (folder / "checkpoints.json").write_text("{}"),
-    "runs beside it added": lambda folder: (folder / "related.json").write_text("{}"),
+    "related runs added": lambda folder: (folder / "related.json").write_text("{}"),
     "a file removed": lambda folder: (folder / "imports.jsonl").unlink(),
     "a link in its place": lambda folder: _link(folder / "junit.xml"),
     "the list changed": lambda folder: (folder / MANIFEST_FILE).write_text(

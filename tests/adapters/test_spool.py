@@ -100,7 +100,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM
 import time
 time.sleep(1.1)
 print(deliveries.keep([Received("large", "push", b"x" * 2_000_000, now)]))
-print(sorted(one.id for one in deliveries.take(now, 9)), list((folder / "spool").iterdir()))
+print(sorted(delivery.id for delivery in deliveries.take(now, 9)), list((folder / "spool").iterdir()))
 """
 
 

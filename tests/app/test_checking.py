@@ -183,11 +183,11 @@ class _OneHost:
         return 0
 
 
-def _check_here(tmp_path: Path, *, broken: bool = False, beside: Allowed = AS_ASKED, asked: tuple[Level, ...] = ()):  # type: ignore[no-untyped-def]
+def _check_here(tmp_path: Path, *, broken: bool = False, related: Allowed = AS_ASKED, asked: tuple[Level, ...] = ()):  # type: ignore[no-untyped-def]
     folders = FakeFolders()
     source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
     here = _OneHost(folders, broken=broken)
-    request = _request(out=tmp_path / "out", asked=asked, beside=beside)
+    request = _request(out=tmp_path / "out", asked=asked, related=related)
     text: list[str] = []
     card = check_change(request, CheckServices(source, here, folders, {"bridge": source, "verl": source}), text.append)
     return card, here, text
@@ -233,8 +233,8 @@ def test_a_job_that_needs_more_gpus_than_there_are_says_so_and_stops_no_other(tm
 
 
 def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> None:
-    beside = Allowed(merge_base=MergeBase("d" * 40))
-    card, here, text = _check_here(tmp_path, broken=True, beside=beside, asked=(Level.SMOKE,))
+    related = Allowed(merge_base=MergeBase("d" * 40))
+    card, here, text = _check_here(tmp_path, broken=True, related=related, asked=(Level.SMOKE,))
     assert [job.bridge.commit for job in here.jobs] == [HEAD, "d" * 40]
     assert result_of(card) is Result.BLOCKED
     assert "pre-existing" in sentence_of(card)
@@ -243,9 +243,9 @@ def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> N
 
 
 def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:
-    beside = Allowed(roles=AS_ASKED.roles | {Role.UNSHARDED})
+    related = Allowed(roles=AS_ASKED.roles | {Role.UNSHARDED})
     _, plain, _ = _check_here(tmp_path / "plain", asked=(Level.PARALLELISM,))
-    _, compared, text = _check_here(tmp_path / "compared", beside=beside, asked=(Level.PARALLELISM,))
+    _, compared, text = _check_here(tmp_path / "compared", related=related, asked=(Level.PARALLELISM,))
     one, other = ({job.id: job for job in host.jobs} for host in (plain, compared))
     assert one["0-lora-ddp"] == other["0-lora-ddp"]
     assert one["2-dense"].steps < other["2-dense"].steps

@@ -130,7 +130,7 @@ def test_an_override_names_the_head_as_it_is_whenever_it_is_processed(app: App) 
     app.handlers.reconciler.reconcile(REF)
     late = app.hub.say(REF, "mona", f"/verl-e2e override 0 {sha('one')} the cluster is down today")
     app.push("two")
-    # Written, pushed and heard in the same second.
+    # Written, pushed and processed in the same second.
     app.handlers.events.hear(comment_event(late))
     app.handlers.reconciler.reconcile(REF)
     app.handlers.events.hear(comment_event(late))
@@ -203,7 +203,7 @@ def test_a_label_is_the_command_of_the_person_who_set_it(
     event = pull_event("labeled", "one", sender, label)
     assert app.handlers.events.hear(event) == (REF,)
     app.handlers.events.hear(event)
-    # Whoever sets a label without the role for it is told so, once.
+    # Anyone who sets a label without the role for it gets one answer.
     message = [f"A label asked for `level 3` in the name of {sender}" in answer for answer in answers(app)]
     assert (asked(app), message) == (kept, [True] if sender == "rita" else [])
 

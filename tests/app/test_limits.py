@@ -1,4 +1,4 @@
-"""What a stranger wrote takes too much, or ends the service: the pull request is told, and nothing goes on for ever."""
+"""What a stranger wrote takes too much, or ends the service: the pull request says so, and nothing goes on for ever."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""What no delivery told of: which open pull requests count as missed."""
+"""What no delivery reported: which open pull requests count as missed."""
 
 from dataclasses import dataclass, replace
 from typing import cast

@@ -623,7 +623,7 @@ def test_the_policy_says_how_long_a_run_may_wait_for_a_machine(app: App) -> None
     app.hub.files[(BASE, POLICY_PATH)] = (POLICY + "gate: {queue_deadline_s: 600}\n").encode()
     app.open()
     look(app)
-    # The back end is told by the order, and need not be told elsewhere.
+    # The back end knows it by the order, and needs it nowhere else.
     assert [run.queue_deadline_s for run in app.ledger.kept.values()] == [600]
     look(app, 700)
     app.backend.settle()

@@ -32,7 +32,7 @@ class _Source(FakeSource):
 
 
 def _ended(how: Callable[[Job], tuple[Record, LogFacts | None]], path: str = LORA) -> tuple[list[Annotation], _Source]:
-    """The remarks of every check once the job of a pull request has ended, and what was read for them."""
+    """The annotations of every check once the job of a pull request has ended, and what was read for them."""
     app = App()
     pull = app.open(path=path)
     source = _Source(app.paths)

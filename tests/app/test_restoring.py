@@ -1,4 +1,4 @@
-"""What someone edited, hid or deleted is put right: when asked, when told, and after a while anyway; and no loop."""
+"""What someone edited, hid or deleted is put right: on request, on a webhook, and after a while anyway; and no loop."""
 
 from collections.abc import Callable
 from dataclasses import replace

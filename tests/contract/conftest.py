@@ -1,4 +1,4 @@
-"""GitHub's description and the proxy, of the versions in the lock file beside."""
+"""GitHub's description and the proxy, of the versions in the lock file of this folder."""
 
 from pathlib import Path
 

@@ -38,7 +38,7 @@ def _is_uri(text: object) -> bool:
 
 
 def _allowing_null(check: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
-    # OpenAPI 3.0 writes `nullable` beside the type where JSON Schema would name the type null.
+    # OpenAPI 3.0 writes `nullable` next to the type where JSON Schema would name the type null.
     def checked(validator: Validator, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if instance is not None or not schema.get("nullable"):
             yield from check(validator, value, instance, schema) or ()
@@ -111,7 +111,7 @@ class Contract:
             if "enum" in schema and value not in schema["enum"]:
                 yield f"query: {name}={value} is none of {schema['enum']}"
             if schema.get("type") == "integer" and not value.isdigit():
-                yield f"query: {name}={value} is no number"
+                yield f"query: {name}={value} is not a number"
 
     def _request(self, exchange: Exchange, operation: Mapping[str, Any], pointer: str) -> Iterator[str]:
         described = operation.get("requestBody")

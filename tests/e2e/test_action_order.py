@@ -121,7 +121,7 @@ def test_what_is_no_order_is_one_sentence(
 
 
 def handed_over(at: GithubAdapters, folder: Path) -> tuple[Path, dict[str, str]]:
-    """A run folder with its digest as the GPU job tells it, and what the second job is told."""
+    """A run folder with its digest as the GPU job reports it, and what the second job gets."""
     moved = at.world.head(1)[::-1]
     taken = Step(at, folder / "gpu", VERL_E2E_TARGET=str(OrderTarget(moved, 1)))
     run = Path(taken.outputs["folder"])

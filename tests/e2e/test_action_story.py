@@ -30,7 +30,7 @@ class Actions:
         self._steps = 0
 
     def event(self, **changes: str) -> subprocess.CompletedProcess[str]:
-        """Run the workflow of the event that GitHub told of last."""
+        """Run the workflow of the event that GitHub sent last."""
         names = {
             "pull_request": "pull_request_target",
             "issue_comment": "issue_comment",

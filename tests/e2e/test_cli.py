@@ -35,7 +35,7 @@ RECORDED = {
     "level0-isolated": ("Pass", None, "Level 0"),
     "level0-isolated-hostile": ("Fail", "peft", "the adapter of this head is broken"),
     "level0-isolated-no-network": ("Pass", None, "Level 0"),
-    # Nothing in a forged folder shows the forgery; where recorders are known, it is refused for lack of a signature.
+    # Nothing in a forged folder shows the forgery; where recorders are known, it is refused: no signature.
     "level0-not-isolated-forged": ("Pass", None, "Level 0"),
     "level0-lora-exception": ("Fail", "peft", "the input size is unknown"),
     "level0-lora-matches-nothing": ("Fail", "peft", "the adapter has 0 parameters"),

@@ -21,7 +21,7 @@ def both(tmp_path: Path) -> tuple[Path, Path]:
 
 
 CHANGE = ("--base", "HEAD~1", "--head", "HEAD")
-# Each verb that takes --repo, with what it needs beside it.
+# Each verb that takes --repo, with what else it needs.
 VERBS = {
     "plan": CHANGE,
     "check": (*CHANGE, "--out", "new"),

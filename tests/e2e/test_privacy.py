@@ -21,7 +21,7 @@ import ctypes, os, subprocess, sys
 from verl_e2e.cli.privacy import be_private
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-    # A change of user shuts a process as well; here it is the call alone that shall do it.
+    # A change of user shuts a process as well; here it is the call alone that must do it.
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
 if sys.argv[1] == "private":
     be_private()

@@ -111,7 +111,7 @@ class FakeLedger:
 class FakeHub:
     """One repository on GitHub: pull requests, comments, check runs, people; counts what is written.
 
-    `fail` holds names of calls that shall fail once, before (`name`) or after (`name!`) they took effect.
+    `fail` holds names of calls that fail once, before (`name`) or after (`name!`) they took effect.
     """
 
     clock: HandClock
@@ -194,10 +194,10 @@ class FakeHub:
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
         self._call("edit")
         rows = self.talk.get(ref.number, [])
-        for place, one in enumerate(rows):
-            if one.id == comment_id:
-                assert one.app_id == APP, "edited someone else's comment"
-                rows[place] = replace(one, body=body, edited=True)
+        for place, row in enumerate(rows):
+            if row.id == comment_id:
+                assert row.app_id == APP, "edited someone else's comment"
+                rows[place] = replace(row, body=body, edited=True)
                 self._done("edit")
                 return True
         return False
@@ -256,7 +256,7 @@ class _Order:
 
 @dataclass
 class FakeBackend:
-    """Machines that take one order for each key; what runs ends when told to, or is cancelled after a while."""
+    """Machines that take one order for each key; what runs ends on command, or is cancelled after a while."""
 
     folders: FakeFolders
     orders: dict[str, _Order] = field(default_factory=dict)

@@ -95,11 +95,11 @@ def measure(html: str, width: int, script: str) -> Any:
     onload = () => {
       const page = document.getElementById("frame").contentDocument
       const found = ((page) => {%s})(page)
-      document.body.innerHTML = "<pre id=told></pre>"
-      document.getElementById("told").textContent = JSON.stringify(found)
+      document.body.innerHTML = "<pre id=answer></pre>"
+      document.getElementById("answer").textContent = JSON.stringify(found)
     }</script>"""
     dumped = browse(f"<!doctype html><html><body>{frame}{message % script}</body></html>", "--dump-dom")
-    return json.loads(unescape(dumped.split('<pre id="told">')[1].split("</pre>")[0]))
+    return json.loads(unescape(dumped.split('<pre id="answer">')[1].split("</pre>")[0]))
 
 
 def browse(html: str, *arguments: str) -> str:

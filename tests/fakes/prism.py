@@ -11,14 +11,14 @@ from tests.fakes.patience import HANG_S
 
 _BEGINS_S = HANG_S
 _LOOK_S = 0.1
-# Prism cannot be told to find a free port, and one that was free may be taken by the time that it listens.
+# Prism cannot find a free port, and one that was free may be taken by the time that it listens.
 _ATTEMPTS = 3
 _PRISM = ("node", "node_modules/@stoplight/prism-cli/dist/index.js", "proxy")
 
 
 @contextmanager
 def proxying(folder: Path, description: str, upstream: str, log: Path) -> Iterator[str]:
-    """The proxy's address, in front of `upstream`: a violation is answered with 4xx or 5xx and told in the log."""
+    """The proxy's address, in front of `upstream`: a violation is answered with 4xx or 5xx and reported in the log."""
     process, port = _begun(folder, [*_PRISM, description, upstream, "--errors"], log)
     try:
         yield f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""A pull request with recorded runs of real GPUs, taken through conduct to its card and its gate.
+"""A pull request with recorded runs of real GPUs, decided on and taken to its card and its gate.
 
 The chain is the one by which verl's and Bridge's sources at the recorded commits connect.
 """
@@ -50,7 +50,7 @@ def shown_plan() -> Plan:
 
 @cache
 def shown_target_state(*recorded: str) -> TargetState:
-    """The situation once the recorded runs, by their folders' names, have ended; the rest of the plan has not begun."""
+    """The target state once the recorded runs, by their folders' names, have ended; the others have not begun."""
     jobs = {name: Job.model_validate_json((RUNS / name / "job.json").read_bytes()) for name in recorded}
     wanted = [_wanted(job) for job in jobs.values()]
     begun = {wanted_job.id for wanted_job in wanted}
@@ -59,7 +59,7 @@ def shown_target_state(*recorded: str) -> TargetState:
         if outline.id not in begun:
             job = later.model_copy(update={"id": outline.id, "level": outline.variant.level})
             wanted.append(WantedJob(outline.id, outline.variant.level, outline.requires, job, gpu_minutes=8))
-    runs = tuple(_run(name, one) for name, one in zip(jobs, wanted, strict=False))
+    runs = tuple(_run(name, job) for name, job in zip(jobs, wanted, strict=False))
     pull = Pull(REF, "main", BASE, HEAD, REF.repository, "ann", "MEMBER", draft=False, state=PullState.OPEN)
     trust = Trusted("ann may run levels")
     return TargetState(pull, NOW, packaged_policy(), trust, shown_plan(), wanted=tuple(wanted), runs=runs)

@@ -103,9 +103,9 @@ def _functions(top: ast.stmt) -> Iterator[tuple[tuple[int, ...], _Function]]:
     if isinstance(top, _Function):
         yield (), top
     elif isinstance(top, ast.ClassDef):
-        for index, one in enumerate(top.body):
-            if isinstance(one, _Function):
-                yield (index,), one
+        for index, statement in enumerate(top.body):
+            if isinstance(statement, _Function):
+                yield (index,), statement
 
 
 def _symbol(top: ast.stmt, node: _Function) -> str:
@@ -117,10 +117,10 @@ def _places(node: ast.AST, outer: tuple[ast.stmt, ...] = ()) -> Iterator[_Place]
     for name in ("body", "orelse", "finalbody"):
         body = getattr(node, name, None)
         if isinstance(body, list):
-            for index, one in enumerate(body):
-                if isinstance(one, ast.stmt) and not _is_idle(one):
+            for index, statement in enumerate(body):
+                if isinstance(statement, ast.stmt) and not _is_idle(statement):
                     yield _Place(body, index, outer)
-                    yield from _places(one, (*outer, one))
+                    yield from _places(statement, (*outer, statement))
     for handler in getattr(node, "handlers", []):
         yield from _places(handler, outer)
 
@@ -411,8 +411,8 @@ def _anywhere(tree: ast.Module, choose: random.Random) -> int:
     first = max(
         [
             index + 1
-            for index, one in enumerate(tree.body)
-            if isinstance(one, ast.ImportFrom) and one.module == "__future__"
+            for index, statement in enumerate(tree.body)
+            if isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
         ]
         or [1 if tree.body and isinstance(tree.body[0], ast.Expr) else 0]
     )
@@ -513,7 +513,7 @@ def _other_guard(tree: ast.Module, choose: random.Random) -> bool:
 
 
 def _unguarded(tree: ast.Module, choose: random.Random) -> bool:
-    found = [index for index, one in enumerate(tree.body) if isinstance(one, ast.Try)]
+    found = [index for index, statement in enumerate(tree.body) if isinstance(statement, ast.Try)]
     if not found:
         return False
     index = choose.choice(found)

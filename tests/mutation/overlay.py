@@ -51,7 +51,7 @@ class Overlay:
         files = self._files
         if revision != "base":
             kept = {path: blob for path, blob in files.items() if path not in self.edit}
-            new = {path: one for path, one in self.edit.items() if one is not None and not isinstance(one, LinkTo)}
+            new = {path: text for path, text in self.edit.items() if text is not None and not isinstance(text, LinkTo)}
             files = {**kept, **{path: _id(content) for path, content in new.items()}}
         return {path: blob for path, blob in files.items() if path.startswith(under)}
 
@@ -60,7 +60,7 @@ class Overlay:
         if revision == "base":
             return self._links
         kept = {path: blob for path, blob in self._links.items() if path not in self.edit}
-        return {**kept, **{path: _id(one) for path, one in self.edit.items() if isinstance(one, LinkTo)}}
+        return {**kept, **{path: _id(link) for path, link in self.edit.items() if isinstance(link, LinkTo)}}
 
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents of the edit, and of the repository."""

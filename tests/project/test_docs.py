@@ -62,7 +62,7 @@ def test_the_map_of_the_code_names_what_exists() -> None:
         assert not name or f"def {name}(" in (ROOT / file).read_text(), (file, name)
 
 
-def test_the_labels_of_the_commands_page_are_those_that_are_heard() -> None:
+def test_the_labels_of_the_commands_page_are_those_that_are_read() -> None:
     text = _text("commands.md")
     for name in ("run", *(f"level{int(level)}" for level in (min(Level), max(Level)))):
         assert f"`{LABEL}{name}`" in text

@@ -1,4 +1,4 @@
-"""The house rules that no tool checks by itself: arrows between rooms, what is imported, locked and shipped."""
+"""The house rules that no tool checks by itself: imports between packages, what is imported, locked and shipped."""
 
 import ast
 import importlib.metadata
@@ -35,9 +35,9 @@ def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.
     return subprocess.run(words, check=False, cwd=cwd, env=variables, capture_output=True, text=True, timeout=HANG_S)
 
 
-def our_sources(*rooms: str) -> Iterator[Path]:
-    for room in rooms:
-        yield from (path for path in (ROOT / room).rglob("*.py") if "instrumentation" not in path.parts)
+def our_sources(*packages: str) -> Iterator[Path]:
+    for package in packages:
+        yield from (path for path in (ROOT / package).rglob("*.py") if "instrumentation" not in path.parts)
 
 
 def imported_roots(path: Path) -> set[str]:
@@ -51,8 +51,8 @@ def imported_roots(path: Path) -> set[str]:
     return {".".join(name.split(".")[: 2 if name.startswith("backports.") else 1]) for name in names}
 
 
-def third_party(*rooms: str) -> set[str]:
-    found = {name for path in our_sources(*rooms) for name in imported_roots(path)}
+def third_party(*packages: str) -> set[str]:
+    found = {name for path in our_sources(*packages) for name in imported_roots(path)}
     # `compression.zstd` is the standard library's from Python 3.14 on, and backports.zstd before.
     return found - set(sys.stdlib_module_names) - {"verl_e2e", "verl_e2e_runner", "compression"}
 
@@ -105,11 +105,11 @@ PLANTED = (
 
 
 @pytest.fixture(scope="module")
-def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of our rooms, with the ones that a planted line needs made where they do not exist yet."""
-    copy = tmp_path_factory.mktemp("rooms")
-    for room in ("bot", "runners"):
-        shutil.copytree(ROOT / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of our packages, with the ones that a planted line needs made where they do not exist yet."""
+    copy = tmp_path_factory.mktemp("packages")
+    for package in ("bot", "runners"):
+        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("bot/verl_e2e/adapters", "bot/verl_e2e/app", "runners/verl_e2e_runner"):
         (copy / folder).mkdir(exist_ok=True)
         (copy / folder / "__init__.py").touch()
@@ -136,11 +136,11 @@ def test_the_arrows_hold() -> None:
 
 
 @pytest.mark.parametrize(("file", "line", "contract"), PLANTED)
-def test_a_planted_arrow_is_refused(rooms: Path, file: str, line: str, contract: str) -> None:
-    path = rooms / file
+def test_a_planted_arrow_is_refused(packages: Path, file: str, line: str, contract: str) -> None:
+    path = packages / file
     before = path.read_text() if path.exists() else None
     path.write_text(f"{before or ''}\n{line}\n")
-    answer = lint_imports(rooms)
+    answer = lint_imports(packages)
     path.unlink() if before is None else path.write_text(before)
     assert answer.returncode == 1
     assert re.search(rf"^{re.escape(contract)}.* BROKEN", answer.stdout, re.M), answer.stdout
@@ -252,7 +252,7 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     if listing.returncode == 0:
         present = {name.partition("/")[2] for name in listing.stdout.splitlines() if (ROOT / name).exists()}
     else:  # an unpacked archive has no git
-        files = (path for room in ("bot", "runners") for path in (ROOT / room).rglob("*") if path.is_file())
+        files = (path for package in ("bot", "runners") for path in (ROOT / package).rglob("*") if path.is_file())
         present = {str(path.relative_to(ROOT)).partition("/")[2] for path in files if "__pycache__" not in path.parts}
     assert present <= shipped
 

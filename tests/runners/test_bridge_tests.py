@@ -278,7 +278,7 @@ def test_what_its_environment_lacks_keeps_a_test_from_saying_anything(
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     gpu = "def test_gpu():\n    raise RuntimeError('No CUDA GPUs are available')\n"
     (trees.bridge / BAD).write_text(f"{gpu}\ndef test_package():\n    import nowhere\n")
-    quoting = "def test_good():\n    told = 'RuntimeError: No CUDA GPUs are available'\n    raise ValueError(1)\n"
+    quoting = "def test_good():\n    text = 'RuntimeError: No CUDA GPUs are available'\n    raise ValueError(1)\n"
     (trees.bridge / GOOD).write_text(quoting)
     assert ran(world, trees, base, tmp_path, GOOD).outcome == "failed"
     (trees.bridge / GOOD).write_text("def test_good():\n    pass\n")

@@ -70,7 +70,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("words", [(), ("--work", "../work")], ids=["beside out", "with --work"])
+@pytest.mark.parametrize("words", [(), ("--work", "../work")], ids=["next to out", "with --work"])
 def test_the_printed_script_runs_as_it_is(
     world: World, tmp_path: Path, environ: dict[str, str], words: tuple[str, ...]
 ) -> None:
@@ -83,7 +83,7 @@ def test_the_printed_script_runs_as_it_is(
         after=_digest(PATCHED),
         reason="a stand-in for a declared patch",
     )
-    tests = ("tests/unit/test_good.py", "tests/unit/test_that_this_commit_lacks.py")
+    tests = ("tests/unit/test_good.py", "tests/unit/test_that_is_not_in_this_commit.py")
     job = _job(world, tmp_path, patches=(patch,), bridge_tests=tests, require_bridge_checks=True)
     before = fingerprint(tmp_path / "user")
     script = _print(job, tmp_path, environ, *words)

@@ -196,7 +196,7 @@ def test_a_run_that_will_not_end_is_ended_with_everything_in_its_cage(scene: Sce
 def test_nothing_outlives_a_recorder_that_is_killed(scene: Scene) -> None:
     """Its own process is a child here: what dies with it is what bubblewrap ends."""
     env = {"PATH": "/usr/bin:/bin", "SUSPECT_TARGETS": json.dumps(scene.targets(stay_s=600))}
-    message = os.open(scene.folder / "told", os.O_CREAT | os.O_WRONLY)
+    message = os.open(scene.folder / "answer", os.O_CREAT | os.O_WRONLY)
     command = scene.cage.command((PYTHON, str(SUSPECT)), env=env, cwd=scene.cage.outbox, info=message)
     code = f"import subprocess, sys; subprocess.run({command!r}, pass_fds=({message},), stdout=subprocess.DEVNULL)"
     recorder = subprocess.Popen((sys.executable, "-c", code), pass_fds=(message,))
@@ -259,12 +259,12 @@ def test_the_environment_of_a_root_tool_is_not_the_codes_to_choose(scene: Scene)
 def test_what_the_code_leaves_in_its_folder_is_read_as_plain_files_or_not_at_all(scene: Scene) -> None:
     attack(scene)
     outbox = scene.cage.outbox
-    (outbox / "told.jsonl").write_text("x" * 100)
+    (outbox / "answers.jsonl").write_text("x" * 100)
     assert "link.jsonl" not in names_below(outbox)
     assert [read_below(outbox, name, limit=10) for name in ("link.jsonl", "fifo.jsonl", "up", "gone")] == [None] * 4
     assert read_below(outbox, "up/etc/passwd", limit=10) is None
     assert read_below(outbox, "../../out/events.jsonl", limit=10) is None
-    assert read_below(outbox, "told.jsonl", limit=10) == b"x" * 10
+    assert read_below(outbox, "answers.jsonl", limit=10) == b"x" * 10
 
 
 def test_a_folder_that_the_code_may_not_leave_holds_no_setuid_program_of_another_user(scene: Scene) -> None:

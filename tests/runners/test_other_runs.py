@@ -1,4 +1,4 @@
-"""Two runs on one host hang each other: the second one is told so before it costs a GPU hour."""
+"""Two runs on one host hang each other: the second one is refused before it costs a GPU hour."""
 
 import os
 import subprocess

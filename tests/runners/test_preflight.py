@@ -200,7 +200,7 @@ def test_stale_checkpoints_block_and_stay(tmp_path: Path) -> None:
 
 
 class Recorded:
-    """An emit that keeps what it was told."""
+    """An emit that keeps what it gets."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []

@@ -239,7 +239,7 @@ def test_both_phases_of_a_save_and_a_resume_are_recorded(world: World, tmp_path:
         ("resume", _first_line_of_the_second_phase(out)),
     ]
     message = [event["data"] for event in _events(out) if event["kind"] == "step"]
-    assert message == [{"step": 1}, {"step": 2}], "no step of the first phase is told again in the second"
+    assert message == [{"step": 1}, {"step": 2}], "no step of the first phase is reported again in the second"
     assert record.checkpoints is not None
     assert [(listing.after, len(listing.files)) for listing in record.checkpoints.listings] == [
         ("", 0),

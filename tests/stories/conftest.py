@@ -1,4 +1,4 @@
-"""A repository with a policy, a workflow and people, and the service beside it; all traffic held to the contract."""
+"""A repository with a policy, a workflow and people, and the service; all traffic held to the contract."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ class Story:
 
 @pytest.fixture(scope="session")
 def described(request: pytest.FixtureRequest) -> Contract | None:
-    """GitHub's description; None where there is no npm to install it."""
+    """GitHub's description; None without an npm to install it."""
     if shutil.which("npm") is None:
         return None
     return contract(install(ROOT / "tests" / "contract", request.config.cache.mkdir("contract")).parent)

@@ -187,7 +187,7 @@ class Service:
         raise AssertionError("the service never comes to rest")
 
     def tick(self) -> None:
-        """Let so much time go by that the worker looks for what no delivery told of."""
+        """Let so much time go by that the worker looks for what no delivery reported."""
         self.go_on(POLL_S)
 
     def go_on(self, seconds: float = 31.0) -> None:

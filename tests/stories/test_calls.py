@@ -32,6 +32,6 @@ def test_two_levels_and_three_updates_of_the_card_take_fifty_five_calls(story: S
     first, *updates, last = dict.fromkeys(cards)
     assert len(updates) >= 3, (first[:80], last[:80])
     made = world.standin.calls()
-    # Where GitHub keeps files is no part of its API and has no limit.
+    # Where GitHub keeps files is not part of its API and has no limit.
     calls = sum(count for route, count in made.items() if "_storage" not in route and route not in FOR_ALL)
     assert calls <= MOST_CALLS, sorted(made.items())

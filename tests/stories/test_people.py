@@ -1,4 +1,4 @@
-"""Who may ask, and what is no command at all."""
+"""Who may ask, and what is not a command."""
 
 import pytest
 

@@ -82,7 +82,7 @@ def test_a_new_push_ends_the_run_and_nothing_late_reaches_the_new_head(story: St
     story.service.settle()
     new_head = world.push(number, {"src/bridge.py": "value = 3\n"})
     story.service.settle()
-    # It was asked to end and does not listen yet, so nothing is started beside it.
+    # It was asked to end and does not listen yet, so nothing else is started.
     assert [workflow_run.id for workflow_run in world.live_runs()] == [old.id]
     assert world.gate(number) == "in_progress"
     story.finish(SMOKE, old)

@@ -1,4 +1,4 @@
-"""The linter of workflows, of the version in the lock file beside."""
+"""The linter of workflows, of the version in the lock file of this folder."""
 
 from pathlib import Path
 

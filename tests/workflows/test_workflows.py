@@ -1,4 +1,4 @@
-"""What our workflows and the ready ones must hold, whoever edits them."""
+"""What our workflows and the ready ones must hold, no matter who edits them."""
 
 import re
 import subprocess

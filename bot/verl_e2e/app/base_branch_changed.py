@@ -1,7 +1,7 @@
 """Look again at open pull requests when the policy of their base branch changed: nothing else happened to them.
 
 What is compared is the policy as it is now with the one under which a head was last looked at, so a push of which no
-webhook told is found as well. A push that leaves the policy alone concerns no one.
+webhook reported is found as well. A push that leaves the policy alone concerns no one.
 """
 
 from collections.abc import Iterable, Iterator

@@ -37,7 +37,7 @@ class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
     `verl_commit` is the commit to test with; `asked` are levels wanted in addition to the plan, `notes` sentences
-    for the card. `checkpoint` and `data`, where given, win over plan and site. `beside` says which runs may
+    for the card. `checkpoint` and `data`, where given, win over plan and site. `related` says which runs may
     follow a judged job; with the unsharded run among them level 2 runs as parity compares it.
     """
 
@@ -55,7 +55,7 @@ class CheckRequest:
     require_bridge_checks: bool = False
     asked: tuple[Level, ...] = ()
     notes: tuple[str, ...] = ()
-    beside: Allowed = AS_ASKED
+    related: Allowed = AS_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     Bridge costs no GPU: no job is started.
     """
     planned, contract = _planned(request, services)
-    planned = with_data_parallel(planned) if Role.UNSHARDED in request.beside.roles else planned
+    planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
@@ -151,14 +151,14 @@ def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...])
         )
     except BuildError as error:
         return str(error)
-    parity = Role.UNSHARDED in request.beside.roles and job.level is Level.PARALLELISM
+    parity = Role.UNSHARDED in request.related.roles and job.level is Level.PARALLELISM
     return for_parity(job) if parity else job
 
 
 def _run(job: Job, request: CheckRequest, services: CheckServices, say: Say) -> Verdict:
     folder = request.out / "jobs" / job.id
-    for sentence in may_follow(job, request.beside):
+    for sentence in may_follow(job, request.related):
         say(sentence)
     services.dispatcher.run(job, folder)
-    beside = FollowUpServices(services.dispatcher, services.folders, services.baselines)
-    return follow_up(job, folder, request.beside, beside, say)
+    own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
+    return follow_up(job, folder, request.related, own, say)

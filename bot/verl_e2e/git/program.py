@@ -2,7 +2,7 @@
 
 The author of a change decides what a repository holds, and sometimes how it is configured. So git runs no hook, file
 system monitor, pager or credential helper, reads no configuration of the user or the machine, fetches nothing that a
-partial clone lacks, and reaches the network only where it is given a `Remote`.
+partial clone does not have, and reaches the network only where it is given a `Remote`.
 """
 
 import base64

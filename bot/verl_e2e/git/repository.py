@@ -237,7 +237,7 @@ class GitRepository:
 
     def _differences(self, old: str, new: str, *, renames: bool) -> tuple[DiffEntry, ...]:
         finished = self._try(*_DIFF, "--find-renames", "-l2000", old, new) if renames else None
-        # A partial clone lacks the contents that renames are found by; without them both names are there all the same.
+        # A partial clone does not have the contents that renames are found by; both names are there without them.
         output = finished.output if finished and finished.ok else self._run(*_DIFF, "--no-renames", old, new)
         # At most three fields for a path; so that what is far too much is not parsed.
         entries = tuple(diff_entries(output)) if output.count(b"\0") <= 3 * MAX_PATHS else None

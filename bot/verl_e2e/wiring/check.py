@@ -70,7 +70,7 @@ def check(
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         notes=notes,
-        beside=check_follow_ups(
+        related=check_follow_ups(
             places,
             (base, head, verl_commit),
             policy.patches,

@@ -17,7 +17,7 @@ RECORDING = Path(__file__).resolve().parents[1] / "demo" / "recording"
 
 
 def demonstration(out: Path | None) -> Demonstration:
-    """Build the demonstration's repository, lay the recording beside it, plan and judge; `out` keeps the files."""
+    """Build the demonstration's repository, put the recording next to it, plan and judge; `out` keeps the files."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
             return _demonstrate(Path(folder) / "demo")

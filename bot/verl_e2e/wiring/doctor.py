@@ -30,7 +30,7 @@ def check_up(
 ) -> tuple[Finding, ...]:
     """Everything that was looked at for a repository; an empty branch stands for its default one.
 
-    Raises ForgeError for a name that is no repository, or a key that is none.
+    Raises ForgeError for a name that is not a repository, or text that is not a key.
     """
     patience = RetryPolicy(total_s=_PATIENCE_S)
     github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience)

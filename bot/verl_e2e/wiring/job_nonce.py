@@ -1,4 +1,4 @@
-"""The nonce of an order beside its job's file: the person who runs the job reads it once and leaves none behind."""
+"""The nonce of an order, kept next to its job's file: the one who runs the job reads it once and leaves none behind."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from verl_e2e.core.pulls.job_order import NONCE_FILE
 
 
 def leave_nonce(job_file: Path, nonce: str) -> None:
-    """Put the nonce beside the job's file, for the user alone; nothing for none."""
+    """Write the nonce next to the job's file, for the user alone; nothing for none."""
     if nonce:
         file = job_file.with_name(NONCE_FILE)
         file.touch(mode=0o600)
@@ -14,7 +14,7 @@ def leave_nonce(job_file: Path, nonce: str) -> None:
 
 
 def take_nonce(job_file: Path) -> str:
-    """The nonce beside a job's file, which is gone then; empty where there is none."""
+    """The nonce next to a job's file, which is gone then; empty where there is none."""
     file = job_file.with_name(NONCE_FILE)
     try:
         nonce = file.read_text(encoding="ascii")[:64]

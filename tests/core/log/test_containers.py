@@ -28,7 +28,7 @@ DEEP = '{"a": ' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1)
         (DEEP, None),
         ('level=info msg="a \\"quoted\\" line"', {"level": "info", "msg": 'a "quoted" line'}),
         ('msg="a line" level=', {"msg": "a line", "level": ""}),
-        # What is no escape of JSON stays as it is.
+        # What is not an escape of JSON stays as it is.
         ('level=info msg="a \\x line"', {"level": "info", "msg": "a \\x line"}),
         ('msg="a line"', None),
         ('level=info msg="a line" and more', None),

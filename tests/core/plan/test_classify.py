@@ -140,8 +140,8 @@ def test_an_effect_asks_by_its_rules_and_without_one_for_the_level_of_unknown_pa
     ("known", "expected"),
     (
         (None, "imported"),
-        (Effects(unread={PATH: "it is no Python"}), "imported; judged by its name alone, for it is no Python"),
-        (Effects(unread={"src/b.py": "it is no Python"}), "imported"),
+        (Effects(unread={PATH: "it is not Python"}), "imported; judged by its name alone, for it is not Python"),
+        (Effects(unread={"src/b.py": "it is not Python"}), "imported"),
         (Effects(unknown={PATH: "it could not be read"}), "it could not be read"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The word that someone probably meant: a table of words beside those that are known."""
+"""The word that someone probably meant: a table of words and those that are known."""
 
 import pytest
 

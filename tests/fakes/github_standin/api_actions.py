@@ -110,11 +110,13 @@ def _inputs(declared: Mapping[str, Mapping[str, object]], sent: Mapping[str, obj
     if unknown:
         raise ApiError(422, f"Unexpected inputs provided: {unknown}", "inputs")
     missing = [
-        key for key, one in declared.items() if one.get("required") and not one.get("default") and not sent.get(key)
+        key
+        for key, entry in declared.items()
+        if entry.get("required") and not entry.get("default") and not sent.get(key)
     ]
     if missing:
         raise ApiError(422, f"Required input '{missing[0]}' not provided", "inputs")
-    defaults = {key: str(one.get("default", "")) for key, one in declared.items()}
+    defaults = {key: str(entry.get("default", "")) for key, entry in declared.items()}
     return {**defaults, **{key: str(value) for key, value in sent.items()}}
 
 

@@ -112,9 +112,9 @@ def list_token_repositories(api: Api, request: Request) -> Reply:
         raise ApiError(403, "You must authenticate with an installation access token")
     accounts = [installation.account for installation in api.state.installations.values() if installation.app is app]
     found = [
-        one
-        for name, one in sorted(api.state.repositories.items())
-        if one.owner in accounts and (token.repositories is None or name in token.repositories)
+        repository
+        for name, repository in sorted(api.state.repositories.items())
+        if repository.owner in accounts and (token.repositories is None or name in token.repositories)
     ]
     reply = api.paged_in(request, "repositories", [api.shapes.repository(item) for item in found])
     assert isinstance(reply.body, dict)

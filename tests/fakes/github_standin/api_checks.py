@@ -120,7 +120,7 @@ def _check_output(output: Mapping[str, Any] | None) -> None:
         raise ApiError(422, f"Invalid request.\n\nNo more than {MOST_ANNOTATIONS} items.", "output.annotations")
     for annotation in annotations:
         if any(key not in annotation for key in _ANNOTATION) or annotation["annotation_level"] not in _LEVELS:
-            raise ApiError(422, "Invalid request.\n\nAn annotation lacks a key.", "output.annotations")
+            raise ApiError(422, "Invalid request.\n\nA key of an annotation is missing.", "output.annotations")
 
 
 def _app(request: Request) -> App:

@@ -159,7 +159,7 @@ def get_commit(api: Api, request: Request) -> Reply:
 
 
 def compare(api: Api, request: Request) -> Reply:
-    """Two commits beside each other: 300 files at most, on the first page only."""
+    """Two commits compared: 300 files at most, on the first page only."""
     repository = api.repository(request)
     first, _, second = request.variables["basehead"].partition("...")
     base, head = _commit_of(repository, first), _commit_of(repository, second)

@@ -142,7 +142,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that went away is no news."""
+        """A caller that went away is not news."""
 
 
 class _Handler(BaseHTTPRequestHandler):

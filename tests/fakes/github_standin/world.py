@@ -372,7 +372,7 @@ class World:
         return [run for run in self.runs() if run.status != "completed"]
 
     def start_run(self, run: WorkflowRun | None = None, log: bytes = b"") -> WorkflowRun:
-        """A runner takes a run, the oldest that is queued unless told."""
+        """A runner takes a run, the oldest that is queued unless named."""
         with self.state.lock:
             chosen = run or next(other_run for other_run in self.runs() if other_run.status == "queued")
             chosen.log += log
@@ -384,7 +384,7 @@ class World:
         conclusion: str = "success", log: bytes = b"", lasted_s: float = 1_800.0,
         sigstore: SigstoreInstance | None = None,
     ) -> WorkflowRun:  # fmt: skip
-        """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless told.
+        """A run ends and leaves files as an artifact, none when there are none; the oldest that lives unless named.
 
         With `sigstore` a job of the run attests the artifact.
         """

@@ -28,14 +28,14 @@ _PLOTTING = "matplotlib"
 class DiskFolders:
     """`RunFolders` on this machine's disk, judged by a folder's own bands where it has some, else by these.
 
-    With `keep` true the bands that a folder was judged by are written beside its verdict.
+    With `keep` true the bands that a folder was judged by are written next to its verdict.
     """
 
     bands: Bands
     keep: bool
-    # The recorders whose signature counts; None: a seal must be whole, whoever signed it, and may be missing.
+    # The recorders whose signature counts; None: a seal must be whole, no matter who signed it, and may be missing.
     keys: frozenset[str] | None = None
-    # Seals a folder once more after runs were put beside its own; only the recorder can.
+    # Seals a folder once more after other runs were added to it; only the recorder can.
     reseal: Callable[[Path], None] | None = None
 
     def find(self, folder: Path) -> tuple[Path, ...]:
@@ -58,7 +58,7 @@ class DiskFolders:
         """The facts of its log, None without one; UnreadableLogError."""
         log = disk.find_log(folder)
         try:
-            # Whoever made the folder decided how long its log is.
+            # The maker of the folder decided how long its log is.
             return None if log is None else facts_of(bounded(log, LogBounds()))
         except LogError as error:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
@@ -72,7 +72,7 @@ class DiskFolders:
         return disk.check_notes(folder)
 
     def write(self, folder: Path, files: Mapping[str, str]) -> None:
-        """Write files of text, and the bands beside a verdict."""
+        """Write files of text, and the bands of a verdict."""
         disk.write_files(folder, {**files, **self._bands_of(folder, files)})
         if self.reseal is not None and RELATED_FILE in files:
             self.reseal(folder)
@@ -83,7 +83,7 @@ class DiskFolders:
             draw_plots(figure, folder / PLOTS_FOLDER)
 
     def _bands_of(self, folder: Path, files: Mapping[str, str]) -> dict[str, str]:
-        """The bands to keep beside a verdict, so that it is the same wherever the folder is judged again."""
+        """The bands to keep with a verdict, so that it is the same wherever the folder is judged again."""
         job = disk.read_record(folder).job if self.keep and VERDICT_FILE in files else None
         if job is None:
             return {}
@@ -96,10 +96,10 @@ def run_folders(
     keys: frozenset[str] | None = None,
     reseal: Callable[[Path], None] | None = None,
 ) -> DiskFolders:
-    """Run folders on this machine's disk; measurements of one's own count beside the packaged ones.
+    """Run folders on this machine's disk; the user's own measurements count in addition to the packaged ones.
 
     With `keys`, public keys of recorders, a folder that none of them signed is evidence of nothing. `reseal` is called
-    with a folder after runs were put beside its own, for those who make such runs.
+    with a folder after other runs were added to it, for those who make such runs.
     """
     if bands is None:
         return DiskFolders(packaged_bands(), keep=False, keys=keys, reseal=reseal)

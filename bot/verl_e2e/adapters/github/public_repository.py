@@ -59,7 +59,7 @@ class PublicRepository:
         return sha
 
     def find(self, revision: str) -> str | None:
-        """The full SHA that a revision names, None when there is none; ForgeError where that cannot be told."""
+        """The full SHA that a revision names, None when there is none; ForgeError where that is not known."""
         try:
             return self.resolve(revision)
         except RefusedError as error:

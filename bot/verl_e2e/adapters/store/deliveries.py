@@ -63,7 +63,7 @@ class SqlDeliveries:
         }
         if retry_at is not None:
             values["due"] = instant(retry_at)
-        # Not what another process has, or heard, since this one was taken for dead.
+        # Not what another process has, or has processed, since this one was taken for dead.
         waits = sa.and_(deliveries.c.state == _WAITING, deliveries.c.owner.in_(("", self._store.owner)))
         with self._store.write() as connection:
             connection.execute(sa.update(deliveries).where(deliveries.c.id == delivery_id, waits).values(values))
