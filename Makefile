@@ -31,7 +31,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 3 --dist loadfile
 SEARCH ?= 20
 SEED ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
 # The floor of core, in percent of lines and branches: it rises with what is measured and never falls.
-CORE_COVERAGE := 98
+CORE_COVERAGE := 99
 
 test: check ## Set up, then lint, types, architecture and every test that is not slow
 	$(PYTEST) -m "not slow"

@@ -14,6 +14,11 @@ from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A limit in seconds for each example fails on a busy machine; tests that are about time say so themselves.
+settings.register_profile("verl-e2e", deadline=None)
+settings.load_profile("verl-e2e")
 
 
 def _program(*names: str) -> Callable[[], str]:
