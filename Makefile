@@ -41,7 +41,7 @@ test-fast: $(VENV)/.$(SET) ## Only the tests of the decisions, in seconds
 
 # Core must be covered by its own tests alone, and is measured on every run.
 test-all: check ## Every test, with the coverage of core
-	$(PYTEST) tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
 	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --search-seed=$(SEED)
 
 # Measuring takes 60 % more processor time, so CI does not measure what stories and services run.
