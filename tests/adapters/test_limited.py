@@ -76,7 +76,7 @@ def test_a_large_answer_is_a_limit(processes: LimitedProcesses) -> None:
 
 
 def test_an_answer_that_would_run_code_is_refused(processes: LimitedProcesses) -> None:
-    with pytest.raises(StepError, match="no value that a child may send"):
+    with pytest.raises(StepError, match="not a value that a child may send"):
         run(processes, "evil")
     # Nor would the parent believe a child that left out its own look at the answer.
     with pytest.raises(pickle.UnpicklingError):

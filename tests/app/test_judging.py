@@ -65,7 +65,7 @@ ALTERED = (
     (rb"(actor/grad_norm:)[\d.e-]+", rb"\g<1>0.0", Result.FAIL, "actor/grad_norm is 0.0 at step 1"),
     (rb"(critic/grad_norm:)[\d.e-]+", rb"\g<1>nan", Result.FAIL, "critic/grad_norm is"),
     (rb"(rollout_actor_probs_pearson_corr:)[\d.e-]+", rb"\g<1>0.4", Result.FAIL, "do not hold the same weights"),
-    (rb"(rollout_actor_probs_pearson_corr:)[\d.e-]+", rb"\g<1>nan", Result.BLOCKED, "no correlation"),
+    (rb"(rollout_actor_probs_pearson_corr:)[\d.e-]+", rb"\g<1>nan", Result.BLOCKED, "not a correlation"),
     (rb"'vanilla_mbridge': False", b"'vanilla_mbridge': True", Result.BLOCKED, "vanilla_mbridge is True"),
     (rb"training/global_step:1 ", b"training/global_step:7 ", Result.BLOCKED, "says global step 7, 1 requested"),
     (rb"step:1 - ", b"stop:1 - ", Result.BLOCKED, "completed without the metrics"),
