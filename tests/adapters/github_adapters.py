@@ -46,7 +46,7 @@ def github_adapters(folder: Path, *, total_s: float = 120.0, timeout_s: int = 15
     with living(folder) as world:
         world.commit({"README.md": b"a bridge\n"})
         world.open_pull("ada", {"src/a.py": b"a = 1\n"})
-        github = as_app(APP_ID, world.private_key, api_url=world.url, patience=patience, timeout_s=timeout_s)
+        github = as_app(APP_ID, world.private_key, api_url=world.url, retry_policy=patience, timeout_s=timeout_s)
         try:
             yield GithubAdapters(world, github, waits)
         finally:

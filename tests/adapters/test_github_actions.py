@@ -15,14 +15,14 @@ from tests.core.builders import make_job
 from tests.fakes.clocks import BEGAN, HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.workflow_runs import FakeWorkflows
-from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, artifact_name, order_inputs
+from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, artifact_name, order_inputs
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
 from verl_e2e.core.pulls.forge import WorkflowJob
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
 
-SETTINGS = ActionsSettings("main", "o/verl-e2e", "c" * 40)
+SETTINGS = DispatchSettings("main", "o/verl-e2e", "c" * 40)
 
 
 def order(job: Job | None = None, **changes: Any) -> Run:

@@ -13,7 +13,7 @@ from tests.fakes.clocks import HandClock
 from tests.fakes.places import ROOT
 from tests.fakes.sigstore_instance import SigstoreInstance
 from verl_e2e.adapters.attestation import verifier
-from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, artifact_name
+from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, artifact_name
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.model.jobs import Repository, SiteProfile
 from verl_e2e.core.pulls.attestation import Attestation
@@ -23,7 +23,7 @@ from verl_e2e.ports import BackendError, ForgeError
 
 WORKFLOW = ".github/workflows/verl-e2e.yml"
 SOURCE = (ROOT / WORKFLOW).read_bytes()
-SETTINGS = ActionsSettings("main", "octo/verl-e2e", "c" * 40)
+SETTINGS = DispatchSettings("main", "octo/verl-e2e", "c" * 40)
 
 
 @pytest.fixture

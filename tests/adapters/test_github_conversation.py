@@ -162,7 +162,7 @@ def test_a_body_that_github_refuses_is_not_sent(body: str) -> None:
 def test_a_workflows_own_token_writes_as_github_actions(at: GithubAdapters) -> None:
     at.world.actions_token("ghs_actions", {"issues": "write", "pull_requests": "write"})
     patience = RetryPolicy(sleep=at.waits)
-    github = with_token("ghs_actions", app_id=GITHUB_ACTIONS, api_url=at.world.url, patience=patience)
+    github = with_token("ghs_actions", app_id=GITHUB_ACTIONS, api_url=at.world.url, retry_policy=patience)
     at.world.faults.add(server_error(502, When.AFTER), "POST", "/comments")
     comment_id = GithubConversation(github).comment(ONE, BODY)
     assert [(item.id, item.app_id) for item in GithubConversation(github).comments(ONE)] == [

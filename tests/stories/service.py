@@ -141,7 +141,7 @@ class Service:
     def _connect(self, settings: Settings) -> GitHub:
         patience = RetryPolicy(total_s=30.0, first_wait_s=1.0, sleep=self.waits)
         self._github = as_app(
-            settings.app_id, settings.private_key, api_url=self.api_url, patience=patience, limiter=(), timeout_s=5
+            settings.app_id, settings.private_key, api_url=self.api_url, retry_policy=patience, limiter=(), timeout_s=5
         )
         return self._github
 

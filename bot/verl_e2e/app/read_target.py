@@ -28,7 +28,7 @@ from verl_e2e.ports import Clock, Ledger, Pulls, UnknownPullError
 
 
 @dataclass(frozen=True, slots=True)
-class Situations:
+class TargetStates:
     """Makes the state of a target from its entries and runs."""
 
     policies: BasePolicies
@@ -105,7 +105,7 @@ class TargetReader:
     ledger: Ledger
     groups: MergeGroups
     runs: RunCollector
-    situations: Situations
+    target_states: TargetStates
     open_checks: OpenChecks
 
     def target_of(self, reference: Reference) -> Target | None:
@@ -128,7 +128,7 @@ class TargetReader:
         self, target: Target, entries: tuple[Entry, ...], runs: tuple[Run, ...], troubles: Troubles
     ) -> TargetState:
         """All that is known of the target, but for the checks that it has to close."""
-        found = self.situations.target_state(target, entries, runs)
+        found = self.target_states.target_state(target, entries, runs)
         return replace(found, elsewhere=self.runs.elsewhere(target, troubles))
 
     def to_close(self, target: Target) -> tuple[OpenCheck, ...]:

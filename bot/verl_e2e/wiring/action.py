@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from verl_e2e.adapters.derived_ledger import DerivedLedger
-from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, runners_by_size
+from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.session import GitHub, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.mirror import Mirrors
@@ -52,8 +52,8 @@ def _handlers(
     return build_handlers(forge, jobs, memory, clock, analysis.commands), memory
 
 
-def _dispatching(settings: ActionSettings) -> ActionsSettings:
-    return ActionsSettings(
+def _dispatching(settings: ActionSettings) -> DispatchSettings:
+    return DispatchSettings(
         branch=settings.branch,
         tool_repository=settings.tool[0],
         tool_sha=settings.tool[1],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from verl_e2e.adapters.dispatch.local_backend import PUBLIC_KEYS, LocalBackend
 from verl_e2e.adapters.files.logs import open_log
-from verl_e2e.adapters.github.actions import ActionsSettings, GitHubActionsBackend, runners_by_size
+from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.conversation import GithubConversation
 from verl_e2e.adapters.github.pace import Lane
@@ -37,7 +37,7 @@ from verl_e2e.wiring.handlers import Handlers, JobPorts, build_handlers, github_
 from verl_e2e.wiring.verl import verl_source
 
 # A write that must wait longer gives way: what was to be written is tried again then, and others go on meanwhile.
-_PATIENCE = RetryPolicy(total_s=4.0)
+_RETRY_POLICY = RetryPolicy(total_s=4.0)
 # GitHub grants 5,000 requests an hour and a look at a run takes about 3: when more run than this, each waits longer.
 _LOOKS_IN_A_TICK = 10
 
@@ -50,7 +50,7 @@ MakeAnalysis = Callable[[Settings, Mirrors], ServiceAnalysis]
 
 def connect_app(settings: Settings) -> GitHub:
     """GitHub as the App of the settings sees it."""
-    return as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=_PATIENCE)
+    return as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=_RETRY_POLICY)
 
 
 def limited_analysis(settings: Settings, mirrors: Mirrors) -> LimitedAnalysis:
@@ -144,7 +144,7 @@ def _backend(
     if settings.backend == "local":
         return LocalBackend(settings.data / "local", environ=environ, clock=clock, open_log=open_log)
     repository, sha = settings.tool
-    actions = ActionsSettings(
+    actions = DispatchSettings(
         branch=settings.workflow_ref,
         tool_repository=repository,
         tool_sha=sha,

@@ -32,8 +32,8 @@ def check_up(
 
     Raises ForgeError for a name that is not a repository, or text that is not a key.
     """
-    patience = RetryPolicy(total_s=_PATIENCE_S)
-    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, patience=patience)
+    retry_policy = RetryPolicy(total_s=_PATIENCE_S)
+    github = as_app(settings.app_id, settings.private_key, api_url=settings.api_url, retry_policy=retry_policy)
     try:
         github.requester(repository)
         services = _services(github, settings, repository)

@@ -31,7 +31,7 @@ from verl_e2e.app.on_event import EventHandler
 from verl_e2e.app.open_checks import OpenChecks
 from verl_e2e.app.publish_checks import CheckPublisher
 from verl_e2e.app.publish_comments import CommentPublisher, Messages
-from verl_e2e.app.read_target import Situations, TargetReader
+from verl_e2e.app.read_target import TargetReader, TargetStates
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs
 from verl_e2e.app.restore_posts import PostRestorer
@@ -145,7 +145,7 @@ def build_handlers(
         check_posts=checks, checks=github.checks, conversation=github.conversation, ledger=ledger, clock=clock
     )
     first_check = FirstCheck(policies=policies, open_checks=open_checks, check_posts=checks, ledger=ledger, clock=clock)
-    situations = Situations(
+    target_states = TargetStates(
         policies=policies,
         grants=grants,
         permissions=permissions,
@@ -159,7 +159,7 @@ def build_handlers(
         backend=jobs.backend, analysis=jobs.analysis, artifacts=jobs.artifacts, ledger=ledger, clock=clock
     )
     targets = TargetReader(
-        pulls=pulls, ledger=ledger, groups=groups, runs=collector, situations=situations, open_checks=open_checks
+        pulls=pulls, ledger=ledger, groups=groups, runs=collector, target_states=target_states, open_checks=open_checks
     )
     display = Display(
         answers=Answers(messages=messages, permissions=permissions, analysis=jobs.analysis),

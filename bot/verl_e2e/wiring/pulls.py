@@ -79,10 +79,10 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
 
 
 def _github(api: str, token: str) -> GitHub:
-    patience = RetryPolicy(total_s=_PATIENCE_S)
+    retry_policy = RetryPolicy(total_s=_PATIENCE_S)
     if token:
-        return with_token(token, api_url=api, patience=patience)
-    return anonymously(api_url=api, patience=patience)
+        return with_token(token, api_url=api, retry_policy=retry_policy)
+    return anonymously(api_url=api, retry_policy=retry_policy)
 
 
 def _error_text(error: ForgeError, now: datetime, *, known: bool) -> str:

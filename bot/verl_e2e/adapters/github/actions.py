@@ -41,7 +41,7 @@ def runners_by_size(sizes: tuple[int, ...] = (1, 2, 4, 8)) -> dict[int, tuple[st
 
 
 @dataclass(frozen=True, slots=True)
-class ActionsSettings:
+class DispatchSettings:
     """How jobs are started on GitHub, and how long we wait for them."""
 
     # The branch that holds the workflow file.
@@ -68,7 +68,7 @@ class ActionsSettings:
 class GitHubActionsBackend:
     """The self-hosted runners of the repository under test."""
 
-    def __init__(self, workflows: GithubWorkflows, settings: ActionsSettings, clock: Clock) -> None:
+    def __init__(self, workflows: GithubWorkflows, settings: DispatchSettings, clock: Clock) -> None:
         self._workflows = workflows
         self._settings = settings
         self._clock = clock
@@ -334,12 +334,12 @@ def labels_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> tuple[
     return runners[sizes[0]]
 
 
-def _pool(run: Run, settings: ActionsSettings) -> Mapping[int, tuple[str, ...]]:
+def _pool(run: Run, settings: DispatchSettings) -> Mapping[int, tuple[str, ...]]:
     """The runners that may take a run: a fork's has a pool of its own where one is named."""
     return settings.fork_runners if run.from_fork and settings.fork_runners else settings.runners
 
 
-def order_inputs(run: Run, settings: ActionsSettings) -> dict[str, str]:
+def order_inputs(run: Run, settings: DispatchSettings) -> dict[str, str]:
     """The inputs of the workflow for a run; BackendError, final, for an order that GitHub or a runner cannot take."""
     job = run.job
     if job is None:

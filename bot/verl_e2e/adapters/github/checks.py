@@ -50,7 +50,7 @@ class GithubChecks:
             # One of an earlier attempt may be it as well, so it is brought to what is wanted now.
             return self._update(repository, max(found), check) if found else None
 
-        return once(write, find, patience=self._github.patience)
+        return once(write, find, retry_policy=self._github.retry_policy)
 
     def _update(self, repository: str, check_id: int, check: CheckRun) -> tuple[int, int]:
         self._edit(repository, check_id, check)
@@ -69,7 +69,7 @@ class GithubChecks:
             def find(wanted: int = known + len(batch)) -> bool | None:
                 return True if self._annotated(repository, check_id) >= wanted else None
 
-            once(write, find, patience=self._github.patience)
+            once(write, find, retry_policy=self._github.retry_policy)
             known += len(batch)
 
     def _annotated(self, repository: str, check_id: int) -> int:

@@ -46,7 +46,7 @@ class GithubConversation:
             same = [found.id for found in self.comments(ref) if found.id > newest and self._wrote(found, body)]
             return max(same, default=None)
 
-        return once(write, find, patience=self._github.patience)
+        return once(write, find, retry_policy=self._github.retry_policy)
 
     def edit(self, ref: PullRef, comment_id: int, body: str) -> bool:
         """Replace a comment of ours; false when it is gone."""

@@ -27,7 +27,7 @@ def download(github: GitHub, repository: str, path: str, file: Path, *, limit: i
                 out.write(chunk)
 
     try:
-        persist(attempt, again=_AGAIN, patience=github.patience)
+        persist(attempt, again=_AGAIN, retry_policy=github.retry_policy)
     except (GithubException, requests.RequestException) as error:
         raise as_forge_error(error, f"GET {path}") from error
 

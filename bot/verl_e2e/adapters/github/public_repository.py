@@ -26,7 +26,7 @@ def named_by(address: str) -> tuple[str, str]:
 def has_commit(github: GitHub, repository: str, address: str, commit: str) -> bool:
     """Whether the repository at an address has a commit: seen by our App, or by anyone where it is on another site."""
     api_url, name = named_by(address)
-    elsewhere = None if api_url == github.api_url else anonymously(api_url=api_url, patience=github.patience)
+    elsewhere = None if api_url == github.api_url else anonymously(api_url=api_url, retry_policy=github.retry_policy)
     try:
         return (
             PublicRepository(elsewhere or github, name, seen_from="" if elsewhere else repository).find(commit)

@@ -78,7 +78,7 @@ class ApiRequester(Requester):
         *,
         calls: Calls,
         limiter: RateLimiter,
-        patience: RetryPolicy,
+        retry_policy: RetryPolicy,
         timeout_s: int,
         lane: Lane = Lane.NORMAL,
     ) -> None:
@@ -100,7 +100,7 @@ class ApiRequester(Requester):
         self._connection = CountedConnection(kind(str(parts.hostname), parts.port, timeout=timeout_s), calls)
         self._pace = limiter
         self._lane = lane
-        self.patience = patience
+        self.retry_policy = retry_policy
 
     def close(self) -> None:
         """Close the connections."""
@@ -140,7 +140,7 @@ class ApiRequester(Requester):
         def attempt() -> tuple[dict[str, Any], Any]:
             if verb != "GET" and not path.endswith("/access_tokens"):
                 urgent = verb == "POST" and bool(_URGENT.search(path))
-                self._pace.wait(self.patience.total_s, Lane.URGENT if urgent else self._lane)
+                self._pace.wait(self.retry_policy.total_s, Lane.URGENT if urgent else self._lane)
             ask = super(ApiRequester, self).requestJsonAndCheck
             try:
                 return ask(verb, path, dict(parameters or {}), dict(headers or {}), input, follow_302_redirect)
@@ -151,7 +151,7 @@ class ApiRequester(Requester):
 
         again = frozenset({Trouble.LIMITED, Trouble.UNCERTAIN} if may_repeat else {Trouble.LIMITED})
         try:
-            return persist(attempt, again=again, patience=self.patience)
+            return persist(attempt, again=again, retry_policy=self.retry_policy)
         except (GithubException, RequestException, ValueError) as error:
             if trouble_of(error) is Trouble.UNCERTAIN and not may_repeat:
                 raise UncertainError(

@@ -136,9 +136,9 @@ def server_time(headers: dict[str, str]) -> datetime | None:
         return None
 
 
-def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: RetryPolicy) -> T:
-    """Attempt until it succeeds, fails with a trouble outside `again`, or patience ends; the last error is raised."""
-    pause = wait_random_exponential(multiplier=patience.first_wait_s, max=patience.longest_wait_s)
+def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], retry_policy: RetryPolicy) -> T:
+    """Attempt until it succeeds, fails with a trouble outside `again`, or its time ends; the last error is raised."""
+    pause = wait_random_exponential(multiplier=retry_policy.first_wait_s, max=retry_policy.longest_wait_s)
 
     def wait(state: RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
@@ -148,28 +148,28 @@ def persist(attempt: Callable[[], T], *, again: frozenset[Trouble], patience: Re
     retrying = Retrying(
         retry=retry_if_exception(lambda error: trouble_of(error) in again),
         wait=wait,
-        stop=stop_before_delay(patience.total_s) | stop_after_attempt(_ATTEMPTS),
-        sleep=patience.sleep,
+        stop=stop_before_delay(retry_policy.total_s) | stop_after_attempt(_ATTEMPTS),
+        sleep=retry_policy.sleep,
         reraise=True,
     )
     return retrying(attempt)
 
 
-def once(create: Callable[[], T], find: Callable[[], T | None], *, patience: RetryPolicy) -> T:
+def once(create: Callable[[], T], find: Callable[[], T | None], *, retry_policy: RetryPolicy) -> T:
     """Create something once: after an attempt that may have succeeded, look for it before trying again.
 
-    It is tried again when a list that lags must show it by now; UncertainError when patience ends before that.
+    It is tried again when a list that lags must show it by now; UncertainError when its time ends before that.
     """
     for number in range(_ATTEMPTS):
         try:
             return create()
         except UncertainError:
-            waited_s, pause_s = 0.0, patience.first_wait_s / 2
-            while waited_s < patience.lag_s:
-                pause_s = min(2 * pause_s, patience.longest_wait_s)
-                if number == _ATTEMPTS - 1 or waited_s + pause_s > patience.total_s:
+            waited_s, pause_s = 0.0, retry_policy.first_wait_s / 2
+            while waited_s < retry_policy.lag_s:
+                pause_s = min(2 * pause_s, retry_policy.longest_wait_s)
+                if number == _ATTEMPTS - 1 or waited_s + pause_s > retry_policy.total_s:
                     raise
-                patience.sleep(pause_s)
+                retry_policy.sleep(pause_s)
                 waited_s += pause_s
                 if (found := find()) is not None:
                     return found

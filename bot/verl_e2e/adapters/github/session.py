@@ -33,7 +33,7 @@ class GitHub:
         *,
         api_url: str,
         app_id: int | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         limiter: tuple[tuple[int, float], ...] = LIMITER,
         timeout_s: int = TIMEOUT_S,
         tokens: Tokens | None = None,
@@ -41,7 +41,7 @@ class GitHub:
         self.app_id = app_id
         self.api_url = checked_api_url(api_url)
         self.calls = Calls()
-        self.patience = patience or RetryPolicy()
+        self.retry_policy = retry_policy or RetryPolicy()
         self.timeout_s = timeout_s
         self.tokens = tokens
         self._auth_for = auth_for
@@ -82,14 +82,14 @@ class GitHub:
         with self._lock:
             # GitHub counts what an installation writes, and an owner has one installation.
             limiter = self._paces.setdefault(
-                place.partition("/")[0], RateLimiter(self._pace_limits, self.patience.sleep)
+                place.partition("/")[0], RateLimiter(self._pace_limits, self.retry_policy.sleep)
             )
             requester = ApiRequester(
                 self._auth_for(place),
                 self.api_url,
                 calls=self.calls,
                 limiter=limiter,
-                patience=self.patience,
+                retry_policy=self.retry_policy,
                 timeout_s=self.timeout_s,
                 lane=self._lane,
             )
@@ -109,7 +109,7 @@ def as_app(
     private_key: str,
     *,
     api_url: str = PUBLIC_API_URL,
-    patience: RetryPolicy | None = None,
+    retry_policy: RetryPolicy | None = None,
     limiter: tuple[tuple[int, float], ...] = LIMITER,
     timeout_s: int = TIMEOUT_S,
 ) -> GitHub:
@@ -128,7 +128,7 @@ def as_app(
         lambda place: InstallationAuth(tokens, place) if place else app,
         api_url=api_url,
         app_id=app_id,
-        patience=patience,
+        retry_policy=retry_policy,
         limiter=limiter,
         timeout_s=timeout_s,
         tokens=tokens,
@@ -141,17 +141,17 @@ def with_token(
     *,
     app_id: int | None = None,
     api_url: str = PUBLIC_API_URL,
-    patience: RetryPolicy | None = None,
+    retry_policy: RetryPolicy | None = None,
     limiter: tuple[tuple[int, float], ...] = LIMITER,
 ) -> GitHub:
     """GitHub with a fixed token, as a workflow has one; `app_id` is that of the App that the token belongs to."""
     auth = Token(token)
-    return GitHub(lambda _: auth, api_url=api_url, app_id=app_id, patience=patience, limiter=limiter)
+    return GitHub(lambda _: auth, api_url=api_url, app_id=app_id, retry_policy=retry_policy, limiter=limiter)
 
 
-def anonymously(*, api_url: str = PUBLIC_API_URL, patience: RetryPolicy | None = None) -> GitHub:
+def anonymously(*, api_url: str = PUBLIC_API_URL, retry_policy: RetryPolicy | None = None) -> GitHub:
     """GitHub as anyone sees it: public repositories only, 60 requests an hour."""
-    return GitHub(lambda _: None, api_url=api_url, patience=patience)
+    return GitHub(lambda _: None, api_url=api_url, retry_policy=retry_policy)
 
 
 def checked_api_url(url: str) -> str:

@@ -62,7 +62,7 @@ class GithubWorkflows:
         def find() -> WorkflowRun | None:
             return self.find(repository, workflow, key, revision)
 
-        return once(start, find, patience=self._github.patience)
+        return once(start, find, retry_policy=self._github.retry_policy)
 
     def find(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun | None:
         """The newest run of a workflow at `revision` whose name shows `key` and that no person started."""
@@ -157,10 +157,10 @@ class GithubWorkflows:
         return WorkflowRun(id=found.workflow_run_id, status="queued", url=found.html_url)
 
     def _await(self, repository: str, workflow: str, key: str, revision: str) -> WorkflowRun:
-        patience = self._github.patience
+        retry_policy = self._github.retry_policy
         for number in range(_LOOKS):
             if number:
-                patience.sleep(2 * patience.first_wait_s)
+                retry_policy.sleep(2 * retry_policy.first_wait_s)
             if (found := self.find(repository, workflow, key, revision)) is not None:
                 return found
         raise ForgeError(f"{workflow} was started, but no run of it shows {key} yet", passing=True)
