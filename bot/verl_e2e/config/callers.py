@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from verl_e2e.core.model.jobs import Document, Sha
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.walk import Entry
 

@@ -8,14 +8,16 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from stat import S_ISREG
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from verl_e2e.core.judge.junit import Junit, JunitError, read_junit
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.events import BEGIN, PhaseEvent, StageEvent, read_data
+from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, Snapshot
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import (
@@ -48,6 +50,7 @@ _MOST_MISTAKES = 1_000
 LOG_NAMES = (LOG_FILE, "log.txt", "log.txt.xz", "log.txt.gz")
 LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
 _Model = TypeVar("_Model", bound=BaseModel)
+_FingerprintLine = RootModel[Annotated[Snapshot | HookState, Field(discriminator="kind")]]
 
 
 class FolderError(UserError):
@@ -137,6 +140,8 @@ def read_record(folder: Path) -> Record:
     listed = folder / CHECKPOINTS_FILE
     checkpoints = _document(listed, Checkpoints, missing) if listed.exists() else None
     related = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
+    ran = folder / EXECUTED_FILE
+    executed = _document(ran, Executed, missing) if ran.exists() else None
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
     missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
@@ -154,9 +159,21 @@ def read_record(folder: Path) -> Record:
         related=related.runs if related else (),
         related_not_run=related.not_run if related else {},
         checkpoints=checkpoints,
+        executed=executed,
+        fingerprints=_fingerprints(folder / FINGERPRINTS_FILE, missing),
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,
     )
+
+
+def _fingerprints(path: Path, missing: list[str]) -> Fingerprints | None:
+    """The snapshots in the order of time, and the last state of each hook; None where there is no such file."""
+    if not path.exists():
+        return None
+    lines = [line.root for line in _rows(path, _FingerprintLine, missing)]
+    snapshots = sorted((line for line in lines if isinstance(line, Snapshot)), key=lambda item: item.t_s)
+    hooks = {(line.phase, line.pid, line.target): line for line in lines if isinstance(line, HookState)}
+    return Fingerprints(snapshots=tuple(snapshots), hooks=tuple(hooks.values()))
 
 
 def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.jobs import DescribedDocument
+from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.validated import LevelNumber, UnfitError
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from verl_e2e.core.model.jobs import Digest, Document, Sha
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.jobs import Digest, Sha
 
 BANDS_FILE = "bands.json"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, FailFast, Field
 
-from verl_e2e.core.model.jobs import Document
+from verl_e2e.core.model.document import Document
 
 CHECKPOINTS_FILE = "checkpoints.json"
 # verl writes the number of the last step whose checkpoint is complete into this file.

@@ -6,8 +6,19 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, field_serializer, model_validator
+from pydantic import (
+    AliasChoices,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
+from verl_e2e.core.model.changed_code import ChangedCode
+from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -20,18 +31,6 @@ WRAPPER_SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
 
 # What a GPU is taken to have where a plan knows no host: that of an H100.
 DEFAULT_GPU_MEMORY_GIB = 80.0
-
-
-class Document(BaseModel):
-    """A strict, frozen document: an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DescribedDocument(Document):
-    """A document that people write; the text below a key describes it, in the code and in the JSON schema."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class Repository(Document):
@@ -301,6 +300,8 @@ class Job(Document):
     time_limit_s: Annotated[int, Field(ge=1)] = 1800
     # Whether the job is refused where the host cannot isolate it; always required for a fork's code.
     isolation: Isolation = Isolation.PREFERRED
+    # What the run must execute; empty for a job that is for no change.
+    changed: ChangedCode = ChangedCode()
     # The host that it runs on.
     site: SiteProfile
 
@@ -310,6 +311,14 @@ class Job(Document):
     def _chosen_tests(self, tests: tuple[ChosenTest, ...]) -> list[dict[str, str | int]]:
         """With `because` for `reason`: so schema 1 is written, read by any runner, and digests stay what they were."""
         return [{"because" if key == "reason" else key: value for key, value in test} for test in tests]
+
+    @model_serializer(mode="wrap")
+    def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without `changed` where there is none, so that the digest of such a job is what earlier versions made."""
+        document: dict[str, object] = whole(self)
+        if not self.changed:
+            document.pop("changed", None)
+        return document
 
     @model_validator(mode="after")
     def _no_nul(self) -> "Job":

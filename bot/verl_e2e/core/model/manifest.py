@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from verl_e2e.core.model.jobs import Digest, Document
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.jobs import Digest
 
 MANIFEST_FILE = "manifest.json"
 SIGNATURE_FILE = "manifest.sig.json"

@@ -11,7 +11,10 @@ from pydantic import AliasChoices, FailFast, Field
 
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.checkpoint_files import Checkpoints
-from verl_e2e.core.model.jobs import Document, Job, Network
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
+from verl_e2e.core.model.jobs import Job, Network
 from verl_e2e.core.model.manifest import Mode, Seal
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
@@ -30,7 +33,7 @@ CARD_TEXT_FILE = "card.txt"
 JUNIT_FILE = "junit.xml"
 # What the code under test prints or writes: these files hold its word, the person who wrote them down.
 SUSPECTS_WORD = (
-    LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json",
+    LOG_FILE, METRICS_FILE, CONFIG_FILE, IMPORTS_FILE, JUNIT_FILE, "checkpoints.json", EXECUTED_FILE, FINGERPRINTS_FILE,
     f"{ENVIRONMENT_FILE}#imports", f"{ENVIRONMENT_FILE}#packages",
 )  # fmt: skip
 # Next to the run folders of a whole check.
@@ -262,6 +265,10 @@ class Record(Document):
     checkpoints: Checkpoints | None = None
     # The measurements that the folder is judged by.
     bands: Bands | None = None
+    # Which functions ran in which process; None where the folder holds no such record.
+    executed: Executed | None = None
+    # What the weights and the optimizer's state were at defined points; None where the folder holds no such record.
+    fingerprints: Fingerprints | None = None
     # What is missing, each with the reason.
     missing: tuple[str, ...] = ()
     # The name of the log file in the folder.

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, ConfigDict, FailFast, Field
 
-from verl_e2e.core.model.jobs import Digest, Document, Sha
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.jobs import Digest, Sha
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
 

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, DescribedDocument, Isolation, Patch, Sha, Variable
+from verl_e2e.core.model.document import DescribedDocument
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, Patch, Sha, Variable
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests

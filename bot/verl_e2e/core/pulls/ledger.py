@@ -13,7 +13,8 @@ from pydantic import AwareDatetime, Field
 
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.access import DEFAULT_GATE
-from verl_e2e.core.model.jobs import Digest, Document, Job, Sha
+from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.jobs import Digest, Job, Sha
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 

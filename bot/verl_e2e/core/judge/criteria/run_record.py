@@ -14,10 +14,11 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.events import Ended, Started, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Document, Job
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.record import EVENTS_FILE, Event, Record
 from verl_e2e.core.model.stages import Stage
