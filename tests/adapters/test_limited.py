@@ -1,5 +1,6 @@
 """Child processes with limits: whatever the work does, the parent gets a value or a typed failure in time."""
 
+import gc
 import os
 import pickle
 import time
@@ -149,6 +150,17 @@ def test_one_that_hangs_holds_up_no_other(processes: LimitedProcesses) -> None:
 def _waiting_children() -> list[psutil.Process]:
     children = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in children if "limited.child" in " ".join(child.cmdline())]
+
+
+def test_children_that_wait_end_with_the_object_that_started_them() -> None:
+    made = LimitedProcesses("tests.adapters.limited_work:work", at_once=1)
+    run(made, "pid")
+    (waiting,) = (
+        child for child in psutil.Process().children() if "tests.adapters.limited_work:work" in child.cmdline()
+    )
+    del made
+    gc.collect()
+    assert not waiting.is_running()
 
 
 def test_children_that_wait_end_with_the_parent(processes: LimitedProcesses) -> None:

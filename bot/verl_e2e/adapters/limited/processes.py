@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,6 +40,8 @@ class LimitedProcesses:
         self._lock = threading.Lock()
         self._idle: deque[_Child] = deque()
         self._closed = False
+        # An owner that is dropped without being closed leaves no child behind.
+        weakref.finalize(self, _end_all, self._idle)
 
     def run(self, name: str, argument: object, limits: Limits, answer: Answer) -> Any:
         """What the entry gives for `name` and `argument`; `answer` answers what the child asks meanwhile.
@@ -58,8 +61,7 @@ class LimitedProcesses:
         """End the children that wait for work."""
         with self._lock:
             self._closed = True
-            while self._idle:
-                self._idle.pop().end()
+            _end_all(self._idle)
 
     def _take(self) -> "_Child":
         with self._lock:
@@ -74,6 +76,11 @@ class LimitedProcesses:
         with self._lock:
             if not self._closed and len(self._idle) < self._at_once:
                 self._idle.append(_Child(self._entry))
+
+
+def _end_all(idle: "deque[_Child]") -> None:
+    while idle:
+        idle.pop().end()
 
 
 class _Child:
