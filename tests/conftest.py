@@ -17,7 +17,8 @@ import pytest
 from hypothesis import settings
 
 # A limit in seconds for each example fails on a busy machine; tests that are about time say so themselves.
-settings.register_profile("verl-e2e", deadline=None)
+# The same examples in every run, so that a change fails by what it changes; `--search-seconds` looks for new ones.
+settings.register_profile("verl-e2e", deadline=None, derandomize=True)
 settings.load_profile("verl-e2e")
 
 
