@@ -10,9 +10,11 @@ import pytest
 
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import make_job, make_record
+from tests.core.executions import REMOVED, TRANSFORM, ran
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files import run_folder as disk
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.executed import EXECUTED_FILE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
@@ -29,6 +31,24 @@ def test_a_whole_folder_is_read_back_as_it_was(run: Path) -> None:
     assert disk.read_record(run) == make_record()
     assert disk.find_jobs(run) == (run,)
     assert disk.find_log(run) == run / "log.txt.zst"
+
+
+def test_the_records_of_what_ran_are_read_on_both_sides(run: Path) -> None:
+    head, base = ran(TRANSFORM), ran(REMOVED, bridge_commit="d" * 40)
+    of_base = run / "related" / "merge_base"
+    of_base.mkdir(parents=True)
+    (run / EXECUTED_FILE).write_text(head.model_dump_json())
+    (of_base / EXECUTED_FILE).write_text(base.model_dump_json())
+    record = disk.read_record(run)
+    assert (record.executed, record.base_executed, record.missing) == (head, base, ())
+
+
+def test_a_record_of_the_merge_base_that_cannot_be_read_is_missing_there_alone(run: Path) -> None:
+    of_base = run / "related" / "merge_base"
+    of_base.mkdir(parents=True)
+    (of_base / EXECUTED_FILE).write_text("{")
+    record = disk.read_record(run)
+    assert (record.base_executed, record.missing) == (None, ())
 
 
 FILES = ("job.json", "environment.json", "events.jsonl", "imports.jsonl", "metrics.jsonl", "config.json", "log.txt.zst")

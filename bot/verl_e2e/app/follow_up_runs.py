@@ -16,10 +16,9 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
+from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, RelatedRun, Role
 from verl_e2e.ports import Baselines, Dispatcher, DispatchError, RunFolders
 
-RELATED_FOLDER = "related"
 INTERRUPTED = "interrupted"
 NOT_BEGUN = "its run could not begin"
 

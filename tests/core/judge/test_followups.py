@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import judged, make_job
+from tests.core.executions import REMOVED, TRANSFORM, change
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.followups import (
     AS_ASKED,
@@ -24,6 +25,7 @@ from verl_e2e.core.judge.followups import (
 )
 from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
@@ -108,6 +110,14 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
         (M,),
     ),
     ("a resume that is fine by itself", RESUME, FINE, (), ALLOWED, (U,)),
+    (
+        "a resume that is fine and never entered the change",
+        RESUME,
+        verdict(Result.BLOCKED, Stage.TRAIN_STEP, resumed_step=State.MISSING, change_executed=State.BROKEN),
+        (),
+        ALLOWED,
+        (U,),
+    ),
     ("a resume compared with its reference run", RESUME, FINE, (UNINTERRUPTED,), ALLOWED, ()),
     (
         "a resume whose only gap is the comparison",
@@ -310,3 +320,18 @@ def test_what_may_follow_is_said_with_its_cost() -> None:
     assert "2 time(s), whether it passes or fails" in "\n".join(may_follow(SIGNAL, replace(ALLOWED, baselines=2)))
     assert "unsharded reference run" in "\n".join(may_follow(DENSE, EVERY))
     assert "unsharded" not in "\n".join(may_follow(DENSE, ALLOWED))
+
+
+def test_a_run_to_compare_with_is_not_asked_whether_it_entered_the_change() -> None:
+    changed = change(TRANSFORM, REMOVED)
+    for role, job in ((R, SMOKE), (U, RESUME), (W, RESUME), (T, DENSE)):
+        made = job_of(role, job.model_copy(update={"changed": changed}))
+        assert made is not None
+        assert made.changed == ChangedCode(), role
+
+
+def test_the_merge_base_records_what_the_change_removes_alone() -> None:
+    job = SMOKE.model_copy(update={"changed": change(TRANSFORM, REMOVED, unread={"a.cfg": "not Python"})})
+    assert on_merge_base(job, BASE).changed == change(REMOVED)
+    added = SMOKE.model_copy(update={"changed": change(TRANSFORM)})
+    assert on_merge_base(added, BASE).digest() == on_merge_base(SMOKE, BASE).digest()

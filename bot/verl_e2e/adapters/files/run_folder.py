@@ -37,7 +37,7 @@ from verl_e2e.core.model.record import (
     ImportLine,
     Record,
 )
-from verl_e2e.core.model.related import RELATED_FILE, Related
+from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.plan.plan_document import PlanDocument
 
@@ -142,6 +142,9 @@ def read_record(folder: Path) -> Record:
     related = _document(folder / RELATED_FILE, Related, missing) if (folder / RELATED_FILE).exists() else None
     ran = folder / EXECUTED_FILE
     executed = _document(ran, Executed, missing) if ran.exists() else None
+    # What cannot be read there is missing from the other run, not from this one.
+    of_base = folder / RELATED_FOLDER / Role.MERGE_BASE / EXECUTED_FILE
+    base_executed = _document(of_base, Executed, []) if of_base.exists() else None
     log = find_log(folder)
     missing += [f"{name}: not there" for name in (METRICS_FILE, CONFIG_FILE) if not (folder / name).is_file()]
     missing += _unreadable(folder / METRICS_FILE, folder / CONFIG_FILE)
@@ -160,6 +163,7 @@ def read_record(folder: Path) -> Record:
         related_not_run=related.not_run if related else {},
         checkpoints=checkpoints,
         executed=executed,
+        base_executed=base_executed,
         fingerprints=_fingerprints(folder / FINGERPRINTS_FILE, missing),
         missing=tuple(missing),
         log=log.name if log else LOG_FILE,

@@ -2,6 +2,7 @@
 
 import re
 
+from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
@@ -43,6 +44,7 @@ def unsharded(job: Job) -> Job:
         "gpu_count": 1,
         "bridge_tests": (),
         "require_bridge_checks": False,
+        "changed": ChangedCode(),
     }
     return _with(job, changes, wrapper, overrides)
 

@@ -23,20 +23,28 @@ PASSED = Decision(Result.PASS, None, "")
 By = Mapping[Criterion, Evidence]
 # Focused tests say nothing of a run, and a signal that is not there is more than a missing item.
 _JUDGED_APART = frozenset({Criterion.BRIDGE_TESTS, Criterion.LEARNING_SIGNAL})
+_AFTER_ALL = frozenset({Criterion.CHANGE_EXECUTED})
 _HEALTH_STAGE = {Criterion.LEARNING_SIGNAL: Stage.LEARNING_SIGNAL, **HEALTH_STAGE}
 
 
 def decide(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the whole job."""
     by = {item.criterion: item for item in evidence}
-    run = decide_run(case, evidence)
+    run = _decide_run(case, evidence)
     if forged := _broken_seal(case):
         return forged
-    return _broken_import(by) or _failed_bridge_tests(by) or (run if run is not PASSED else _gap(case, evidence) or run)
+    found = _broken_import(by) or _failed_bridge_tests(by)
+    return found or (run if run is not PASSED else _gap(case, evidence) or _unexecuted(by) or run)
 
 
 def decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
     """The decision on the run by itself, whatever the focused Bridge tests say."""
+    run = _decide_run(case, evidence)
+    return run if run is not PASSED else _unexecuted({item.criterion: item for item in evidence}) or run
+
+
+def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
+    """The decision on the run, whether or not it entered the changed code."""
     by = {item.criterion: item for item in evidence}
     return (
         _broken_seal(case)
@@ -163,6 +171,14 @@ def _knows_no_cause(case: Case) -> bool:
     return error.kind in _ENDED and any(case.ended_by(reason) for reason in ours)
 
 
+def _unexecuted(by: By) -> Decision | None:
+    """A run that is good in everything else and never entered the change: it shows nothing about it."""
+    item = by.get(Criterion.CHANGE_EXECUTED)
+    if item is None or item.state is not State.BROKEN:
+        return None
+    return Decision(Result.BLOCKED, Stage.TRAIN_STEP, item.summary, wording.FIX_UNEXECUTED, item)
+
+
 def _proven(case: Case, decision: Decision | None) -> Decision | None:
     """Keep a Fail only when the folder shows that the checkout under test is what failed."""
     if decision is None or decision.result is not Result.FAIL:
@@ -191,7 +207,8 @@ def _stood(case: Case) -> Stage:
 
 def _gap(case: Case, evidence: tuple[Evidence, ...]) -> Decision | None:
     """Every item that a Pass would need and that is not there."""
-    gaps = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
+    open_items = [item for item in evidence if item.state in (State.MISSING, State.BROKEN)]
+    gaps = [item for item in open_items if item.criterion not in _AFTER_ALL]
     names = [*case.record.missing, *(item.summary for item in gaps)]
     if not names:
         return None

@@ -12,6 +12,7 @@ from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge.blame import CandidateRank, most_telling
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.changed_code import ChangedCode, Side
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, Patch, Repository
@@ -126,7 +127,7 @@ def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
         case Role.MERGE_BASE:
             return None if base is None else on_merge_base(job, base)
         case Role.RETRY:
-            return job
+            return without_change(job)
         case Role.UNINTERRUPTED:
             return without_saving(job, "uninterrupted")
         case Role.WITHOUT_SAVE:
@@ -139,7 +140,15 @@ def on_merge_base(job: Job, base: MergeBase) -> Job:
     """The identical job on another Bridge commit, in trees of its own."""
     bridge = job.bridge.model_copy(update={"commit": base.commit, "in_place": False})
     core = base.megatron_lm if job.megatron_lm is not None else None
-    return job.model_copy(update={"bridge": bridge, "megatron_lm": core, "patches": base.patches})
+    # What the change removes is recorded there; what it adds is not there.
+    removed = tuple(function for function in job.changed.functions if function.side is Side.MERGE_BASE)
+    changed = ChangedCode(functions=removed)
+    return job.model_copy(update={"bridge": bridge, "megatron_lm": core, "patches": base.patches, "changed": changed})
+
+
+def without_change(job: Job) -> Job:
+    """The same job as a run to compare with: whether it enters the changed code is asked of the first one alone."""
+    return job.model_copy(update={"changed": ChangedCode()})
 
 
 def without_saving(job: Job, variant: str) -> Job | None:
@@ -156,6 +165,7 @@ def without_saving(job: Job, variant: str) -> Job | None:
         "wrapper": wrapper,
         "bridge_tests": (),
         "require_bridge_checks": False,
+        "changed": ChangedCode(),
         "expected": {**job.expected, **expected_config(whole, (*job.site.overrides, *job.overrides))},
     }
     if job.level is Level.SAVE_RESUME:
@@ -194,7 +204,7 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
     if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
         evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
         inherits = tuple(run for run in history if run.role in evidence)
-        yield Followup(Role.RETRY, job, NOTHING, inherits)
+        yield Followup(Role.RETRY, without_change(job), NOTHING, inherits)
     if verdict.stage in CHECKPOINTING and Role.WITHOUT_SAVE not in made and not compared:
         yield from _followup(Role.WITHOUT_SAVE, job, allowed)
 
@@ -211,7 +221,9 @@ def _judges(verdict: Verdict, criterion: Criterion) -> bool:
 
 def _fine_but_for(verdict: Verdict, criterion: Criterion) -> bool:
     """Whether nothing but that criterion keeps the run from a Pass."""
-    gaps = {item.criterion for item in verdict.evidence if item.state in (State.MISSING, State.BROKEN)}
+    found = {item.criterion for item in verdict.evidence if item.state in (State.MISSING, State.BROKEN)}
+    # Another job may enter the changed code; whether this run was good otherwise is then to be known.
+    gaps = found - {Criterion.CHANGE_EXECUTED}
     return verdict.own_result is Result.PASS or gaps == {criterion}
 
 

@@ -3,9 +3,11 @@
 from collections.abc import Iterable
 
 from verl_e2e.core.judge.case import Case
+from verl_e2e.core.judge.criteria.change_executed import execution
 from verl_e2e.core.judge.criteria.config import ACTOR
 from verl_e2e.core.judge.criteria.health import agreement_note
 from verl_e2e.core.judge.criteria.signal import signal_limitations
+from verl_e2e.core.judge.execution_text import aspect_of, execution_limitations
 from verl_e2e.core.judge.left_open import Aspect, Limitation
 from verl_e2e.core.model.events import LeftRunning, read_data
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
@@ -27,6 +29,7 @@ def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     plain = (*_host(case), *_notes(case), *_end(case), *_noise(case))
     rows = [
         *_waived(case, evidence),
+        *execution_limitations(execution(case)),
         *(Limitation(text) for text in (*_tests(case), *_trees(case))),
         *_checkpoint(case),
         *_shape(case),
@@ -36,7 +39,7 @@ def of(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Limitation, ...]:
     return tuple(by_text[text] for text in dict.fromkeys(row.text for row in rows))
 
 
-def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Aspect, ...]:
+def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     """What a job that passed shows, and another job may not show."""
     met = {item.criterion for item in evidence if item.state is State.MET}
     sizes = [] if case.job.level is not Level.PARALLELISM else [size for size in SIZES if _size(case, size) > 1]
@@ -50,7 +53,9 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[Aspect, ...]:
         (Aspect.SAVE_RESUME, Criterion.RESUMED in met),
         (Aspect.LEARNING, Criterion.LEARNING_SIGNAL in met),
     )
-    return tuple(aspect for aspect, shown in found if shown)
+    ran = execution(case)
+    entered = map(aspect_of, ran.entered) if ran is not None else ()
+    return (*(aspect for aspect, shown in found if shown), *entered)
 
 
 def _size(case: Case, name: str) -> int:

@@ -4,6 +4,7 @@ from verl_e2e.core.judge import evidence_rows, limitations, wording
 from verl_e2e.core.judge.blame import asks_for_base, related_rows, weigh
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.by_level import OF_LEVEL
+from verl_e2e.core.judge.criteria.change_executed import change_executed, execution
 from verl_e2e.core.judge.criteria.every_level import BASIC
 from verl_e2e.core.judge.criteria.health import HEALTH
 from verl_e2e.core.judge.criteria.parity import reports
@@ -37,6 +38,7 @@ _KEY = (
     Criterion.FSDP_ACTIVE,
     Criterion.FEATURE_ACTIVE,
     Criterion.LEARNING_SIGNAL,
+    Criterion.CHANGE_EXECUTED,
 )
 
 
@@ -80,13 +82,15 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         left_open=tuple(limitation.aspects for limitation in open_ends),
         shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
         decided_by=alone.at.criterion if alone.at is not None else None,
+        execution=execution(case),
     )
 
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
-    """Every criterion that the job's level asks for, judged, in a fixed order."""
-    rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
-    return (*rows, *(judge_one(case) for judge_one in OF_LEVEL.get(case.job.level, ())))
+    """Every criterion that the job's level and its change ask for, judged, in a fixed order."""
+    of_change = (change_executed,) if case.job.changed else ()
+    asked = (*BASIC, *HEALTH, *OF_LEVEL.get(case.job.level, ()), *of_change)
+    return tuple(judge_one(case) for judge_one in asked)
 
 
 def _sentence(case: Case, decision: Decision) -> str:
@@ -96,6 +100,8 @@ def _sentence(case: Case, decision: Decision) -> str:
     if decision.result is Result.FAIL:
         tests = decision.at is not None and decision.at.criterion is Criterion.BRIDGE_TESTS
         return wording.failed(case.job, wording.FOCUSED_TESTS if tests else stage, decision)
+    if decision.at is not None and decision.at.criterion is Criterion.CHANGE_EXECUTED:
+        return wording.unexecuted(case.job, decision.cause)
     return wording.blocked(case.job, stage, decision.cause, _construction(case.facts))
 
 

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from verl_e2e.core.compare.steps import Report
 from verl_e2e.core.model.evidence import Criterion, Evidence
+from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.signal.figure import SignalFigure
@@ -66,6 +67,13 @@ class Verdict:
     shows: tuple[str, ...] = ()
     # The criterion whose evidence decided, before the related runs were weighed; None where none did.
     decided_by: Criterion | None = None
+    # What the run executed of the change; None for a job that is for no change, and in earlier versions.
+    execution: ChangeExecution | None = None
+
+    @property
+    def never_entered(self) -> bool:
+        """Whether the run is good in everything but that it never entered the changed code."""
+        return self.result is Result.BLOCKED and self.decided_by is Criterion.CHANGE_EXECUTED
 
 
 _VERDICT = TypeAdapter(Verdict)

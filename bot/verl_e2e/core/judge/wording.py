@@ -43,6 +43,10 @@ FIX_SIGNAL = (
     "Run the same job on the merge base. If it learns there, this flat run is a failure. If it does not learn there "
     "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
+FIX_UNEXECUTED = (
+    "Let a job enter the changed code: name the variant, feature or checkpoint that switches it on in the policy, or "
+    "request a level that does. If no run of verl can enter it, cover it by a Bridge test."
+)
 FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.ADAPTER: "Check LORA_TARGET_MODULES against the module names that the provider builds.",
     Criterion.WEIGHTS_KEPT: "Complete the parameter mapping of the family: the warning names what was lost.",
@@ -118,6 +122,11 @@ def blocked(job: Job, stage: Stage, cause: str, construction: Stage | None) -> s
     """The sentence of a Blocked; says how far construction got, if it began."""
     beyond = f"; construction had reached {construction}" if construction else ""
     return f"Level {int(job.level)} blocked at {stage}: {_strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
+
+
+def unexecuted(job: Job, cause: str) -> str:
+    """The sentence of a run that is good in everything else and never entered the changed code."""
+    return f"Level {int(job.level)} blocked: {_strip_full_stop(cause)}; the run was good otherwise; {NOT_EVIDENCE}"
 
 
 def unproven_failure(cause: str, gap: str) -> str:

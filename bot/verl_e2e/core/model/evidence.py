@@ -25,6 +25,7 @@ class Criterion(StrEnum):
     FEATURE_ACTIVE = "feature_active"
     LEARNING_SIGNAL = "learning_signal"
     RUN_RECORD = "run_record"
+    CHANGE_EXECUTED = "change_executed"
 
 
 class State(StrEnum):

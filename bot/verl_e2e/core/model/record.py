@@ -267,6 +267,8 @@ class Record(Document):
     bands: Bands | None = None
     # Which functions ran in which process; None where the folder holds no such record.
     executed: Executed | None = None
+    # The same of its run on the merge base; None where there is no such run, or it left no such record.
+    base_executed: Executed | None = None
     # What the weights and the optimizer's state were at defined points; None where the folder holds no such record.
     fingerprints: Fingerprints | None = None
     # What is missing, each with the reason.

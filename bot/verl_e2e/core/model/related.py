@@ -15,6 +15,8 @@ from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
 
 RELATED_FILE = "related.json"
+# Below a run folder: the folders of its related runs, each by its role.
+RELATED_FOLDER = "related"
 # Far beyond any real run. What is longer is refused by its first entry too many, before all of it was looked at.
 MOST_RUNS, MOST_STEPS, MOST_METRICS, MOST_MARKS = 64, 20_000, 2_000, 1_000
 

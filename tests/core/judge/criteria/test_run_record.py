@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.core.builders import ended, make_facts, make_job, make_record
+from tests.core.executions import TRANSFORM, change, ran
 from verl_e2e.core.judge.criteria.run_record import BackendTimes, Expected, hold_against_record, run_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.evidence import Criterion, State
@@ -121,3 +122,11 @@ def test_a_fail_stays_a_fail_though_the_job_ended_as_a_failure() -> None:
     item = run_record(record, make_facts(), Expected(took(succeeded=False, conclusion="failure")))
     assert known.result is not Result.PASS
     assert hold_against_record(known, item, make_job()).result is known.result
+
+
+def test_a_run_that_never_entered_the_change_and_does_not_fit_is_blocked_by_its_record() -> None:
+    record = make_record(job=make_job(changed=change(TRANSFORM)), executed=ran())
+    known = judge(record, make_facts())
+    item = run_record(record, make_facts(), Expected(took(0)))
+    verdict = hold_against_record(known, item, make_job())
+    assert (known.never_entered, verdict.never_entered, verdict.decided_by) == (True, False, Criterion.RUN_RECORD)

@@ -76,11 +76,11 @@ def run_record(record: Record, facts: LogFacts | None, expected: Expected) -> Ev
 
 
 def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
-    """The verdict with this criterion: a Pass whose record does not fit is Blocked, anything else stays."""
+    """The verdict with this criterion: a good run whose record does not fit is Blocked by that."""
     shown = replace(verdict, evidence=(*verdict.evidence, item))
     if item.state is State.WAIVED:
         return replace(shown, limitations=(*shown.limitations, f"Whether the record fits the run was {item.summary}."))
-    if item.state is not State.BROKEN or verdict.result is not Result.PASS:
+    if item.state is not State.BROKEN or not (verdict.result is Result.PASS or verdict.never_entered):
         return shown
     cause = f"the record does not fit the run: {item.summary}"
     rows = (
@@ -98,6 +98,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         deliverables=tuple(rows),
         followups=(wording.FIX_RECORD, *verdict.followups),
         own_result=Result.BLOCKED,
+        decided_by=Criterion.RUN_RECORD,
     )
 
 

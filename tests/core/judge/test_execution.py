@@ -1,0 +1,211 @@
+"""Changed code matched with what was recorded: by function and line, by process, on both sides."""
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.core.builders import BRIDGE
+from tests.core.executions import (
+    AT_IMPORT,
+    DROPOUT,
+    GATHER,
+    IN_DRIVER,
+    IN_SECOND,
+    IN_TEST,
+    IN_TRAINER,
+    LORA,
+    MAPPING,
+    PROCESSES,
+    REMOVED,
+    TEST,
+    TRAINER,
+    TRANSFORM,
+    change,
+    ran,
+)
+from verl_e2e.core.judge.execution import BASE_NOT_RUN, NO_RECORD, Recorded, describe_process, execution_of
+from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Excuse, ExcusedLines
+from verl_e2e.core.model.executed import Executed, ExecutedFunction, ExecutedProcess, ProcessRole
+from verl_e2e.core.model.execution import MOST_JUDGED, ChangeExecution, Entered, FunctionRun
+
+BASE_COMMIT = "d" * 40
+NO_BASE = Recorded(None, why_none=BASE_NOT_RUN)
+
+
+def found(changed: ChangedCode, record: Executed | None, base: Recorded = NO_BASE, **given: Any) -> ChangeExecution:
+    head = Recorded(record, BRIDGE, **given)
+    return execution_of(changed, head, base)
+
+
+def only(changed: ChangedFunction, record: Executed | None, **given: Any) -> FunctionRun:
+    (function,) = found(change(changed), record, **given).functions
+    return function
+
+
+def test_an_entered_function_says_which_lines_ran_in_which_processes_and_when() -> None:
+    record = ran(TRANSFORM, by=(IN_TRAINER, IN_SECOND), lines={LORA: {45: (), 50: (IN_SECOND,)}})
+    function = only(TRANSFORM, record)
+    assert (function.entered, function.ran, function.missed) == (Entered.IN_VERL, (44, 50), (45,))
+    assert function.processes == ("trainer 0 (train)", "trainer 1 (train)")
+    assert (function.process_count, function.first_s) == (2, 31.5)
+
+
+def test_a_function_that_no_process_entered_misses_all_its_lines() -> None:
+    function = only(DROPOUT, ran(TRANSFORM))
+    assert (function.entered, function.ran, function.missed) == (Entered.NEVER, (), (72,))
+    assert function.condition == "only with lora_dropout above 0"
+
+
+def test_a_file_of_which_nothing_ran_was_never_entered() -> None:
+    assert only(GATHER, ran(TRANSFORM)).entered is Entered.NEVER
+    assert only(AT_IMPORT, ran(TRANSFORM)).entered is Entered.NEVER
+
+
+def test_a_line_that_ran_at_import_does_not_enter_the_function_around_it() -> None:
+    # The line of a one-line function runs when its module is imported.
+    one_line = ChangedFunction(path=LORA, symbol="size", first_line=5, last_line=5, lines=(5,))
+    assert only(one_line, ran(TRANSFORM, lines={LORA: {5: (IN_TRAINER,)}})).entered is Entered.NEVER
+
+
+def test_bridge_tests_do_not_execute_anything_in_verl() -> None:
+    function = only(TRANSFORM, ran(TRANSFORM, by=(IN_TEST,)))
+    assert (function.entered, function.ran, function.missed) == (Entered.BY_TESTS, (), (44, 45, 50))
+    assert (function.processes, function.process_count) == ((), 0)
+
+
+def test_the_phase_alone_tells_a_process_of_bridge_tests() -> None:
+    helper = TEST.model_copy(update={"role": ProcessRole.OTHER})
+    record = ran(TRANSFORM, by=(IN_TEST,), processes=(*PROCESSES[:IN_TEST], helper))
+    assert only(TRANSFORM, record).entered is Entered.BY_TESTS
+
+
+def test_what_both_executed_ran_in_verl() -> None:
+    assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TEST, IN_DRIVER))).processes == ("driver (train)",)
+
+
+def test_two_functions_of_one_name_are_told_apart_by_their_lines() -> None:
+    setter = TRANSFORM.model_copy(update={"first_line": 62, "last_line": 66, "lines": (64,)})
+    assert [item.entered for item in found(change(TRANSFORM, setter), ran(TRANSFORM)).functions] == [
+        Entered.IN_VERL,
+        Entered.NEVER,
+    ]
+
+
+def test_module_statements_count_when_a_line_ran_at_import() -> None:
+    function = only(AT_IMPORT, ran(lines={MAPPING: {3: (IN_DRIVER, IN_TRAINER)}}))
+    assert (function.entered, function.ran, function.missed) == (Entered.IN_VERL, (3,), (200,))
+    assert (function.process_count, function.first_s) == (2, None)
+
+
+def test_module_statements_without_a_demanded_line_ran_when_the_module_was_imported() -> None:
+    signature = AT_IMPORT.model_copy(update={"lines": ()})
+    assert only(signature, ran(lines={MAPPING: {9: (IN_DRIVER,)}})).entered is Entered.IN_VERL
+    assert only(AT_IMPORT, ran(lines={MAPPING: {9: (IN_DRIVER,)}})).entered is Entered.NEVER
+
+
+def test_only_what_verl_reaches_and_what_does_something_is_demanded() -> None:
+    unreached = TRANSFORM.model_copy(update={"reached": False})
+    excused = TRANSFORM.model_copy(update={"lines": (), "excused": (ExcusedLines(excuse=Excuse.IDLE, lines=(44,)),)})
+    assert found(change(unreached, excused), ran(TRANSFORM)).functions == ()
+
+
+BROKEN_TRAINER = TRAINER.model_copy(update={"problem": "Python 3.11 has no sys.monitoring."})
+BROKEN_HELPER = TRAINER.model_copy(update={"role": ProcessRole.OTHER, "rank": None, "problem": "killed"})
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (None, NO_RECORD),
+        (Executed(problem="the interpreter is Python 3.11."), "the interpreter is Python 3.11"),
+        (ran(bridge_commit="e" * 40), f"executed.json is of {'e' * 12}, and the run of {'a' * 12}"),
+        (ran(processes=(TEST,)), "no process of a trainer was recorded"),
+        (ran(processes=()), "no process of a trainer was recorded"),
+        (
+            ran(processes=(BROKEN_TRAINER,)),
+            "the record of trainer 0 (train) is not whole: Python 3.11 has no sys.monitoring",
+        ),
+        (ran(cut=("8,000 files more were left out.",)), "the record is not whole: 8,000 files more were left out"),
+        (Executed(problem="x" * 400), f"{'x' * 296} ..."),
+    ],
+)
+def test_where_the_record_does_not_tell_nothing_is_known(record: Executed | None, why: str) -> None:
+    assert found(change(TRANSFORM), record).not_recorded == why
+    assert only(TRANSFORM, record).entered is Entered.UNKNOWN
+
+
+def test_a_helper_whose_record_is_cut_off_leaves_nothing_open() -> None:
+    assert only(TRANSFORM, ran(processes=(*PROCESSES, BROKEN_HELPER))).entered is Entered.NEVER
+
+
+def test_what_is_in_a_record_that_is_not_whole_still_ran() -> None:
+    record = ran(TRANSFORM, by=(0,), processes=(TRAINER, BROKEN_TRAINER))
+    assert [item.entered for item in found(change(TRANSFORM, DROPOUT), record).functions] == [
+        Entered.IN_VERL,
+        Entered.UNKNOWN,
+    ]
+
+
+def test_a_record_that_states_no_commit_counts() -> None:
+    assert only(TRANSFORM, ran(TRANSFORM, bridge_commit="")).entered is Entered.IN_VERL
+
+
+def test_removed_code_is_matched_with_the_run_on_the_merge_base() -> None:
+    base = Recorded(ran(REMOVED, bridge_commit=BASE_COMMIT), BASE_COMMIT)
+    head = ran(TRANSFORM, REMOVED)
+    assert [item.entered for item in found(change(REMOVED, TRANSFORM), head, base).functions] == [
+        Entered.IN_VERL,
+        Entered.IN_VERL,
+    ]
+    other = Recorded(ran(bridge_commit=BASE_COMMIT), BASE_COMMIT)
+    assert only(REMOVED, head, base=other).entered is Entered.NEVER
+    assert only(REMOVED, head).entered is Entered.UNKNOWN
+    assert found(change(REMOVED), head).base_not_recorded == BASE_NOT_RUN
+
+
+def test_under_a_declared_patch_the_name_alone_tells() -> None:
+    moved = TRANSFORM.model_copy(update={"first_line": 140, "last_line": 160, "lines": (144,)})
+    assert only(TRANSFORM, ran(moved)).entered is Entered.NEVER
+    function = only(TRANSFORM, ran(moved), patched=frozenset({LORA}))
+    assert (function.entered, function.missed) == (Entered.IN_VERL, ())
+    twice = ran(moved, moved.model_copy(update={"first_line": 170, "last_line": 180}))
+    assert only(TRANSFORM, twice, patched=frozenset({LORA})).entered is Entered.NEVER
+
+
+@pytest.mark.parametrize("first_s", [{99: 1.0}, {-1: 1.0}, {}])
+def test_a_process_that_is_not_listed_executed_nothing(first_s: dict[int, float]) -> None:
+    record = ran(TRANSFORM)
+    entry = ExecutedFunction(symbol="LoRA.transform", line=40, first_s=first_s)
+    file = record.files[0].model_copy(update={"functions": (entry,), "lines": {}})
+    assert only(TRANSFORM, record.model_copy(update={"files": (file,)})).entered is Entered.NEVER
+    lines = {MAPPING: {3: tuple(first_s)}}
+    assert only(AT_IMPORT, ran(lines=lines)).entered is Entered.NEVER
+
+
+@pytest.mark.parametrize("when", [math.nan, math.inf, -1.0])
+def test_a_time_that_no_clock_shows_is_not_known(when: float) -> None:
+    function = only(TRANSFORM, ran(TRANSFORM, at=when))
+    assert (function.entered, function.first_s) == (Entered.IN_VERL, None)
+
+
+def test_a_huge_change_is_cut_in_the_order_of_its_places() -> None:
+    many = [TRANSFORM.model_copy(update={"first_line": line, "last_line": line + 1}) for line in range(1, 800)]
+    whole = found(change(*reversed(many), left_out=7, unread={"b.cu": "not Python", "a.cu": "not Python"}), None)
+    assert (len(whole.functions), whole.left_out) == (MOST_JUDGED, 7 + 799 - MOST_JUDGED)
+    assert [function.first_line for function in whole.functions] == list(range(1, MOST_JUDGED + 1))
+    assert whole.unread == ("a.cu: not Python", "b.cu: not Python")
+
+
+def test_many_processes_are_counted_and_three_named() -> None:
+    ranks = tuple(TRAINER.model_copy(update={"rank": rank}) for rank in range(5))
+    function = only(TRANSFORM, ran(TRANSFORM, by=(4, 3, 2, 1, 0), processes=ranks))
+    assert (function.process_count, function.processes) == (
+        5,
+        ("trainer 0 (train)", "trainer 1 (train)", "trainer 2 (train)"),
+    )
+
+
+def test_a_process_without_a_phase_is_named_too() -> None:
+    process = ExecutedProcess(phase="", role=ProcessRole.OTHER, title="", pid=1, python="", began_s=0.0)
+    assert describe_process(process) == "other (no phase)"
