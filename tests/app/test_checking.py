@@ -1,7 +1,7 @@
 """`check`: what it runs, what it leaves out and says so, and that an unrun level never lets a card pass."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -21,6 +21,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Record
 from verl_e2e.core.model.record import Finding as PreflightFinding
 from verl_e2e.core.model.related import Role
@@ -159,11 +160,25 @@ def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: 
     assert result_of(card_of(folders, tmp_path / "out")) is Result.FAIL
 
 
-class _OneHost:
-    """A host with one GPU, where Level 0 passes and a larger job is stopped by preflight; or where all fail."""
+def _import(attribution: Attribution) -> PreflightFinding:
+    return PreflightFinding(
+        check=Check.IMPORT_DRIVER,
+        ok=False,
+        stage=Stage.IMPORT,
+        summary="import megatron.bridge fails in the driver",
+        attribution=attribution,
+        fingerprint="" if attribution is Attribution.HOST else "megatron/bridge/__init__.py imports a.b",
+    )
 
-    def __init__(self, folders: FakeFolders, *, broken: bool = False) -> None:
-        self.folders, self.broken = folders, broken
+
+class _OneHost:
+    """A host with one GPU, where Level 0 passes and a larger job is stopped by preflight; or where all fail.
+
+    At the `stopped` commits of Bridge preflight finds that an import fails.
+    """
+
+    def __init__(self, folders: FakeFolders, *, broken: bool = False, stopped: Mapping[str, Attribution] = {}) -> None:
+        self.folders, self.broken, self.stopped = folders, broken, stopped
         self.jobs: list[Job] = []
 
     def run(self, job: Job, out: Path) -> int:
@@ -173,6 +188,8 @@ class _OneHost:
         facts: LogFacts | None = make_facts()
         if self.broken:
             record, facts = make_record(events=ended(exit_code=1)), cut_facts(Stage.PEFT, errors=(bridge_error(),))
+        elif job.bridge.commit in self.stopped:
+            record, facts = Record(environment=Environment(findings=(_import(self.stopped[job.bridge.commit]),))), None
         elif job.gpu_count > 1:
             record, facts = Record(environment=Environment(findings=(few,))), None
         # The healthy record shows the job that it was made of.
@@ -183,10 +200,17 @@ class _OneHost:
         return 0
 
 
-def _check_here(tmp_path: Path, *, broken: bool = False, related: Allowed = AS_ASKED, asked: tuple[Level, ...] = ()):  # type: ignore[no-untyped-def]
+def _check_here(  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+    *,
+    broken: bool = False,
+    stopped: Mapping[str, Attribution] = {},
+    related: Allowed = AS_ASKED,
+    asked: tuple[Level, ...] = (),
+):
     folders = FakeFolders()
     source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
-    here = _OneHost(folders, broken=broken)
+    here = _OneHost(folders, broken=broken, stopped=stopped)
     request = _request(out=tmp_path / "out", asked=asked, related=related)
     text: list[str] = []
     card = check_change(request, CheckServices(source, here, folders, {"bridge": source, "verl": source}), text.append)
@@ -240,6 +264,30 @@ def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> N
     assert "pre-existing" in sentence_of(card)
     assert any("may be followed by the same job on the merge base when it fails" in line for line in text)
     assert any("starting same job on the merge base" in line and "GPU minutes" in line for line in text)
+
+
+OTHER = "d" * 40
+TREES, UNDECIDED, HOST = Attribution.TREES, Attribution.UNDECIDED, Attribution.HOST
+
+
+@pytest.mark.parametrize(
+    ("stopped", "ran", "result", "text"),
+    [
+        ({HEAD: UNDECIDED}, [HEAD, OTHER, HEAD], Result.FAIL, "regression: the merge base dddddddddddd passes, and"),
+        ({HEAD: UNDECIDED, OTHER: UNDECIDED}, [HEAD, OTHER], Result.BLOCKED, "is blocked the same way"),
+        ({HEAD: TREES}, [HEAD, OTHER, HEAD], Result.FAIL, "passes, and the head failed again on a retry"),
+        ({HEAD: TREES, OTHER: TREES}, [HEAD, OTHER], Result.BLOCKED, "pre-existing"),
+        ({HEAD: HOST}, [HEAD], Result.BLOCKED, "import megatron.bridge fails in the driver"),
+    ],
+)
+def test_an_import_that_stops_a_job_is_judged_by_the_merge_base(
+    stopped: Mapping[str, Attribution], ran: list[str], result: Result, text: str, tmp_path: Path
+) -> None:
+    related = Allowed(merge_base=MergeBase(OTHER))
+    card, here, _ = _check_here(tmp_path, stopped=stopped, related=related, asked=(Level.SMOKE,))
+    assert [job.bridge.commit for job in here.jobs] == ran
+    assert result_of(card) is result
+    assert text in sentence_of(card)
 
 
 def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:

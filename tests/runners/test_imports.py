@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes.patience import HANG_S
 from tests.runners.world import World
+from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
@@ -19,6 +20,7 @@ from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import launches, python_path
 
 pytestmark = pytest.mark.ray
+UNDECIDED = Attribution.UNDECIDED
 
 
 @pytest.fixture
@@ -102,23 +104,31 @@ def test_a_wrong_path_in_the_driver_ends_both_at_once(
 
 
 @pytest.mark.parametrize(
-    ("line", "stage", "words"),
+    ("line", "stage", "attribution", "words"),
     [
-        ("import modelopt_of_the_image", Stage.ENVIRONMENT, "No module named 'modelopt_of_the_image'"),
-        ("import megatron.core.gone", Stage.IMPORT, "No module named 'megatron.core.gone'"),
-        ("raise OSError('libx.so: undefined symbol: y')", Stage.ENVIRONMENT, "undefined symbol"),
-        ("raise TypeError('bad code')", Stage.IMPORT, "TypeError: bad code"),
+        ("import modelopt_of_the_image", Stage.ENVIRONMENT, UNDECIDED, "No module named 'modelopt_of_the_image'"),
+        ("import megatron.core.gone", Stage.IMPORT, Attribution.TREES, "No module named 'megatron.core.gone'"),
+        ("raise OSError('libx.so: undefined symbol: y')", Stage.ENVIRONMENT, UNDECIDED, "undefined symbol"),
+        ("raise TypeError('bad code')", Stage.IMPORT, UNDECIDED, "TypeError: bad code"),
         (
             "try:\n    import flash_of_the_image\nexcept ImportError:\n    import megatron.core.fallback",
             Stage.ENVIRONMENT,
+            UNDECIDED,
             "first error: ModuleNotFoundError: No module named 'flash_of_the_image'",
         ),
-        ("import os; os._exit(7)", Stage.IMPORT, "exit code 7"),
-        ("import time; time.sleep(60)", Stage.IMPORT, "no end within 4 s"),
+        ("import os; os._exit(7)", Stage.IMPORT, Attribution.HOST, "exit code 7"),
+        ("import time; time.sleep(60)", Stage.IMPORT, Attribution.HOST, "no end within 4 s"),
     ],
 )
 def test_a_failed_import_names_its_root_and_whose_fault_it_is(
-    line: str, stage: Stage, words: str, world: World, private: Session, base: dict[str, str], tmp_path: Path
+    line: str,
+    stage: Stage,
+    attribution: Attribution,
+    words: str,
+    world: World,
+    private: Session,
+    base: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
     (trees.bridge / "src/megatron/bridge/__init__.py").write_text(line + "\n")
@@ -126,6 +136,7 @@ def test_a_failed_import_names_its_root_and_whose_fault_it_is(
     made = proof(world, trees, private, base, tmp_path, timeout_s=4 if "sleep" in line else HANG_S)
     finding = by_check(made)[Check.IMPORT_DRIVER]
     assert (finding.blocking, finding.ok, finding.stage) == (True, False, stage)
+    assert finding.attribution is attribution
     assert words in finding.summary
 
 

@@ -18,6 +18,7 @@ from verl_e2e.core.pulls.job_order import nonce_of, unpack
 
 SMOKE = ROOT / "bot/verl_e2e/demo/recording"
 RESUME = ROOT / "tests/fixtures/runs/level1-resume"
+STOPPED = ROOT / "tests/fixtures/runs/level0-no-modelopt"
 BROKEN = ROOT / "tests/fixtures/runs/level0-lora-exception"
 _JUDGED = ("verdict.json", "evidence.json", "card.md", "card.txt")
 _PACKED = "log.txt.zst"

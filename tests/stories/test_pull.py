@@ -1,13 +1,23 @@
 """A pull request's way from opened to a gate that is green, or is not."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.stories.conftest import Story
-from tests.stories.recordings import BROKEN, RESUME, SMOKE, job_of, left_by
+from tests.stories.recordings import BROKEN, RESUME, SMOKE, STOPPED, job_of, left_by
 
 LEVELS = "src/saved/checkpoint.py"
+MARK = "megatron/bridge/peft/lora.py imports a_package"
+STOPPED_BY = {
+    "check": "import_driver",
+    "ok": False,
+    "stage": "import",
+    "summary": "import megatron.bridge fails in the driver",
+    "attribution": "undecided",
+    "fingerprint": MARK,
+}
 
 
 def test_a_pull_request_is_planned_run_judged_and_reported(story: Story) -> None:
@@ -40,6 +50,39 @@ def test_a_failing_level_0_fails_the_gate_and_starts_nothing_more(story: Story) 
     assert story.live() == []
     assert "1-resume" in world.card(number)
     assert len(world.runs()) == 1
+
+
+@pytest.mark.parametrize(
+    ("base", "gate", "text"),
+    [
+        ({"result": "Pass"}, "failure", "regression: the merge base"),
+        (
+            {"result": "Blocked", "stage": "import", "fingerprint": [f"preflight: {MARK}"]},
+            "action_required",
+            "same way",
+        ),
+        (None, "action_required", "import megatron.bridge fails in the driver"),
+    ],
+)
+def test_an_import_that_stops_a_run_is_judged_by_its_merge_base(
+    base: dict[str, object] | None, gate: str, text: str, story: Story
+) -> None:
+    world = story.world
+    number = story.open(LEVELS)
+    (run,) = world.live_runs()
+    files = left_by(run, STOPPED)
+    environment = json.loads(files["environment.json"])
+    environment["findings"] = [STOPPED_BY]
+    left = {**files, "environment.json": json.dumps(environment).encode()}
+    if base is not None:
+        fields = {"role": "merge_base", "job_id": "0-lora-ddp", "job_digest": "e" * 64, "bridge_commit": "d" * 40}
+        row = {**fields, "folder": "related/merge_base", **base}
+        left["related.json"] = json.dumps({"schema": 2, "runs": [row]}).encode()
+    world.finish_run(left, run, artifact=f"verl-e2e-{run.inputs['key']}")
+    story.service.go_on()
+    assert world.gate(number) == gate
+    assert text in world.card(number)
+    assert story.live() == []
 
 
 def test_a_run_that_leaves_no_folder_blocks_the_gate(story: Story) -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import judge_run, write_judgement
 from verl_e2e.core.judge import reference_runs
 from verl_e2e.core.judge.blame import ended
-from verl_e2e.core.judge.followups import Allowed, Followup, followups, gpu_minutes
+from verl_e2e.core.judge.followups import Allowed, Followup, asks_whose, followups, gpu_minutes
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, RelatedRun, Role
 from verl_e2e.ports import Baselines, Dispatcher, DispatchError, RunFolders
 
@@ -90,7 +89,7 @@ def _reasons(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowe
     """Why runs that the verdict asks for are not there."""
     made = {run.role for run in history}
     reasons = dict(allowed.not_run)
-    if verdict.own_result is Result.FAIL and allowed.no_base_for(job):
+    if asks_whose(verdict) and allowed.no_base_for(job):
         reasons.setdefault(Role.MERGE_BASE, allowed.no_base_for(job))
     return {role: reason for role, reason in reasons.items() if role not in made}
 

@@ -3,7 +3,8 @@
 ROLE is `driver` (this process) or `ray_worker` (a remote function of a private local Ray, or of the cluster at
 RAY_ADDRESS, under the runtime environment that VERL_E2E_RUNTIME_ENV holds as JSON). FILE gets one JSON line for
 each module, the driver's as soon as it is known: module, file, role, pid, process, and with a failed import the
-error, the root error, the name of a missing module and the frame that raised.
+error, the root error, the name of a missing module, the frame that raised, and what the root error says of the import:
+the importing file, the module and the name that are missing, the module's file, and the files of all frames.
 """
 
 import json
@@ -28,10 +29,15 @@ def prove(role, path, modules):
             error = deeper
         return error
 
+    def frames_of(error):
+        frames = traceback.extract_tb(error.__traceback__)
+        return [frame for frame in frames if "importlib" not in frame.filename]
+
     def failure(error):
         root = root_of(error)
-        frames = traceback.extract_tb(root.__traceback__)
-        frames = [frame for frame in frames if "importlib" not in frame.filename]
+        frames = frames_of(root)
+        files = [os.path.realpath(frame.filename) for frame in (*frames_of(error), *frames)]
+        asked_module, asked_name, asked_file = asked_for(root)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         return {
@@ -41,6 +47,11 @@ def prove(role, path, modules):
             "missing": missing,
             "is_import_error": isinstance(error, (ImportError, OSError)),
             "where": where,
+            "importer": os.path.realpath(frames[-1].filename) if frames else "",
+            "asked_module": asked_module,
+            "asked_name": asked_name,
+            "asked_file": os.path.realpath(asked_file) if asked_file else "",
+            "files": list(dict.fromkeys(files))[-100:],
         }
 
     lines = []
@@ -58,6 +69,23 @@ def prove(role, path, modules):
         if "error" in line:
             break
     return lines
+
+
+def asked_for(root):
+    """The missing module, or the one that does not have a name; that name; the module's file. Empty where unknown."""
+    import re
+    import types
+
+    module = getattr(root, "obj", None)
+    if isinstance(root, AttributeError) and isinstance(module, types.ModuleType):
+        return module.__name__, root.name, getattr(module, "__file__", None) or ""
+    if isinstance(root, ModuleNotFoundError):
+        return root.name or "", "", ""
+    if isinstance(root, ImportError) and root.path:
+        # Python 3.12 has the name as an attribute.
+        said = re.match(r"cannot import name '(\w+)'", str(root))
+        return root.name or "", getattr(root, "name_from", None) or (said[1] if said else ""), root.path
+    return "", "", ""
 
 
 def write(lines, path):

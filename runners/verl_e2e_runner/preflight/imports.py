@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.record import Check, Finding, ImportLine
 from verl_e2e.core.model.stages import Stage
 from verl_e2e_runner.clock import Clock, SystemClock
 from verl_e2e_runner.findings import blocked, good, note
 from verl_e2e_runner.folder.suspect_files import read_below
+from verl_e2e_runner.preflight.import_fault import import_fault
 from verl_e2e_runner.preflight.packages import wrong_place
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE, Session
@@ -22,12 +24,17 @@ Role = Literal["driver", "ray_worker"]
 
 _CHECKS: Mapping[Role, Check] = {"driver": Check.IMPORT_DRIVER, "ray_worker": Check.IMPORT_WORKER}
 _PLACES: Mapping[Role, str] = {"driver": "the driver", "ray_worker": "a Ray worker"}
+_FIX_TREES = "correct the import, or restore what it names: both files lie in the trees under test"
 _LOOK_S = 0.1
 _OBSERVE_S = 2.0
 _GRACE_S = 3.0
 _KEPT_OUTPUT = 64 * 1024
 _MOST_BYTES = 1 << 20
 _MOST_LINES = 100
+_TEXTS = (
+    *("error", "root", "root_missing", "missing", "where"),
+    *("importer", "asked_module", "asked_name", "asked_file"),
+)
 _MODULES = frozenset({"megatron.core", "megatron.bridge", "verl", "ray"})
 
 
@@ -159,7 +166,7 @@ def _judge(prover: _Prover, trees: Trees, timeout_s: float | None) -> Finding:
     records = prover.records()
     for record in records:
         if "error" in record:
-            return _failed(check, record, place)
+            return _failed(check, record, place, trees)
         root = trees.import_roots[record["module"]]
         if not Path(record["file"]).is_relative_to(root):
             return wrong_place(check, record["module"], record["file"], root, place)
@@ -180,8 +187,8 @@ def _unfinished(prover: _Prover, check: Check, place: str, timeout_s: float | No
     return blocked(check, f"the import in {place} did not finish ({how}): {last}", fix, stage=stage)
 
 
-def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
-    """Whose fault a failed import is: Ray's, a package that is missing or broken, or the code under test."""
+def _failed(check: Check, record: Mapping[str, Any], place: str, trees: Trees) -> Finding:
+    """What a failed import is put down to: Ray, a package that is missing or broken, or the code under test."""
     error, root, module = record["error"], record.get("root", record["error"]), record["module"]
     message = error if error == root else f"{error}; first error: {root}"
     where = f" (at {record['where']})" if record.get("where") else ""
@@ -190,11 +197,15 @@ def _failed(check: Check, record: Mapping[str, Any], place: str) -> Finding:
         return blocked(check, f"Ray does not start a worker: {message}"[:900], fix, stage=Stage.RAY)
     missing = record.get("root_missing") or record.get("missing")
     ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl")
-    if record.get("is_import_error") and not ours:
-        name = f"package {missing}" if missing else "the package that it names"
-        return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], f"install or fix {name}")
-    fix = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
-    return blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], fix, stage=Stage.IMPORT)
+    fault = import_fault(record, trees)
+    stage, fix = Stage.IMPORT, _FIX_TREES
+    if fault.attribution is not Attribution.TREES:
+        fix = "give versions of Bridge, Megatron-LM and verl that fit, with the tree under test first on PYTHONPATH"
+        if record.get("is_import_error") and not ours:
+            name = f"package {missing}" if missing else "the package that it names"
+            stage, fix = Stage.ENVIRONMENT, f"install or fix {name}"
+    finding = blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], fix, stage=stage)
+    return finding.model_copy(update={"attribution": fault.attribution, "fingerprint": fault.fingerprint[:300]})
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -203,7 +214,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
         named = {key: record[key] for key in ("module", "file", "process")}
         known = record["module"] in _MODULES and all(isinstance(value, str) for value in named.values())
-        rest = (record.get(key) for key in ("error", "root", "root_missing", "missing", "where"))
+        rest = [*(record.get(key) for key in _TEXTS), *(record.get("files") or ())]
         if known and isinstance(record["pid"], int) and all(value is None or isinstance(value, str) for value in rest):
             return dict(record)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

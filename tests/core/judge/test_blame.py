@@ -1,18 +1,33 @@
 """Whose failure it is: every way in which a merge base and a retry can end, and the sentence for each."""
 
+from typing import Any
+
 import pytest
 
-from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts, make_job, make_record
+from tests.core.builders import (
+    BRIDGE_CALLS,
+    bridge_error,
+    cut_facts,
+    ended,
+    error,
+    judged,
+    make_environment,
+    make_facts,
+    make_job,
+    make_record,
+)
 from verl_e2e.core.judge import blame, wording
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.facts import LoggedError
+from verl_e2e.core.model.facts import Frame, LogFacts, LoggedError
 from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.record import EndReason, Finding
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.report.run_card import Card, render_text
 
 BASE, HEAD = "d" * 40, "a" * 40
 EXIT_1 = ended(exit_code=1)
+BRIDGE_FRAME = Frame("/src/megatron/bridge/peft/lora.py", 12, "transform")
 STEP = (RelatedStep(step=1, values={"actor/grad_norm": 0.1}),)
 
 
@@ -196,3 +211,154 @@ def test_a_base_whose_tests_passed_does_not_excuse_failed_tests() -> None:
     assert "gets beyond bridge_provider" in verdict.sentence
     same = base(Result.FAIL, Stage.BRIDGE_PROVIDER, fingerprint=verdict.fingerprint)
     assert judged(make_facts(), tests=failed, related=(same,)).result is Result.BLOCKED
+
+
+def undecided(related: tuple[RelatedRun, ...] = (), **given: object) -> Verdict:
+    """The verdict on a head that needs a package which the host does not have."""
+    found = error(
+        "ImportError", "fused kernels are not installed", stage=Stage.DATA, calls=BRIDGE_CALLS, frame=BRIDGE_FRAME
+    )
+    return judged(cut_facts(Stage.DATA, errors=(found,)), **{"events": EXIT_1, "related": related, **given})
+
+
+BLOCKED_MARKS = undecided().fingerprint
+BLOCKED_TOO = base(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=BLOCKED_MARKS)
+BLOCKED_AGAIN = retry(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=BLOCKED_MARKS)
+BLOCKED_WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
+    ("nothing was run", (), Result.BLOCKED, "blocked at environment: the image does not have"),
+    (
+        "the base is blocked the same way",
+        (BLOCKED_TOO,),
+        Result.BLOCKED,
+        "the merge base dddddddddddd is blocked the same way: the image does not have a package",
+    ),
+    (
+        "the base is blocked in another way",
+        (base(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
+        Result.BLOCKED,
+        "blocked at environment: the image does not have",
+    ),
+    (
+        "the base fails before it trains",
+        (base(Result.FAIL, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
+        Result.BLOCKED,
+        "inconclusive: the merge base dddddddddddd fails too, but in another way",
+    ),
+    (
+        "the base passes and no one retried",
+        (PASSES,),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd passes, and the head was blocked once, not retried: ",
+    ),
+    (
+        "the base passes and the head is blocked again",
+        (PASSES, BLOCKED_AGAIN),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd passes, and the head was blocked again on a retry",
+    ),
+    (
+        "the base gets beyond and the head is blocked again",
+        (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), BLOCKED_AGAIN),
+        Result.FAIL,
+        "; regression: the merge base dddddddddddd gets beyond environment (Fail at train_step",
+    ),
+    (
+        "the base passes and the head fails on a retry",
+        (PASSES, retry(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS)),
+        Result.FAIL,
+        "and the head was blocked again on a retry, in another way (Fail at peft",
+    ),
+    (
+        "the base passes and so does the retry",
+        (PASSES, retry(Result.PASS)),
+        Result.BLOCKED,
+        "not reproduced: the head was blocked once (",
+    ),
+    (
+        "the base passes and the retry is stopped by its host",
+        (PASSES, retry(Result.BLOCKED, Stage.RAY)),
+        Result.BLOCKED,
+        "and the retry was not conclusive (Blocked at ray: ended at ray); the merge base dddddddddddd passes",
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("related", "result", "words"), [way[1:] for way in BLOCKED_WAYS], ids=[way[0] for way in BLOCKED_WAYS]
+)
+def test_what_the_change_may_have_blocked_beside_its_related_runs(
+    related: tuple[RelatedRun, ...], result: Result, words: str
+) -> None:
+    verdict = undecided(related)
+    assert (verdict.result, verdict.stage, verdict.own_result) == (result, Stage.ENVIRONMENT, Result.BLOCKED)
+    assert verdict.undecided
+    assert words in verdict.sentence
+    assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
+    still_asks = result is Result.BLOCKED and verdict.cause == undecided().cause
+    assert (wording.RUN_MERGE_BASE in verdict.followups) == still_asks
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "given"),
+    [
+        ("OSError", "[Errno 28] No space left on device", {}),
+        ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error encountered", {}),
+        ("ConnectionRefusedError", "[Errno 111] Connection refused", {}),
+        ("Killed", "Killed", {}),
+        ("ImportError", "fused kernels are not installed", {"calls": ("vllm/engine.py:start",), "frame": None}),
+    ],
+)
+def test_what_the_change_cannot_cause_asks_for_no_merge_base(kind: str, message: str, given: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {"calls": BRIDGE_CALLS, "frame": BRIDGE_FRAME, **given}
+    found = error(kind, message, stage=Stage.DATA, **fields)
+    verdict = judged(cut_facts(Stage.DATA, errors=(found,)), events=EXIT_1, related=(PASSES,))
+    assert (verdict.result, verdict.undecided, verdict.fingerprint) == (Result.BLOCKED, False, ())
+    assert "regression" not in verdict.sentence
+
+
+GONE = {"attribution": "trees", "fingerprint": "megatron/bridge/peft/lora.py imports megatron.core.gone"}
+NO_PACKAGE = {"attribution": "undecided", "fingerprint": "megatron/bridge/data/x.py imports a_package"}
+
+
+def stopped(*given: dict[str, str], related: tuple[RelatedRun, ...] = ()) -> Verdict:
+    """The verdict on a run that such findings of preflight stopped."""
+    findings = tuple(
+        Finding.model_validate(
+            {"check": "import_driver", "ok": False, "stage": "import", "summary": f"import {number} fails", **fields}
+        )
+        for number, fields in enumerate(given)
+    )
+    environment = make_environment(findings=findings, imports=())
+    events = ended(EndReason.NOT_STARTED, exit_code=None)
+    return judged(LogFacts(0), environment=environment, events=events, imports=(), related=related)
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "undecided"),
+    [
+        ((GONE,), Result.FAIL, False),
+        ((GONE, GONE), Result.FAIL, False),
+        ((NO_PACKAGE,), Result.BLOCKED, True),
+        ((GONE, NO_PACKAGE), Result.BLOCKED, True),
+        ((GONE, {}), Result.BLOCKED, False),
+        ((NO_PACKAGE, {"check": "disk"}), Result.BLOCKED, False),
+        (({},), Result.BLOCKED, False),
+    ],
+)
+def test_a_run_that_preflight_stopped(given: tuple[dict[str, str], ...], result: Result, undecided: bool) -> None:
+    verdict = stopped(*given)
+    assert (verdict.result, verdict.stage, verdict.undecided) == (result, Stage.IMPORT, undecided)
+    assert bool(verdict.fingerprint) == (undecided or result is Result.FAIL)
+    assert (wording.RUN_MERGE_BASE in verdict.followups) == bool(verdict.fingerprint)
+
+
+@pytest.mark.parametrize(("given", "own"), [(GONE, Result.FAIL), (NO_PACKAGE, Result.BLOCKED)])
+def test_a_run_that_preflight_stopped_beside_its_merge_base(given: dict[str, str], own: Result) -> None:
+    marks = stopped(given).fingerprint
+    too = stopped(given, related=(base(own, Stage.IMPORT, fingerprint=marks),))
+    assert (too.result, too.own_result) == (Result.BLOCKED, own)
+    assert ("pre-existing" in too.cause) == (own is Result.FAIL)
+    assert ("is blocked the same way" in too.cause) == (own is Result.BLOCKED)
+    regression = stopped(given, related=(PASSES, retry(own, Stage.IMPORT, fingerprint=marks)))
+    assert regression.result is Result.FAIL
+    assert "regression: the merge base dddddddddddd passes" in regression.sentence

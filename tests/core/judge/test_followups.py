@@ -69,6 +69,8 @@ def ran(role: Role, result: Result = Result.PASS, stage: Stage | None = None, **
 
 FAIL = verdict(Result.FAIL, Stage.PEFT)
 SAVE_FAIL = verdict(Result.FAIL, Stage.CHECKPOINT_SAVE)
+UNDECIDED = replace(verdict(Result.BLOCKED, Stage.IMPORT), fingerprint=MARK, undecided=True)
+BLOCKED_BASE = ran(Role.MERGE_BASE, Result.BLOCKED, Stage.IMPORT, fingerprint=MARK)
 PASSED_BASE = ran(Role.MERGE_BASE)
 BEYOND = ran(Role.MERGE_BASE, Result.FAIL, Stage.TRAIN_STEP, fingerprint=("no_exception: later",))
 FINE = verdict(Result.PASS, resumed=State.MET, resumed_step=State.WAIVED)
@@ -85,6 +87,13 @@ M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SA
 ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Role, ...]], ...] = (
     ("a pass of level 0", SMOKE, verdict(Result.PASS), (), EVERY, ()),
     ("a run that was blocked", SMOKE, verdict(Result.BLOCKED, Stage.RAY, exit_zero=State.MISSING), (), EVERY, ()),
+    ("a run that the change may have blocked", SMOKE, UNDECIDED, (), ALLOWED, (M,)),
+    ("one whose base passed", SMOKE, UNDECIDED, (PASSED_BASE,), ALLOWED, (R,)),
+    ("one whose base was blocked too", SMOKE, UNDECIDED, (BLOCKED_BASE,), ALLOWED, ()),
+    ("one whose base was blocked otherwise", SMOKE, UNDECIDED, (ran(M, Result.BLOCKED, Stage.RAY),), ALLOWED, ()),
+    ("one that was retried", SMOKE, UNDECIDED, (PASSED_BASE, ran(R, Result.BLOCKED, Stage.IMPORT)), ALLOWED, ()),
+    ("one without a base", SMOKE, UNDECIDED, (), without_base(AS_ASKED, "none"), ()),
+    ("one in a save", RESUME, replace(UNDECIDED, stage=Stage.CHECKPOINT_SAVE), (), ALLOWED, (M,)),
     ("a fail", SMOKE, FAIL, (), ALLOWED, (M,)),
     ("a fail whose base passed", SMOKE, FAIL, (PASSED_BASE,), ALLOWED, (R,)),
     ("a fail whose base got beyond it", SMOKE, FAIL, (BEYOND,), ALLOWED, (R,)),
@@ -310,9 +319,9 @@ def test_the_cost_is_that_of_the_variant_and_grows_with_the_gpus(variant: Any) -
 def test_what_may_follow_is_said_with_its_cost() -> None:
     assert may_follow(SMOKE, NOTHING) == ()
     assert may_follow(SMOKE, ALLOWED) == (
-        "0-lora-ddp: may be followed by the same job on the merge base when it fails, about 7 GPU minutes",
-        "0-lora-ddp: may be followed by the retry on the head when it fails and the merge base does not, "
-        "about 7 GPU minutes",
+        "0-lora-ddp: may be followed by the same job on the merge base when it fails, or is blocked by what the change "
+        "may have caused, about 7 GPU minutes",
+        "0-lora-ddp: may be followed by the retry on the head when the merge base does not end so, about 7 GPU minutes",
     )
     text = "\n".join(may_follow(RESUME, EVERY))
     assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in text

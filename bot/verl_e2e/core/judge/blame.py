@@ -1,8 +1,10 @@
-"""What caused a failure: compare a Fail with the same job on the merge base and with a retry on the head.
+"""What caused a failure: compare a run with the same job on the merge base and with a retry on the head.
 
 A Fail stays a Fail unless the merge base fails too. If the merge base fails the same way, the fault is older than the
 change. If it fails in another way at the same stage or before it, the cause is not known. If a retry passes, the
 result is not a Pass, because the first failure is not explained, and not a Fail, because nothing blames the change.
+A run that was blocked by what the change may have caused stays Blocked, unless the merge base gets past that point and
+the retry does not: then it is a Fail.
 """
 
 from dataclasses import replace
@@ -56,31 +58,41 @@ def most_telling(
 
 
 def weigh(case: Case, alone: Decision) -> Decision:
-    """The decision on a run in the light of its related runs; only a Fail can change."""
-    if alone.result is not Result.FAIL:
+    """The decision on a run in the light of its related runs; a Fail can change, and a Blocked that is undecided."""
+    if not may_change(alone):
         return alone
     found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
+    if alone.undecided and (base is None or found is CandidateRank.NOT_CONCLUSIVE):
+        return alone
     if base is None:
         text = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
         return replace(alone, blame=_and_without_save(case, text))
     commit = base.bridge_commit[:12]
     match found:
+        case CandidateRank.FAILS_TOO if alone.undecided:
+            cause = f"the merge base {commit} is blocked the same way: {alone.cause}"
+            return replace(alone, cause=cause, undecided=False)
         case CandidateRank.FAILS_TOO:
             cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
             return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE)
         case CandidateRank.FAILS_OTHERWISE:
             base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
             cause = f"{_strip_full_stop(alone.cause)}; inconclusive: {base_failed}"
-            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE)
+            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE, undecided=False)
         case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
             return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
         case CandidateRank.PASSES | CandidateRank.BEYOND:
             return _weigh_retry(case, alone, base)
 
 
+def may_change(decision: Decision) -> bool:
+    """Whether a run on the merge base may change the decision."""
+    return decision.result is Result.FAIL or decision.undecided
+
+
 def asks_for_base(case: Case, decision: Decision) -> bool:
-    """Whether a Fail still needs a conclusive run on the merge base."""
-    if decision.result is not Result.FAIL:
+    """Whether a decision still needs a conclusive run on the merge base."""
+    if not may_change(decision):
         return False
     found, _ = most_telling(fingerprint_of(case, decision), decision.stage, case.related(Role.MERGE_BASE))
     return found in (CandidateRank.NOT_RUN, CandidateRank.NOT_CONCLUSIVE)
@@ -98,26 +110,40 @@ def ended(run: RelatedRun) -> str:
 
 
 def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
-    """The decision where the merge base is not at fault: the change caused a Fail that a retry repeats."""
+    """The decision where the merge base is not at fault: the change caused a failure that a retry repeats."""
     retries = case.related(Role.RETRY)
-    passed = next((run for run in retries if run.result is Result.PASS), None)
+    passed = any(run.result is Result.PASS for run in retries)
     base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
-    if passed is not None:
-        cause = f"not reproduced: the head failed once ({_strip_full_stop(alone.cause)}) and passed on a retry"
-        cause = f"{cause}; the merge base {base.bridge_commit[:12]} {base_said}"
-        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY)
-    text = f"regression: the merge base {base.bridge_commit[:12]} {base_said}, {_retried(case, alone, retries)}"
-    return replace(alone, blame=_and_without_save(case, text))
+    base_said = f"the merge base {base.bridge_commit[:12]} {base_said}"
+    once = f"the head {_went(alone)} once ({_strip_full_stop(alone.cause)})"
+    if passed:
+        cause = f"not reproduced: {once} and passed on a retry; {base_said}"
+        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False)
+    if alone.undecided and retries and _repeats(case, alone, retries) is None:
+        cause = f"inconclusive: {once}, and the retry was not conclusive ({ended(retries[-1])}); {base_said}"
+        return replace(alone, cause=cause, fix=FIX_FLAKY, undecided=False)
+    text = f"regression: {base_said}, {_retried(case, alone, retries)}"
+    return replace(alone, result=Result.FAIL, blame=_and_without_save(case, text), undecided=False)
 
 
 def _retried(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> str:
-    failed = next((run for run in retries if run.result is Result.FAIL), None)
-    if failed is not None:
-        same = same_failure(fingerprint_of(case, alone), alone.stage, failed)
-        return "and the head failed again on a retry" + ("" if same else f", in another way ({ended(failed)})")
+    again = _repeats(case, alone, retries)
+    if again is not None:
+        same = same_failure(fingerprint_of(case, alone), alone.stage, again)
+        return f"and the head {_went(alone)} again on a retry" + ("" if same else f", in another way ({ended(again)})")
     if retries:
         return f"and the retry was not conclusive ({ended(retries[-1])})"
-    return f"and the head failed once, {_not_run(case, Role.RETRY, 'not retried')}"
+    return f"and the head {_went(alone)} once, {_not_run(case, Role.RETRY, 'not retried')}"
+
+
+def _repeats(case: Case, alone: Decision, retries: tuple[RelatedRun, ...]) -> RelatedRun | None:
+    """The retry that shows the failure again: a Fail, or the same failure."""
+    marks = fingerprint_of(case, alone)
+    return next((run for run in retries if run.result is Result.FAIL or same_failure(marks, alone.stage, run)), None)
+
+
+def _went(alone: Decision) -> str:
+    return "failed" if alone.result is Result.FAIL else "was blocked"
 
 
 def _and_without_save(case: Case, text: str) -> str:

@@ -14,7 +14,7 @@ from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
 from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
-from verl_e2e.core.model.outcome import Decision, Result
+from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import TriageVerdict
@@ -89,11 +89,19 @@ def blocking(record: Record) -> tuple[Finding, ...]:
 
 
 def _blocking_finding(case: Case) -> Decision | None:
-    """The first finding that stops a run; the fixes of all of them are follow-ups."""
+    """The first finding that stops a run; the fixes of all of them are follow-ups.
+
+    One that the host has to answer for decides for all: nothing shows what the run would be without it.
+    """
     found = blocking(case.record)
     if not found:
         return None
-    return Decision(Result.BLOCKED, found[0].stage, wording.blocked_by([finding.summary for finding in found]))
+    at_fault = {finding.attribution for finding in found}
+    cause = wording.blocked_by([finding.summary for finding in found])
+    marks = () if Attribution.HOST in at_fault else tuple(finding.fingerprint for finding in found)
+    result = Result.FAIL if at_fault == {Attribution.TREES} else Result.BLOCKED
+    undecided = bool(marks) and result is Result.BLOCKED
+    return Decision(result, found[0].stage, cause, undecided=undecided, marks=marks)
 
 
 def _not_as_asked(by: By) -> Decision | None:
@@ -155,7 +163,8 @@ def _error_in_log(case: Case) -> Decision | None:
         return None
     result = Result.FAIL if answer.verdict is TriageVerdict.FAIL else Result.BLOCKED
     at = Evidence(Criterion.NO_EXCEPTION, State.BROKEN, answer.cause, case.log, answer.line, answer.excerpt)
-    return Decision(result, answer.stage, answer.cause, answer.fix, at)
+    undecided = result is Result.BLOCKED and answer.undecided
+    return Decision(result, answer.stage, answer.cause, answer.fix, at, undecided=undecided)
 
 
 # What processes print because the runner, or the person who interrupted it, ended them.

@@ -2,7 +2,8 @@
 
 Two kinds. Some are evidence that the job itself cannot give: the uninterrupted reference run of a resume, the
 unsharded reference run, the baseline of a learning signal; they are asked for once the run by itself is fine. The
-others say whose a failure is: the merge base, one retry on the head, and the same job without saving.
+others say whose a failure is: the merge base, one retry on the head, and the same job without saving. A run that is
+blocked by what the change may have caused gets the first two.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from verl_e2e.core.model.stages import Stage
 CHECKPOINTING = frozenset({Stage.EXPORT_WEIGHT_SYNC, Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD})
 # The criteria that compare a run with another one, and the role of that one.
 _COMPARED = {Criterion.RESUMED_STEP: Role.UNINTERRUPTED, Criterion.PARITY: Role.UNSHARDED}
+WHEN_IT_FAILS = "when it fails, or is blocked by what the change may have caused"
 REFERENCE_ROLES = frozenset(_COMPARED.values())
 
 
@@ -104,8 +106,8 @@ def _possible(job: Job, allowed: Allowed) -> tuple[tuple[Role, str], ...]:
         rows.append((Role.UNSHARDED, "when the run is fine"))
     if allowed.has_base(job):
         signal = job.level is Level.LEARNING_SIGNAL
-        when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else "when it fails"
-        rows += [(Role.MERGE_BASE, when), (Role.RETRY, "when it fails and the merge base does not")]
+        when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else WHEN_IT_FAILS
+        rows += [(Role.MERGE_BASE, when), (Role.RETRY, "when the merge base does not end so")]
     if wants_save(job):
         rows.append((Role.WITHOUT_SAVE, "when it fails in export, save or load"))
     return tuple(row for row in rows if row[0] in allowed.roles)
@@ -180,6 +182,11 @@ def gpu_minutes(job: Job) -> int:
     return variant.cost.run_gpu_minutes(job.gpu_count)
 
 
+def asks_whose(verdict: Verdict) -> bool:
+    """Whether a run by itself ended in a way that the change may have caused."""
+    return verdict.own_result is Result.FAIL or verdict.undecided
+
+
 def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed) -> Iterator[Followup]:
     """What is asked for when the run by itself is fine."""
     for criterion, role in _COMPARED.items():
@@ -191,8 +198,8 @@ def _of_evidence(job: Job, verdict: Verdict, made: list[Role], allowed: Allowed)
 
 
 def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allowed: Allowed) -> Iterator[Followup]:
-    """What is asked for when the run by itself is a Fail."""
-    if verdict.own_result is not Result.FAIL:
+    """What is asked for when the run by itself is a Fail, or is blocked by what the change may have caused."""
+    if not asks_whose(verdict):
         return
     made = [run.role for run in history]
     compared = verdict.decided_by in _COMPARED
@@ -205,7 +212,7 @@ def _of_blame(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
         evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if job.level is Level.LEARNING_SIGNAL else set())
         inherits = tuple(run for run in history if run.role in evidence)
         yield Followup(Role.RETRY, without_change(job), NOTHING, inherits)
-    if verdict.stage in CHECKPOINTING and Role.WITHOUT_SAVE not in made and not compared:
+    if verdict.stage in CHECKPOINTING and not verdict.undecided and Role.WITHOUT_SAVE not in made and not compared:
         yield from _followup(Role.WITHOUT_SAVE, job, allowed)
 
 

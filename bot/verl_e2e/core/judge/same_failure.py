@@ -1,4 +1,4 @@
-"""Whether two runs failed the same way: at the same stage, with the same marks.
+"""Whether two runs failed, or were blocked, the same way: at the same stage, with the same marks.
 
 The marks of a failure leave out what differs between two runs of one job: numbers, addresses, commits, folders. They
 err on the side of difference, because a failure that is wrongly taken for an old one would excuse a new fault.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.model.evidence import Criterion
+from verl_e2e.core.model.evidence import Criterion, Evidence
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.model.outcome import Decision, Result
 from verl_e2e.core.model.related import RelatedRun
@@ -30,16 +30,19 @@ _VARYING = (
 
 
 def fingerprint_of(case: Case, decision: Decision) -> tuple[str, ...]:
-    """The marks of a Fail, sorted; empty for any other decision and for a failure that left no evidence."""
-    if decision.result is not Result.FAIL or decision.at is None:
+    """The marks of a Fail, and of what blocked a run and may be the change's, sorted; empty where nothing shows it."""
+    if decision.result is not Result.FAIL and not decision.undecided:
         return ()
-    found = {f"{decision.at.criterion}: {mark}"[:_MAX_MARK] for mark in _marks(case, decision)}
+    found = {f"preflight: {normal(mark)}"[:_MAX_MARK] for mark in decision.marks}
+    if decision.at is not None:
+        found |= {f"{decision.at.criterion}: {mark}"[:_MAX_MARK] for mark in _marks(case, decision.at)}
     return tuple(sorted(found)[:_MAX_MARKS])
 
 
 def same_failure(marks: tuple[str, ...], stage: Stage | None, other: RelatedRun) -> bool:
-    """Whether the other run failed at that stage and shows every one of the marks; it may show more."""
-    return bool(marks) and other.result is Result.FAIL and other.stage is stage and set(marks) <= set(other.fingerprint)
+    """Whether the other run ended at that stage and shows every one of the marks; it may show more."""
+    ended_there = other.result is not Result.PASS and other.stage is stage
+    return bool(marks) and ended_there and set(marks) <= set(other.fingerprint)
 
 
 def normal(text: str) -> str:
@@ -49,9 +52,7 @@ def normal(text: str) -> str:
     return text.strip()
 
 
-def _marks(case: Case, decision: Decision) -> Iterator[str]:
-    at = decision.at
-    assert at is not None
+def _marks(case: Case, at: Evidence) -> Iterator[str]:
     if at.criterion is Criterion.BRIDGE_TESTS:
         yield from (test.name for test in case.record.tests or () if test.outcome == "failed")
     elif at.criterion is Criterion.WEIGHTS_KEPT:

@@ -83,6 +83,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
         decided_by=alone.at.criterion if alone.at is not None else None,
         execution=execution(case),
+        undecided=alone.undecided,
     )
 
 

@@ -67,6 +67,8 @@ class Verdict:
     shows: tuple[str, ...] = ()
     # The criterion whose evidence decided, before the related runs were weighed; None where none did.
     decided_by: Criterion | None = None
+    # Whether the change may have caused what blocked the run, before the related runs were weighed.
+    undecided: bool = False
     # What the run executed of the change; None for a job that is for no change, and in earlier versions.
     execution: ChangeExecution | None = None
 

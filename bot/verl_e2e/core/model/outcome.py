@@ -15,6 +15,17 @@ class Result(StrEnum):
     BLOCKED = "Blocked"
 
 
+class Attribution(StrEnum):
+    """Where the fault that stopped a run lies, as far as the run itself shows it."""
+
+    # On the host, in its image or in the site's settings: no change of the trees under test can cause it.
+    HOST = "host"
+    # On the host or in the trees under test: a run of the same job on the merge base decides.
+    UNDECIDED = "undecided"
+    # In the trees under test: one module of them imports what another does not have.
+    TREES = "trees"
+
+
 class Outcome(StrEnum):
     """One deliverable of the card."""
 
@@ -36,14 +47,20 @@ class Deliverable:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A result with its reason: the stage (None for a Pass), the cause, the fix, and the evidence that decided.
-
-    `blame` says what caused a Fail, by the related runs.
-    """
+    """A result with its reason."""
 
     result: Result
+    # Where it went wrong, None for a Pass.
     stage: Stage | None
+    # What went wrong.
     cause: str
+    # What to do about it.
     fix: str = ""
+    # The evidence that decided.
     at: Evidence | None = None
+    # What caused a Fail, by the related runs.
     blame: str = ""
+    # Whether the change may have caused what blocked the run, so that a run on the merge base decides.
+    undecided: bool = False
+    # What identifies the failure in another run of the same job, where `at` does not.
+    marks: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from verl_e2e.core.model.jobs import Job, Network
 from verl_e2e.core.model.manifest import Mode, Seal
+from verl_e2e.core.model.outcome import Attribution
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
@@ -81,6 +82,10 @@ class Finding(Document):
     summary: str
     # What to do about it, empty when all is well.
     fix: Annotated[str, Field(validation_alias=AliasChoices("fix", "mend"))] = ""
+    # Where the fault lies; folders of an earlier version name the host for all of them.
+    attribution: Attribution = Attribution.HOST
+    # What identifies the fault in another run of the same job; empty where the fault lies on the host.
+    fingerprint: str = ""
 
 
 class ImportLine(Document):

@@ -62,3 +62,5 @@ class Triage:
     """Which run of the log the answer is about, from 1."""
     others: tuple[RunOutcome, ...] = ()
     """The other runs of the log, in order; of many only the last ones are kept."""
+    undecided: bool = False
+    """Whether a change of Megatron-Bridge or Megatron-LM may have caused what blocked the run."""

@@ -10,9 +10,10 @@ from enum import Enum, auto
 
 
 class Origin(Enum):
-    """Where a fault comes from. `PROGRAM` is the program's own; all others are outside of it."""
+    """Where a fault comes from. `PROGRAM` is the program's own, `TREES` that of its source; all others are outside."""
 
     PROGRAM = auto()
+    TREES = auto()
     SPACE = auto()
     STORAGE = auto()
     HOST_MEMORY = auto()

@@ -78,6 +78,8 @@ def _why(rule: Rule, answer: Triage) -> str:
         return "nothing was raised, but a fact of the log shows the fault: Fail"
     if rule.fault is Fault.OUTSIDE:
         return "a fault outside of the change, Blocked wherever it happens"
+    if rule.fault is Fault.TREES:
+        return "a fault in the source under test, Fail wherever it happens"
     begun = "had begun" if answer.verdict == "fail" else "had not begun"
     return f"the stage decides; Bridge-managed construction {begun} at {answer.stage}"
 

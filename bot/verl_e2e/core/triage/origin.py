@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from verl_e2e.core.model.facts import LoggedError
 from verl_e2e.core.triage import services
+from verl_e2e.core.triage.broken_imports import between_trees
 from verl_e2e.core.triage.codes import Origin, of_device, of_errno
 from verl_e2e.core.triage.files import of_file
 
@@ -92,8 +93,11 @@ _COMMANDS = {
 def origin_of(error: LoggedError) -> Origin | None:
     """Where a fault comes from: what its root says, else where it was raised, else what its chain says.
 
-    An exception that only code raises is `PROGRAM`, unless it was raised while an extension was built.
+    An exception that only code raises is `PROGRAM`, unless it was raised while an extension was built; an import that
+    fails between Megatron-Bridge and Megatron-LM is `TREES`.
     """
+    if between_trees(error):
+        return Origin.TREES
     below = tuple(_below(error.calls))
     frames = "\n".join(below)
     if services.tracked("\n".join(error.calls[-NEAR_FRAMES:])):

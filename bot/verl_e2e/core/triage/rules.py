@@ -20,11 +20,13 @@ class Fault(Enum):
     """Whose fault an error is.
 
     `OUTSIDE`: the host, the image, a package, the configuration of the run, the data, a signal - Blocked wherever
-    it happens. `CODE`: the stage decides - Fail once Bridge-managed construction began, Blocked before.
+    it happens. `CODE`: the stage decides - Fail once Bridge-managed construction began, Blocked before. `TREES`: the
+    source of Megatron-Bridge or Megatron-LM - Fail wherever it happens.
     """
 
     OUTSIDE = auto()
     CODE = auto()
+    TREES = auto()
 
 
 class Silent(Enum):
@@ -84,6 +86,8 @@ class Rule:
     places: bool = False
     # The fact in the log that it is about, None for an error.
     fact: Silent | None = None
+    # Of a fault outside: whether a change of Megatron-Bridge or Megatron-LM may cause it too, where their code ran.
+    undecided: bool = False
     # What the runbook adds, one step each.
     steps: tuple[str, ...] = ()
 

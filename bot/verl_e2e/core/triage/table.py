@@ -240,8 +240,28 @@ RULES: tuple[Rule, ...] = (
         source="verl, verl/workers/engine_workers.py:init_model",
     ),
     Rule(
+        id="import-between-trees",
+        fault=Fault.TREES,
+        stage=Stage.IMPORT,
+        origin=Origin.TREES,
+        cause="Bridge or Megatron-LM imports what the other, or it itself, does not have",
+        fix="Correct the import, or restore what it names; if the merge base fails too, its submodule does not fit.",
+        steps=(
+            "The innermost frame is the file that imports, the message names what is missing: both are in the trees "
+            "under test, so no package of the host is at fault.",
+            "A name that the change moved or removed: search both trees for other users of it.",
+            "If the change moves the Megatron-LM submodule, the name may be gone there: compare both commits.",
+        ),
+        example="Traceback (most recent call last):\n"
+        '  File "/opt/Megatron-Bridge/src/megatron/bridge/peft/lora.py", line 26, in <module>\n'
+        "ImportError: cannot import name 'wildcard_match' from 'megatron.bridge.peft.utils' "
+        "(/opt/Megatron-Bridge/src/megatron/bridge/peft/utils.py)",
+        source="CPython, Python/ceval.c:import_from, of a Bridge whose peft/utils.py lost a name",
+    ),
+    Rule(
         id="extension-build",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.ENVIRONMENT,
         origin=Origin.TOOLCHAIN,
         cause="a CUDA extension could not be built on this host",
@@ -255,6 +275,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="missing-extension",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.ENVIRONMENT,
         message=r"requires? (?:the )?[^.]{0,80}(?:but (?:it )?(?:is )?not (?:found|installed|available)"
         r"|extensions? \()|custom CUDA extension \w+ module is not found|undefined symbol"
@@ -274,6 +295,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="import-error",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.IMPORT,
         kind=r"^(?:ModuleNotFoundError|ImportError)$",
         cause="a module could not be imported",
@@ -354,6 +376,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="damaged-file",
         fault=Fault.OUTSIDE,
+        undecided=True,
         origin=Origin.DAMAGED_FILE,
         cause="a file of the model is damaged, incomplete or missing",
         fix="Download the snapshot again and compare its checksums; Git LFS pointers are 130 bytes long.",
@@ -385,6 +408,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="model-files",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.MODEL_DOWNLOAD,
         origin=Origin.MODEL_FILES,
         message=r"is not a valid JSON file|Should have a `?model_type`? key|no file named|Repo id must be"
@@ -631,6 +655,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="failed-import",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.IMPORT,
         places=True,
         calls=r":<import>$",
@@ -885,6 +910,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="parallel-init",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.ENVIRONMENT,
         places=True,
         calls=r"megatron/bridge/training/initialize\.py:|:initialize_model_parallel$|:init_process_group$|:init_device_mesh$|/device_mesh\.py:"
@@ -924,6 +950,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="model-download",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.MODEL_DOWNLOAD,
         places=True,
         calls=r"huggingface_hub/|transformers/\S+:(?:from_pretrained|_get_config_dict|cached_files?"
@@ -940,6 +967,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         id="verl-config",
         fault=Fault.OUTSIDE,
+        undecided=True,
         stage=Stage.ENVIRONMENT,
         places=True,
         calls=r"verl/workers/config/|verl/utils/config\.py:|verl/trainer/config/|:validate_config$",

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, Misread, Noise
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.triage.answer import COMPLETED, FORMAT, INCOMPLETE, UNEXPLAINED, Triage, TriageVerdict
+from verl_e2e.core.triage.broken_imports import involves_trees
 from verl_e2e.core.triage.candidates import Candidate, Standing, candidates
 from verl_e2e.core.triage.completion import missing_metrics
 from verl_e2e.core.triage.nested import outer_stage
@@ -146,7 +147,7 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
     stage = outer_stage(stage, error)
     if error.after_completion and rule is None:
         stage = Stage.SHUTDOWN
-    fails = rule is not None and rule.fault is Fault.CODE and _under_construction(stage)
+    fails = rule is not None and _fails(rule, stage)
     cause = "an error that no rule explains" if rule is None else rule.cause
     reached = "" if fails else _construction_reached(facts, stage)
     name = UNEXPLAINED if rule is None else rule.id
@@ -161,7 +162,18 @@ def _judge_error(error: LoggedError, facts: LogFacts, noise: tuple[Noise, ...], 
         fix=fix_of(name, rule),
         frame=error.frame,
         message=error.full_message,
+        undecided=not fails and _may_be_the_changes(error, rule),
     )
+
+
+def _fails(rule: Rule, stage: Stage) -> bool:
+    """Whether an error that the rule explains is a Fail at that stage."""
+    return rule.fault is Fault.TREES or (rule.fault is Fault.CODE and _under_construction(stage))
+
+
+def _may_be_the_changes(error: LoggedError, rule: Rule | None) -> bool:
+    """Whether a change of the trees under test can cause an error that blocked the run."""
+    return (rule is None or rule.fault is Fault.CODE or rule.undecided) and involves_trees(error)
 
 
 def fix_of(name: str, rule: Rule | None = None) -> str:
