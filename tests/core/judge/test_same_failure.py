@@ -89,12 +89,13 @@ def test_the_same_exception_again(changes: dict[str, object], same: bool) -> Non
     assert same_failure(fingerprint_of(case, decision), decision.stage, base) is same
 
 
-def test_another_stage_or_a_base_that_is_blocked_is_not_the_same() -> None:
+def test_another_stage_or_a_base_that_passes_is_not_the_same() -> None:
     case, decision = _failing(bridge_error())
     marks = fingerprint_of(case, decision)
     assert same_failure(marks, decision.stage, _as_base(case, decision))
     assert not same_failure(marks, decision.stage, _as_base(case, decision, stage=Stage.OPTIMIZER))
-    assert not same_failure(marks, decision.stage, _as_base(case, decision, result=Result.BLOCKED))
+    assert not same_failure(marks, decision.stage, _as_base(case, decision, result=Result.PASS))
+    assert same_failure(marks, decision.stage, _as_base(case, decision, result=Result.BLOCKED))
     assert not same_failure((), decision.stage, _as_base(case, decision, fingerprint=()))
 
 
