@@ -95,7 +95,7 @@ def test_an_import_between_bridge_and_megatron_lm_is_a_fail_at_any_stage(line: s
         (GONE.replace(CORE, INSTALLED), f"{BRIDGE}/peft/lora.py", True),
         (GONE, f"{INSTALLED}/transformer/mlp.py", True),
         ("ModuleNotFoundError: No module named 'modelopt'", f"{INSTALLED}/post/training.py", False),
-        # Compiled, or there only beside a package that is wrapped.
+        # Compiled, or there only with a package that is wrapped.
         (
             "ModuleNotFoundError: No module named 'megatron.core.datasets.helpers_cpp'",
             f"{CORE}/datasets/utils.py",

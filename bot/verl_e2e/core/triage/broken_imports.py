@@ -2,7 +2,7 @@
 
 Python names the module in the message of the exception, and the file of the import is the innermost frame. Both in
 Megatron-Bridge or Megatron-LM means that the trees under test do not fit together: nothing missing on a host can be
-the reason. A module of an installed copy, a compiled extension, and a part of Megatron-LM that exists only beside an
+the reason. A module of an installed copy, a compiled extension, and a part of Megatron-LM that exists only with an
 optional package are left to the host.
 """
 
