@@ -10,15 +10,21 @@ import pytest
 
 from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import FILES as MODULE_FILES
-from tests.core.builders import ended, judged, make_record, passing_tests
+from tests.core.builders import ended, judged, make_job, make_record, passing_tests
+from tests.core.executions import DROPOUT, change, ran
 from tests.core.logs import recorded
+from tests.core.pulls.entries import run as order
 from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.run_folder import FolderError
+from verl_e2e.app.judge_finished import judge_ended
 from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
+from verl_e2e.cli.command import exit_code
+from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.report.documents import card_json
-from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text
+from verl_e2e.core.report.run_card import NotRun, render_markdown, render_text, sentence_of
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
 LOG = recorded("level0-pass")
@@ -167,3 +173,39 @@ def test_a_planned_job_without_a_folder_keeps_the_check_from_a_pass(run: Path) -
 def test_the_recording_names_the_module_that_was_imported(run: Path) -> None:
     (verdict,) = judge_folders(FOLDERS, run)
     assert MODULE_FILES["megatron.bridge"] in verdict.deliverables[1].detail
+
+
+def write_job(folder: Path, changed: ChangedCode, executed: Executed, **given: str) -> Path:
+    """The recorded Level 0 run as that of a job of this change, with what it executed."""
+    run = write_run_folder(folder, make_record(job=make_job(changed=changed, **given)), LOG)
+    (run / EXECUTED_FILE).write_text(executed.model_dump_json())
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rules", "other", "code", "sentence"),
+    [
+        ({}, ran(DROPOUT), 0, "0-lora-ddp ran well and never entered its part of the change; what it missed ran in 0-"),
+        ({}, ran(), 4, "the run never entered the changed code"),
+        ({"unexecuted": "allow"}, ran(), 0, "never ran"),
+        (None, ran(DROPOUT), 4, "the run never entered the changed code"),
+    ],
+)
+def test_the_card_of_a_check_joins_what_its_jobs_executed(
+    tmp_path: Path, rules: dict[str, str] | None, other: Executed, code: int, sentence: str
+) -> None:
+    changed = change(DROPOUT)
+    write_job(tmp_path / "jobs" / "0-lora-ddp", changed, ran())
+    write_job(tmp_path / "jobs" / "0-recompute", changed, other, id="0-other", variant="other")
+    notes = {"schema": 1, **({} if rules is None else {"execution": rules})}
+    (tmp_path / "check.json").write_text(json.dumps(notes))
+    card = card_of(FOLDERS, tmp_path)
+    assert (exit_code(card), sentence in sentence_of(card)) == (code, True), sentence_of(card)
+
+
+def test_a_run_that_never_entered_the_change_is_kept_as_that(tmp_path: Path) -> None:
+    executed = write_job(tmp_path / "run", change(DROPOUT), ran())
+    job = make_job(changed=change(DROPOUT))
+    judgement = judge_ended(order(job).model_copy(update={"job": job}), executed, FOLDERS)
+    assert (judgement.result, judgement.never_entered) == (Result.BLOCKED, True)
+    assert "the run never entered the changed code" in judgement.sentence

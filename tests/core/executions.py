@@ -1,11 +1,14 @@
 """A change of a few functions, and records of runs that executed some of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tests.core.builders import BRIDGE
+from tests.core.builders import BRIDGE, judged, make_job
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Side
 from verl_e2e.core.model.executed import Executed, ExecutedFile, ExecutedFunction, ExecutedProcess, ProcessRole
+from verl_e2e.core.model.jobs import Job
 
 LORA, MAPPING = "src/megatron/bridge/peft/lora.py", "src/megatron/bridge/models/mapping.py"
 TRANSFORM = ChangedFunction(path=LORA, symbol="LoRA.transform", first_line=40, last_line=60, lines=(44, 45, 50))
@@ -57,3 +60,9 @@ def ran(
         files.append(ExecutedFile(path=path, functions=entries, lines={**of_file, **(lines or {}).get(path, {})}))
     fields: dict[str, Any] = {"bridge_commit": BRIDGE, "processes": PROCESSES, "files": tuple(files)}
     return Executed(**(fields | given))
+
+
+def verdict_on(job: Job, executed: Executed | None, **given: Any) -> Verdict:
+    """The verdict on a run of the job that is healthy in every other respect, as that of a level 0."""
+    smoke = make_job(changed=job.changed)
+    return replace(judged(job=smoke, executed=executed, **given), job_id=job.id)

@@ -23,7 +23,7 @@ from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.hold_reason import BROKEN_CONTRACT
-from verl_e2e.core.pulls.job_status import OF_RESULT
+from verl_e2e.core.pulls.job_status import status_of_verdict
 from verl_e2e.core.pulls.turn import turn_of
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
@@ -93,7 +93,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
-        statuses = {verdict.job_id: OF_RESULT[verdict.result] for verdict in verdicts}
+        statuses = {verdict.job_id: status_of_verdict(verdict) for verdict in verdicts}
         reason = BROKEN_CONTRACT if contract else blocked or turn_of(outline.requires, statuses).skipped
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
@@ -103,8 +103,9 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
         verdicts.append(_run(job, request, services, say))
     reasons = {job.job_id: job.reason for job in not_run}
-    document = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract)
-    card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract), plan=shown)
+    rules = request.policy.gate.execution
+    document = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract, execution=rules)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract, rules), plan=shown)
     files = {CHECK_FILE: document.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     services.folders.write(request.out, files)

@@ -102,6 +102,7 @@ class RunCollector:
             run,
             state=RunState.FINISHED,
             result=judged.result,
+            never_entered=judged.never_entered,
             sentence=judged.sentence,
             verdict=judged.verdict,
             gpu_minutes=self._gpu_minutes(run, judged.reported_s),

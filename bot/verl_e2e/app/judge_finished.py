@@ -32,6 +32,8 @@ class Judged:
     """One sentence for people."""
     verdict: str = ""
     """The text of verdict.json; empty where there is no verdict, or one too long to be kept."""
+    never_entered: bool = False
+    """Whether nothing keeps the run from a pass but that it never entered the changed code."""
     reported_s: float = 0.0
     """Seconds that the run's own events tell of, not below zero."""
 
@@ -84,7 +86,7 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
         verdict = hold_against_record(verdict, fits, run.job)
     write_judgement(folders, folder, (verdict,))
-    return Judged(verdict.result, verdict.sentence, _kept(verdict), _reported_s(record))
+    return Judged(verdict.result, verdict.sentence, _kept(verdict), verdict.never_entered, _reported_s(record))
 
 
 def _is_of(job: Job | None, run: Run) -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
+from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, EVIDENCE_FILE, VERDICT_FILE
@@ -69,9 +70,11 @@ def make_card(
     not_run: tuple[NotRun, ...] = (),
     notes: tuple[str, ...] = (),
     contract: tuple[str, ...] = (),
+    execution: ExecutionRules | None = None,
 ) -> Card:
-    """One card of all verdicts, in level order."""
-    return Card(tuple(sorted(verdicts, key=lambda verdict: verdict.job_id)), not_run, notes, contract=contract)
+    """One card of all verdicts, in level order; `execution` is what the policy of a whole check asks for."""
+    in_order = tuple(sorted(verdicts, key=lambda verdict: verdict.job_id))
+    return Card(in_order, not_run, notes, contract=contract, execution=execution)
 
 
 def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
@@ -85,7 +88,7 @@ def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | N
     notes = folders.notes(folder)
     reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
     not_run = tuple(NotRun(name, coverage(name, level), reasons[name]) for name, level in missing)
-    return make_card(verdicts, not_run, notes.notes, notes.contract)
+    return make_card(verdicts, not_run, notes.notes, notes.contract, notes.execution)
 
 
 def coverage(job_id: str, level: Level) -> str:

@@ -74,7 +74,9 @@ class VerdictReuse:
 
 
 def _passed(run: Run) -> bool:
-    return run.state is RunState.FINISHED and run.result is Result.PASS and not run.carried_from
+    """Whether a run was good; one that never entered the change may be made up for in a merge group as well."""
+    good = run.result is Result.PASS or run.never_entered
+    return run.state is RunState.FINISHED and good and not run.carried_from
 
 
 def _is_like(run: Run, wanted: WantedJob) -> bool:

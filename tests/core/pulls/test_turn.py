@@ -28,6 +28,8 @@ OF_ONE = {
     JobStatus.PASSED: "starts",
     JobStatus.OVERRIDDEN: "starts",
     JobStatus.NOT_REQUIRED: "starts",
+    JobStatus.ACCEPTED: "starts",
+    JobStatus.UNEXECUTED: "starts",
     JobStatus.RUNNING: "waits",
     JobStatus.WAITING: "waits",
     JobStatus.HELD: "waits",

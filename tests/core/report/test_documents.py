@@ -46,6 +46,7 @@ def test_a_card_is_one_document_of_everything() -> None:
         "followups",
         "plan",
         "contract",
+        "execution",
     }
     assert (document["result"], document["sentence"]) == ("Fail", FAILED.sentence)
     job = document["jobs"][0]

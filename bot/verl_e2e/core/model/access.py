@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.document import DescribedDocument
+from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.validated import LevelNumber, UnfitError
 
@@ -123,6 +123,24 @@ class Absence(StrEnum):
     APPROVE = "approve"
 
 
+class Demand(StrEnum):
+    """What the gate makes of changed code that no run is known to have executed."""
+
+    # It stays closed.
+    BLOCK = "block"
+    # It may open, and the card says what did not run.
+    ALLOW = "allow"
+
+
+class ExecutionRules(Document):
+    """What the gate makes of changed functions that did not run, and of those that nothing is known of."""
+
+    # Of functions that no job and no Bridge test entered.
+    unexecuted: Demand = Demand.BLOCK
+    # Of functions that no job recorded.
+    unrecorded: Demand = Demand.BLOCK
+
+
 class GateSettings(DescribedDocument):
     """How the bot reports, and how long it waits."""
 
@@ -138,6 +156,15 @@ class GateSettings(DescribedDocument):
     """The least number of seconds between two edits of the card."""
     none: Absence = Absence.OPEN
     """What a plan that requires nothing needs for the head of a fork or of a first contribution."""
+    unexecuted: Demand = Demand.BLOCK
+    """What the gate makes of a changed function that verl reaches and that neither a job nor a Bridge test ran."""
+    unrecorded: Demand = Demand.BLOCK
+    """What the gate makes of changed functions when no job could record what ran, as below Python 3.12."""
+
+    @property
+    def execution(self) -> ExecutionRules:
+        """What the gate asks of the execution of a change."""
+        return ExecutionRules(unexecuted=self.unexecuted, unrecorded=self.unrecorded)
 
 
 class OverrideRules(DescribedDocument):

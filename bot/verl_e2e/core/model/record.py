@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, FailFast, Field
 
+from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.bands import Bands
 from verl_e2e.core.model.checkpoint_files import Checkpoints
 from verl_e2e.core.model.document import Document
@@ -288,12 +289,13 @@ class CheckNotes(Document):
     """`check.json`: what a check knows in addition to its run folders.
 
     `not_run` maps a planned job to the reason why it did not run, `notes` are sentences for the card's limitations,
-    `contract` the uses in verl that the change breaks.
+    `contract` the uses in verl that the change breaks, `execution` what the policy asks of the execution of the change.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
     notes: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("notes", "remarks"))] = ()
     contract: tuple[str, ...] = ()
+    execution: ExecutionRules | None = None
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.executed_change import ExecutionGap, execution_gap, with_accepted
 from verl_e2e.core.pulls.gate import Gate, Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import DRAFT, Hold, hold, hold_of_plan
 from verl_e2e.core.pulls.job_status import JobStatus
@@ -28,6 +29,8 @@ NOT_TRUSTED = "the head now needs an approval to run"
 QUEUE_AGAIN = "add the pull request to the merge queue again"
 # A request to end a run may be lost; it is repeated after this time.
 CANCEL_AGAIN = timedelta(seconds=60)
+# Run again where someone asks for it.
+_TRIED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.ACCEPTED})
 _QUEUED = frozenset({RunState.QUEUED, RunState.SUBMITTED})
 
 
@@ -58,6 +61,7 @@ def decide_actions(target_state: TargetState) -> Actions:
     found = _standings(target_state, (*target_state.shared, *runs))
     obstacle = _obstacle(target_state)
     absence, command = ("", "") if obstacle else _absence(target_state, found)
+    gap = _execution_gap(target_state, found)
     message = gate(
         found,
         nothing_reason=_nothing_reason(target_state),
@@ -65,6 +69,8 @@ def decide_actions(target_state: TargetState) -> Actions:
         command=command,
         broken=target_state.broken,
         waits_for=_waits_for(target_state),
+        unexecuted=gap.shortfall,
+        acceptance=_acceptance(target_state, gap),
     )
     return Actions(starting, ending, runs, found, message)
 
@@ -77,6 +83,7 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standi
         of_extras = standings(target_state.wanted, runs, target_state.overrides, target_state.head_sha, held)
         found = tuple(one if one.wanted.required else extra for one, extra in zip(found, of_extras, strict=True))
     late = _too_late(target_state)
+    found = with_accepted(found, target_state.policy.gate.execution)
     return tuple(
         # What has not begun in time never begins, so its check must not say that it waits.
         replace(standing, state=JobStatus.HELD, reason=late, hold=Hold(late, action=QUEUE_AGAIN))
@@ -84,6 +91,18 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[Standi
         else standing
         for standing in found
     )
+
+
+def _execution_gap(target_state: TargetState, found: tuple[Standing, ...]) -> ExecutionGap:
+    overridden = frozenset(override.level for override in target_state.overrides)
+    return execution_gap(found, target_state.policy.gate.execution, overridden)
+
+
+def _acceptance(target_state: TargetState, gap: ExecutionGap) -> str:
+    """The command by which a person takes the responsibility for what did not run, empty where there is none."""
+    if gap.level is None:
+        return ""
+    return f"`/verl-e2e override {int(gap.level)} {target_state.head_sha} REASON` accepts that"
 
 
 def _others_live(target_state: TargetState) -> bool:
@@ -166,7 +185,7 @@ def _to_start(target_state: TargetState) -> Iterator[Run]:
             continue
         if standing.state is JobStatus.WAITING or (standing.run is not None and _ended_by_us(standing.run)):
             yield _run(standing.wanted, target_state, standing.wanted.asked_by)
-        elif standing.run is not None and standing.state in {JobStatus.FAILED, JobStatus.BLOCKED}:
+        elif standing.run is not None and standing.state in _TRIED:
             source = asked_again(standing.run, target_state.here, target_state.entries)
             if source:
                 yield _run(standing.wanted, target_state, source)

@@ -7,6 +7,7 @@ level that someone took the responsibility for. What is not known is never a suc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from verl_e2e.core.judge.joined_execution import Shortfall
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.check_runs import Conclusion
 from verl_e2e.core.pulls.hold_reason import Hold
@@ -152,6 +153,8 @@ def gate(
     command: str = "",
     broken: tuple[str, ...] = (),
     waits_for: str = "",
+    unexecuted: Shortfall = Shortfall(),
+    acceptance: str = "",
 ) -> Gate:
     """The gate of a head from the status of its wanted jobs; extra jobs do not count.
 
@@ -160,6 +163,8 @@ def gate(
     - `command`: the command that removes the obstacle; only in the text, because a title is plain and may be cut.
     - `broken`: uses in verl that the change breaks; a failure unless every required level is overridden.
     - `waits_for`: what else the gate waits for once the jobs are satisfied.
+    - `unexecuted`: what no job executed of the change, once the jobs are satisfied.
+    - `acceptance`: the command that accepts it; only in the text.
     """
     required = tuple(standing for standing in found if standing.wanted.required)
     of_jobs = tuple(_reason(standing) for standing in required)
@@ -179,12 +184,17 @@ def gate(
         first = unsatisfied[0]
         status = first.state if first.state in (JobStatus.HELD, JobStatus.CANCELLED) else JobStatus.BLOCKED
         return Gate(status, _unsatisfied_title(first), broken, of_jobs)
+    if unexecuted.closing:
+        whole = f"{unexecuted.closing}; {acceptance}" if acceptance else unexecuted.closing
+        return Gate(JobStatus.BLOCKED, _sentence(unexecuted.closing), (whole, *broken), of_jobs, action=whole)
     if waits_for:
         waiting = f"waits for {waits_for}"
         return Gate(JobStatus.RUNNING, _sentence(waiting), (waiting, *broken), of_jobs)
     if not required:
         return Gate(JobStatus.NOT_REQUIRED, "No verl coverage is required by this change", nothing_reason)
-    return Gate(JobStatus.PASSED, _passed_title(required), broken, of_jobs)
+    allowed = f"{unexecuted.allowed}, which the policy allows" if unexecuted.allowed else ""
+    title = "; ".join(text for text in (_passed_title(required), allowed) if text)
+    return Gate(JobStatus.PASSED, _sentence(title), (*([allowed] if allowed else []), *broken), of_jobs)
 
 
 def _reason(standing: Standing) -> str:
@@ -222,7 +232,10 @@ def _progress(required: tuple[Standing, ...]) -> str:
 
 def _passed_title(required: tuple[Standing, ...]) -> str:
     taken = [standing for standing in required if standing.override is not None]
-    if not taken:
+    made_up = sum(standing.state is JobStatus.ACCEPTED for standing in required)
+    if not taken and not made_up:
         return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
     people = ", ".join(dict.fromkeys(standing.override.actor for standing in taken if standing.override is not None))
-    return f"{len(required) - len(taken)} of {len(required)} required jobs passed, {len(taken)} overridden by {people}"
+    passed = f"{len(required) - len(taken) - made_up} of {len(required)} required jobs passed"
+    accepted = f", {made_up} accepted that never entered the change" if made_up else ""
+    return f"{passed}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}"

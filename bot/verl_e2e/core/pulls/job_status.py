@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.check_runs import CheckStatus, Conclusion
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -32,6 +33,10 @@ class JobStatus(StrEnum):
     OVERRIDDEN = "overridden", "⚠️", "Overridden", CheckStatus.COMPLETED, Conclusion.SUCCESS
     FAILED = "failed", "❌", "Fail", CheckStatus.COMPLETED, Conclusion.FAILURE
     BLOCKED = "blocked", "⛔", "Blocked", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    # Blocked by nothing but that the run never entered the changed code: another job may make up for it.
+    UNEXECUTED = "unexecuted", "🚫", "Not executed", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
+    # Such a run that another job makes up for, or that the policy allows.
+    ACCEPTED = "accepted", "☑️", "Accepted", CheckStatus.COMPLETED, Conclusion.SUCCESS
     RUNNING = "running", "🔄", "Running", CheckStatus.IN_PROGRESS
     WAITING = "waiting", "⏳", "Waiting", CheckStatus.QUEUED
     SKIPPED = "skipped", "⏭️", "Skipped", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
@@ -42,16 +47,25 @@ class JobStatus(StrEnum):
 
 
 # Ended without a pass: what can be run again.
-ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.CANCELLED})
-SATISFIED = frozenset({JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.NOT_REQUIRED})
+ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.CANCELLED})
+SATISFIED = frozenset({JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.ACCEPTED, JobStatus.NOT_REQUIRED})
+# The run itself was good, so what needs the job may start.
+RAN_WELL = SATISFIED | {JobStatus.UNEXECUTED}
 UNDERWAY = frozenset({JobStatus.RUNNING, JobStatus.WAITING})
 OF_RESULT = {Result.PASS: JobStatus.PASSED, Result.FAIL: JobStatus.FAILED, Result.BLOCKED: JobStatus.BLOCKED}
+
+
+def status_of_verdict(verdict: Verdict) -> JobStatus:
+    """What a verdict comes to for the jobs that need this one."""
+    return JobStatus.UNEXECUTED if verdict.never_entered else OF_RESULT[verdict.result]
 
 
 def status_of_run(run: Run) -> JobStatus:
     """What the state and the result of a run come to; a run that was lost or refused is blocked."""
     if run.state is RunState.CANCELLED:
         return JobStatus.CANCELLED
+    if run.state is RunState.FINISHED and run.never_entered:
+        return JobStatus.UNEXECUTED
     if run.state.final:
         finished = run.state is RunState.FINISHED and run.result is not None
         return OF_RESULT[run.result] if finished and run.result is not None else JobStatus.BLOCKED

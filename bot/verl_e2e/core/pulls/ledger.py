@@ -134,6 +134,8 @@ class Run(Document):
     handle: str = ""
     # Its result, once finished.
     result: Result | None = None
+    # Whether nothing keeps it from a pass but that it never entered the changed code.
+    never_entered: bool = False
     # The sentence of its verdict, once finished.
     sentence: str = ""
     # The text of `verdict.json` as the bot judged it itself, once finished.

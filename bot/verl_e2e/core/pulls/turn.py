@@ -1,15 +1,16 @@
 """Whether the jobs that must pass first let a job start: one decision, of the service and of `verl-e2e check`.
 
-Level 0 runs first and alone and the rest after it passed, because every other job requires it.
+Level 0 runs first and alone and the rest after it passed, because every other job requires it. One that ran well and
+never entered the changed code lets the rest start: another job may enter it.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from verl_e2e.core.pulls.job_status import SATISFIED, UNDERWAY, JobStatus
+from verl_e2e.core.pulls.job_status import RAN_WELL, UNDERWAY, JobStatus
 
 # A held or cancelled job may be started again by a person, so what requires it is not lost.
-_MAY_PASS = SATISFIED | UNDERWAY | {JobStatus.HELD, JobStatus.CANCELLED}
+_MAY_PASS = RAN_WELL | UNDERWAY | {JobStatus.HELD, JobStatus.CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,6 @@ def turn_of(requires: Iterable[str], statuses: Mapping[str, JobStatus]) -> Turn:
         status = statuses.get(required)
         if status not in _MAY_PASS:
             return Turn(skipped=f"it needs {required}, which did not pass")
-        if status not in SATISFIED:
+        if status not in RAN_WELL:
             waiting = waiting or required
     return Turn(waits_for=waiting)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.commands import PREFIX
+from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.gate import Gate, Standing
 from verl_e2e.core.pulls.job_status import SATISFIED, JobStatus
 from verl_e2e.core.pulls.ledger import RunState
+from verl_e2e.core.report.execution_report import TITLE, execution_line
 from verl_e2e.core.report.verdict_parts import (
     command_rows,
     curves,
@@ -145,6 +147,7 @@ def gate_text(found: Iterable[Standing], message: Gate) -> CheckText:
     extras = tuple(row for row in rows if not row.wanted.required)
     blocks = (
         *_count_of(required, message),
+        *_executed(required, message),
         *_jobs("| required job | status | reason |", required),
         *_to_green(required, message),
         *_reason(message),
@@ -167,6 +170,13 @@ def _count_of(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
         yield Block("", ("**No job is required.**",), "", 200)
     else:
         yield Block("", (f"**{sentence(message.title, 600)}**",), "", 1_000)
+
+
+def _executed(required: tuple[Standing, ...], message: Gate) -> Iterator[Block]:
+    """What the required jobs executed of the change, where they are planned for changed functions."""
+    line = execution_line(joined_execution(required), done=message.status is not JobStatus.RUNNING)
+    if line:
+        yield Block("", (f"{TITLE}: {sentence(line, 1500)}",), "", 4_000)
 
 
 def _jobs(heading: str, standings: tuple[Standing, ...]) -> Iterator[Block]:
@@ -216,6 +226,9 @@ def _step(standing: Standing) -> str:
             return f"{name}: fix what is missing ({verdict_sentence(standing.reason, 300)}), or comment {override}."
         case JobStatus.BLOCKED:
             return f"{name}: do what its check says, then comment `{PREFIX} rerun blocked`, or comment {override}."
+        case JobStatus.UNEXECUTED:
+            what = "let a job of the policy enter the changed code"
+            return f"{name}: {what}, wait for a job that runs it, or comment {override}."
         case JobStatus.SKIPPED:
             return f"{name}: starts by itself when {markdown(', '.join(standing.wanted.requires), 200)} has passed."
         case _:

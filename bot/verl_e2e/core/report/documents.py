@@ -5,14 +5,18 @@ from dataclasses import asdict
 
 from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, json_text, verdict_fields
 from verl_e2e.core.model.evidence import Evidence
+from verl_e2e.core.report.execution_report import execution_line, execution_rows
 from verl_e2e.core.report.run_card import (
     Card,
+    accepted_in,
     checkpoint_of,
     coverage_of,
     followups_of,
+    joined_execution,
     limitations_of,
     result_of,
     sentence_of,
+    shortfall_of,
 )
 from verl_e2e.core.triage.answer import Triage
 from verl_e2e.core.triage.explain import Explained, explain_json
@@ -39,6 +43,13 @@ def card_json(card: Card) -> str:
         "not_run": [asdict(job) for job in card.not_run],
         "notes": list(card.notes),
         "contract": list(card.contract),
+        "execution": {
+            "sentence": execution_line(joined_execution(card)),
+            "functions": list(execution_rows(joined_execution(card))),
+            "closing": shortfall_of(card).closing,
+            "allowed": shortfall_of(card).allowed,
+            "accepted": {verdict.job_id: reason for verdict in card.verdicts if (reason := accepted_in(card, verdict))},
+        },
         "limitations": list(limitations_of(card)),
         "followups": list(followups_of(card)),
         "plan": card.plan,

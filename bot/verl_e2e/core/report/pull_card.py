@@ -6,14 +6,16 @@ through `verl_e2e.core.text.escape`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from verl_e2e.core.judge.joined_execution import JoinedExecution
 from verl_e2e.core.judge.left_open import merged, of_verdict
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Override, Run
 from verl_e2e.core.pulls.overrides import Uncounted
+from verl_e2e.core.report.execution_report import TITLE, execution_line, execution_rows
 from verl_e2e.core.report.reasons_text import reason_blocks
 from verl_e2e.core.report.verdict_parts import (
     command_rows,
@@ -97,6 +99,8 @@ class PullCard:
     reproduce: str = ""
     # Why the head has no plan, where the sentence does not say it.
     problem: str = ""
+    # What the required jobs executed of the change.
+    executed: JoinedExecution = field(default_factory=JoinedExecution)
 
 
 def row_of(run: Run, status: JobStatus | None = None, *, planned: float = 0.0) -> JobRow:
@@ -134,6 +138,9 @@ def _head(card: PullCard) -> Block:
     rows = [f"Head `{card.head_sha[:12]}`{_cost(card)}", *(f"> {sentence(notice, 600)}" for notice in card.notices)]
     if card.problem:
         rows.append(f"> {sentence(card.problem, 1000)}")
+    executed = execution_line(card.executed, done=card.status is not JobStatus.RUNNING)
+    if executed:
+        rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
     rows += [_overridden(override) for override in card.overrides]
     rows += [_not_overridden(item) for item in card.uncounted]
     return Block(heading, tuple(rows), "", 9_000)
@@ -189,6 +196,11 @@ def _folds(card: PullCard) -> Iterable[Block]:
     yield from _of_jobs(card)
     requested = tuple(f"{row.job_id}: {row.requested}" for row in card.jobs if row.requested and row.verdict is None)
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)
+    functions = execution_rows(card.executed)
+    if functions:
+        yield folded_text(
+            f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 4_000
+        )
     yield from _bullets("Limitations", _limitations(card), 6_000)
     yield from _bullets("Follow-ups", _followups(card), 3_000)
     evidence = tuple(_evidence(card))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.pulls.decide import Actions
+from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.gate import Standing
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run
 from verl_e2e.core.pulls.ledger import Run
@@ -14,6 +15,7 @@ _SHOWN_HISTORY = 10
 _WORST = (
     JobStatus.FAILED,
     JobStatus.BLOCKED,
+    JobStatus.UNEXECUTED,
     JobStatus.CANCELLED,
     JobStatus.RUNNING,
     JobStatus.WAITING,
@@ -35,6 +37,7 @@ def card_of(target_state: TargetState, steps: Actions) -> PullCard:
         history=_history(target_state),
         reproduce=_reproduce(target_state),
         problem="" if steps.gate.says_obstacle else target_state.problem,
+        executed=joined_execution(steps.standings),
     )
 
 
@@ -48,7 +51,7 @@ def _row(standing: Standing) -> JobRow:
         return replace(made, options=wanted.options, requested=requested)
     made = replace(row_of(standing.run, standing.state, planned=planned), options=wanted.options, requested=requested)
     message = made.detail and standing.override is None and standing.hold is None
-    return made if message else replace(made, detail=standing.reason)
+    return made if message and standing.state is not JobStatus.ACCEPTED else replace(made, detail=standing.reason)
 
 
 def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.deliverables import of_job_not_run, of_nothing_required, with_contract
+from verl_e2e.core.judge.joined_execution import JoinedExecution, Shortfall, accepted, join, shortfall
 from verl_e2e.core.judge.left_open import merged, of_verdict
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
+from verl_e2e.core.report.execution_report import TITLE, execution_line, execution_rows
 from verl_e2e.core.text.blocks import Block, fit, folded, folded_text
 from verl_e2e.core.text.escape import markdown, one_line, sentence, summary
 
@@ -18,6 +21,7 @@ MAX_MARKDOWN = 60_000
 MAX_EXCERPT = 300
 MAX_RELATED = 600
 MAX_COMMAND = 40_000
+MAX_EXECUTED = 2_000
 _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 
 
@@ -44,28 +48,68 @@ class Card:
     plan: str = ""
     # Uses in verl that work at the base and break at the head, found without a GPU: they fail the Bridge-side checks.
     contract: tuple[str, ...] = ()
+    # What the policy asks of the execution of the change by all jobs together; None for a job that is judged by itself.
+    execution: ExecutionRules | None = None
 
 
 def result_of(card: Card) -> Result:
     """Fail outranks Blocked outranks Pass; a planned job that did not run is Blocked, a broken contract Fail."""
     if card.contract:
         return Result.FAIL
-    results = [verdict.result for verdict in card.verdicts] + [Result.BLOCKED] * len(card.not_run)
+    short = bool(shortfall_of(card).closing)
+    results = [_result_in(card, verdict) for verdict in card.verdicts]
+    results += [Result.BLOCKED] * (len(card.not_run) + short)
     return max(results, key=_RANK.__getitem__, default=Result.PASS)
 
 
+def joined_execution(card: Card) -> JoinedExecution:
+    """What the jobs executed of the change together."""
+    return join({verdict.job_id: verdict.execution for verdict in card.verdicts if verdict.execution is not None})
+
+
+def shortfall_of(card: Card) -> Shortfall:
+    """What no job executed of the change; nothing where each job is judged by itself."""
+    return Shortfall() if card.execution is None else shortfall(joined_execution(card), card.execution)
+
+
+def accepted_in(card: Card, verdict: Verdict) -> str:
+    """Why a job that never entered its part of the change is enough for the whole, empty where it is not."""
+    if card.execution is None or not verdict.never_entered or verdict.execution is None:
+        return ""
+    passed = {
+        other.job_id: other.execution
+        for other in card.verdicts
+        if other.result is Result.PASS and other.execution is not None
+    }
+    return accepted(verdict.execution, passed, card.execution)
+
+
+def _result_in(card: Card, verdict: Verdict) -> Result:
+    return Result.PASS if accepted_in(card, verdict) else verdict.result
+
+
 def sentence_of(card: Card) -> str:
-    """The one sentence after the result: of the job that decides it, or of the broken contract."""
+    """The one sentence after the result: of the job that decides it, of the change, or of the broken contract."""
     if card.contract:
         return wording.contract_broken(card.contract)
-    result = result_of(card)
-    deciding = [verdict for verdict in card.verdicts if verdict.result is result]
+    result, short = result_of(card), shortfall_of(card)
+    deciding = [verdict for verdict in card.verdicts if _result_in(card, verdict) is result]
     if result is Result.PASS:
-        return "; ".join(verdict.sentence for verdict in deciding) or wording.NOTHING_REQUIRED
+        allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
+        return "; ".join([*(_passed(card, verdict) for verdict in deciding), *allowed]) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
-    first = card.not_run[0]
-    return f"{first.coverage} did not run: {first.reason}"
+    if card.not_run:
+        first = card.not_run[0]
+        return f"{first.coverage} did not run: {first.reason}"
+    return f"{short.closing}; {wording.NOT_EVIDENCE}"
+
+
+def _passed(card: Card, verdict: Verdict) -> str:
+    reason = accepted_in(card, verdict)
+    return (
+        f"{verdict.job_id} ran well and never entered its part of the change; {reason}" if reason else verdict.sentence
+    )
 
 
 def coverage_of(card: Card) -> str:
@@ -109,9 +153,14 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
+    executed = execution_line(joined_execution(card))
+    if executed:
+        yield f"- {TITLE}: {one_line(executed, MAX_EXECUTED)}"
     for verdict in card.verdicts:
         if len(_groups(card)) > 1:
-            yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}"
+            reason = accepted_in(card, verdict)
+            accepted_as = f", accepted: {one_line(reason, MAX_RELATED)}" if reason else ""
+            yield f"- Job: {one_line(verdict.job_id)} - {verdict.result}{accepted_as}"
         yield from (f"- {one_line(row)}" for row in verdict.repositories)
         yield f"- Command: {one_line(verdict.command, MAX_COMMAND) or 'unknown'}"
         yield from (f"- Related run: {one_line(row, MAX_RELATED)}" for row in verdict.related)
@@ -138,6 +187,7 @@ def limitations_of(card: Card) -> tuple[str, ...]:
 def followups_of(card: Card) -> tuple[str, ...]:
     """What is to be done next, each once."""
     rows = [row for verdict in card.verdicts for row in verdict.followups]
+    rows += [wording.FIX_UNEXECUTED] * bool(shortfall_of(card).closing)
     rows += [f"Still to run: {job.coverage} ({job.reason})." for job in card.not_run]
     return tuple(dict.fromkeys(rows))
 
@@ -158,6 +208,7 @@ def render_markdown(card: Card) -> str:
     details = (
         _markdown_head(card),
         *(_markdown_table(job_id, rows) for job_id, rows in _groups(card)),
+        *_markdown_functions(card),
         folded("Limitations", _markdown_rows(limitations_of(card)), 14_000),
         folded("Follow-ups", _markdown_rows(followups_of(card)), 6_000),
         *_reports(card),
@@ -178,11 +229,20 @@ def _reports(card: Card) -> Iterable[Block]:
 def _markdown_head(card: Card) -> Block:
     result = result_of(card)
     heading = f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n"
+    executed = execution_line(joined_execution(card))
     rows = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
-        f"**Checkpoint/config:** {markdown(checkpoint_of(card))}",
+        f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
+        *([f"**{TITLE}:** {markdown(executed, MAX_EXECUTED)}"] if executed else []),
     )
     return Block(heading, rows, "", 16_000)
+
+
+def _markdown_functions(card: Card) -> Iterable[Block]:
+    """What became of each changed function, folded."""
+    rows = execution_rows(joined_execution(card))
+    if rows:
+        yield folded_text(f"Changed functions ({len(rows)})", tuple(one_line(row, MAX_EXECUTED) for row in rows), 6_000)
 
 
 def _markdown_table(job_id: str, rows: tuple[Deliverable, ...]) -> Block:

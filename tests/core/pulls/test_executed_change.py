@@ -1,0 +1,161 @@
+"""The gate of a change that ran in part: which jobs others make up for, and what never ran at all."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.core.builders import make_job
+from tests.core.executions import DROPOUT, GATHER, IN_TEST, LORA, TRANSFORM, change, ran, verdict_on
+from tests.core.pulls.entries import HEAD, POLICY, asked, override, run, target_state
+from verl_e2e.core.judge.verdict_document import verdict_json
+from verl_e2e.core.model.access import Demand
+from verl_e2e.core.model.executed import Executed
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.check_runs import Conclusion
+from verl_e2e.core.pulls.decide import Actions, decide_actions
+from verl_e2e.core.pulls.executed_change import joined_execution
+from verl_e2e.core.pulls.job_status import JobStatus, status_of_run, status_of_verdict
+from verl_e2e.core.pulls.ledger import Run, RunState
+from verl_e2e.core.pulls.wanted_jobs import WantedJob
+
+# Level 0 is planned for what it cannot enter, level 4 for that and for what it can.
+SMOKE = make_job(changed=change(DROPOUT))
+FEATURE = make_job(Level.FEATURE, "feature", changed=change(DROPOUT, TRANSFORM))
+WANTED = (
+    WantedJob("0-lora-ddp", Level.SMOKE, job=SMOKE),
+    WantedJob("4-feature", Level.FEATURE, ("0-lora-ddp",), FEATURE),
+)
+OLD = Executed(problem="the run's Python is 3.11")
+
+
+def ended(job: Job, record: Executed | None, **given: Any) -> Run:
+    """The run of a job, judged by its record."""
+    verdict = verdict_on(job, record)
+    fields: dict[str, Any] = {
+        "result": verdict.result,
+        "never_entered": verdict.never_entered,
+        "sentence": verdict.sentence,
+        "verdict": verdict_json(verdict),
+    }
+    return run(job, **(fields | given))
+
+
+def decided(*runs: Run, **given: Any) -> Actions:
+    names: tuple[str, ...] = ("unexecuted", "unrecorded")
+    rules: dict[str, Any] = {name: given.pop(name) for name in names if name in given}
+    policy = POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=rules)})
+    return decide_actions(target_state(*runs, **{"wanted": WANTED, "policy": policy, **given}))
+
+
+UNENTERED = ended(SMOKE, ran())
+BOTH = ended(FEATURE, ran(DROPOUT, TRANSFORM))
+PART = ended(FEATURE, ran(TRANSFORM))
+P, A, U, B, F, TAKEN = (
+    JobStatus.PASSED,
+    JobStatus.ACCEPTED,
+    JobStatus.UNEXECUTED,
+    JobStatus.BLOCKED,
+    JobStatus.FAILED,
+    JobStatus.OVERRIDDEN,
+)
+NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop"
+Row = tuple[str, tuple[Run, ...], dict[str, Any], tuple[JobStatus, ...], JobStatus, str]
+TABLE: tuple[Row, ...] = (
+    ("level 4 ran what level 0 missed", (UNENTERED, BOTH), {}, (A, P), P,
+     "1 of 2 required jobs passed, 1 accepted that never entered the change"),
+    ("nothing ran it", (UNENTERED, PART), {}, (U, P), B, "0-lora-ddp unexecuted: Level 0 blocked"),
+    ("nothing ran it, and the policy allows that", (UNENTERED, PART), {"unexecuted": Demand.ALLOW}, (A, P), P,
+     f"1 of 2 required jobs passed, 1 accepted that never entered the change; {NEVER}"),
+    ("a Bridge test ran it", (ended(SMOKE, ran(DROPOUT, by=(IN_TEST,))), PART), {}, (A, P), P, "1 accepted"),
+    ("level 4 failed after it ran it", (UNENTERED, BOTH.model_copy(update={"result": Result.FAIL})), {}, (U, F), F,
+     "4-feature failed"),
+    ("level 4 runs", (UNENTERED, run(FEATURE, RunState.RUNNING)), {}, (U, JobStatus.RUNNING), JobStatus.RUNNING,
+     "running 4-feature"),
+    ("level 0 is overridden", (UNENTERED, PART), {"entries": (override(Level.SMOKE),)}, (TAKEN, P), P, "overridden"),
+    ("both passed in part", (ended(SMOKE, OLD), PART), {}, (P, P), B, NEVER),
+    ("both passed in part, and level 4 is overridden", (ended(SMOKE, OLD), PART),
+     {"entries": (override(Level.FEATURE),)}, (P, P), P, "All 2 required jobs passed"),
+    ("both passed in part, and the policy allows that", (ended(SMOKE, OLD), PART), {"unexecuted": Demand.ALLOW},
+     (P, P), P, f"All 2 required jobs passed; {NEVER}"),
+    ("nothing was recorded", (ended(SMOKE, OLD), ended(FEATURE, None)), {}, (P, P), B,
+     "Whether 2 changed functions ran is not known (0-lora-ddp: the run's Python is 3.11)"),
+    ("nothing was recorded, and the policy allows that", (ended(SMOKE, OLD), ended(FEATURE, None)),
+     {"unrecorded": Demand.ALLOW}, (P, P), P, "which the policy allows"),
+    ("a verdict is no longer kept", (ended(SMOKE, ran(DROPOUT), verdict=""), ended(FEATURE, OLD)), {}, (P, P), B,
+     "the verdict of the run is no longer kept"),
+    ("the verdict of what missed it is no longer kept",
+     (UNENTERED.model_copy(update={"verdict": ""}), BOTH), {}, (A, P), P, "1 accepted"),
+    ("everything ran", (ended(SMOKE, ran(DROPOUT)), BOTH), {}, (P, P), P, "All 2 required jobs passed"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "runs", "given", "states", "status", "title"), TABLE, ids=[row[0] for row in TABLE])
+def test_the_gate_of_a_change_that_ran_in_part(
+    name: str,
+    runs: tuple[Run, ...],
+    given: dict[str, Any],
+    states: tuple[JobStatus, ...],
+    status: JobStatus,
+    title: str,
+) -> None:
+    found = decided(*runs, **given)
+    assert tuple(standing.state for standing in found.standings) == states, name
+    assert (found.gate.status, title in f"{found.gate.title} {found.gate.general}") == (status, True), found.gate
+
+
+def test_a_job_starts_after_one_that_ran_well_and_never_entered_the_change() -> None:
+    assert [item.job_id for item in decided(UNENTERED).dispatch] == ["4-feature"]
+    blocked = UNENTERED.model_copy(update={"never_entered": False})
+    assert decided(blocked).dispatch == ()
+
+
+def test_it_is_run_again_where_someone_asks_for_it() -> None:
+    for runs in ((UNENTERED,), (UNENTERED, BOTH)):
+        found = decided(*runs, entries=(asked("rerun", "0-lora-ddp", minute=1),))
+        assert "0-lora-ddp" in [item.job_id for item in found.dispatch]
+
+
+def test_what_a_person_requested_in_addition_makes_up_for_nothing() -> None:
+    extra = replace(WANTED[1], required=False)
+    found = decided(UNENTERED, BOTH.model_copy(update={"required": False}), wanted=(WANTED[0], extra))
+    assert (found.standings[0].state, found.gate.status) == (U, B)
+
+
+def test_the_reason_says_where_it_ran() -> None:
+    found = decided(UNENTERED, BOTH)
+    text = "the run was good and never entered its part of the change; what it missed ran in 4-feature"
+    assert found.standings[0].reason == text
+    assert f"0-lora-ddp: accepted, {text}" in found.gate.of_jobs
+
+
+def test_the_gate_names_the_command_that_accepts_what_never_ran() -> None:
+    found = decided(ended(SMOKE, OLD), PART).gate
+    assert found.action.endswith(f"; `/verl-e2e override 0 {HEAD} REASON` accepts that")
+    assert found.conclusion is Conclusion.ACTION_REQUIRED
+    # Level 4 was planned for it too; while level 0 is overridden nothing is left to accept.
+    assert decided(ended(SMOKE, OLD), PART, entries=(override(Level.SMOKE),)).gate.is_open
+
+
+def test_functions_that_were_cut_off_have_no_level_to_override() -> None:
+    job = make_job(changed=change(TRANSFORM, left_out=3))
+    found = decided(ended(job, ran(TRANSFORM)), wanted=(WantedJob("0-lora-ddp", Level.SMOKE, job=job),)).gate
+    assert (found.status, found.action) == (B, "whether 3 changed functions ran is not known")
+
+
+def test_a_job_that_is_for_no_change_or_has_not_ended_executed_nothing_of_it() -> None:
+    plain = make_job()
+    wanted = (WantedJob("0-lora-ddp", Level.SMOKE, job=plain), WANTED[1])
+    for last in (run(FEATURE, RunState.RUNNING), run(FEATURE, RunState.LOST)):
+        assert joined_execution(decided(run(plain), last, wanted=wanted).standings).functions == ()
+    missing = (WantedJob("0-lora-ddp", Level.SMOKE, missing="no model"),)
+    assert joined_execution(decided(wanted=missing).standings).functions == ()
+
+
+def test_the_status_of_a_verdict_and_of_its_run_agree() -> None:
+    for record, status in ((ran(), U), (ran(DROPOUT), P), (ran(GATHER), U)):
+        assert status_of_verdict(verdict_on(SMOKE, record)) is status_of_run(ended(SMOKE, record)) is status
+    failed = replace(verdict_on(SMOKE, ran()), result=Result.FAIL)
+    assert status_of_verdict(failed) is F
