@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,7 +176,7 @@ def test_the_recording_names_the_module_that_was_imported(run: Path) -> None:
     assert MODULE_FILES["megatron.bridge"] in verdict.deliverables[1].detail
 
 
-def write_job(folder: Path, changed: ChangedCode, executed: Executed, **given: str) -> Path:
+def write_job(folder: Path, changed: ChangedCode, executed: Executed, **given: Any) -> Path:
     """The recorded Level 0 run as that of a job of this change, with what it executed."""
     run = write_run_folder(folder, make_record(job=make_job(changed=changed, **given)), LOG)
     (run / EXECUTED_FILE).write_text(executed.model_dump_json())
