@@ -8,9 +8,11 @@ import importlib.util
 import os
 import random
 import shutil
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,32 @@ def _plots() -> str:
     return "" if found else "not installed: matplotlib (make test installs it)"
 
 
+@cache
+def monitoring_pythons() -> tuple[str, ...]:
+    """The interpreters of this machine that have `sys.monitoring` and really start, each once by its own name."""
+    names = [f"python3.{minor}" for minor in range(12, 20)]
+    found = [*map(shutil.which, names), *map(str, sorted(Path.home().glob(".pyenv/versions/*/bin/python3.1[2-9]")))]
+    argv = ("-c", "import sys; print(sys.monitoring and sys.executable)")
+    asked = [subprocess.run([path, *argv], capture_output=True, text=True, check=False) for path in found if path]
+    return tuple(dict.fromkeys(answer.stdout.strip() for answer in asked if answer.returncode == 0))
+
+
+def _monitoring() -> str:
+    return "" if monitoring_pythons() else "no Python of version 3.12 or later on PATH or below ~/.pyenv/versions"
+
+
+@pytest.fixture(params=monitoring_pythons() or ("",), ids=lambda path: Path(path).name)
+def monitoring_python(request: pytest.FixtureRequest) -> str:
+    """Each interpreter that has `sys.monitoring`, for tests with the marker of that name."""
+    return str(request.param)
+
+
+@pytest.fixture
+def one_monitoring_python() -> str:
+    """The first of them."""
+    return next(iter(monitoring_pythons()), "")
+
+
 def _gpu() -> str:
     if os.environ.get("WITH_GPU") != "1":
         return "opt in with WITH_GPU=1"
@@ -73,6 +101,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
     "labelled": _labelled,
+    "monitoring": _monitoring,
     "node": _node,
     "online": _online,
     "plots": _plots,

@@ -14,6 +14,7 @@ from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.log.scan import Scanner
 from verl_e2e.core.model.events import BEGIN, END, RUN_PHASE, TESTS_PHASE
+from verl_e2e.core.model.executed import EXECUTED_FILE
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import (
     ENVIRONMENT_FILE,
@@ -28,6 +29,7 @@ from verl_e2e_runner.bridge_tests.run import BridgeTests, run_bridge_tests, take
 from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.checkpoints import CheckpointLister
 from verl_e2e_runner.folder.collect import collect, record_end
+from verl_e2e_runner.folder.executed import BRIDGE_TESTS_PHASE, ExecutionRecord, begin_record
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.isolation.host import (
     Host,
@@ -95,6 +97,7 @@ def run_phases(run: Run) -> Ended:
     trees = _caged(run, replace(trees, findings=(*trees.findings, run.alone, isolation_finding(run.job, run.host))))
     if any(finding.check is Check.ISOLATION and finding.blocking and not finding.ok for finding in trees.findings):
         return _refused(run, trees)
+    executed = begin_record(run.job.changed, trees, run.session.executed, run.session.imports.with_name("executed"))
     seen = preflight(
         run.job,
         trees,
@@ -109,12 +112,21 @@ def run_phases(run: Run) -> Ended:
     if seen.blocked:
         return _not_started(run, "preflight found what blocks the run")
     tests = _bridge_tests(run, trees, seen)
+    executed.take(BRIDGE_TESTS_PHASE, run.recorder)
     _write_environment(run, trees, seen, tests)
+    if reason := _stopping(tests):
+        run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
+        return _not_started(run, reason)
+    return _train(run, trees, seen, executed)
+
+
+def _stopping(tests: BridgeTests) -> str:
+    """Why the wrapper is not started after the Bridge tests, empty where it is."""
     if tests.outcome == "failed":
-        return _not_started(run, "a focused Bridge test failed")
+        return "a focused Bridge test failed"
     if any(finding.blocking and not finding.ok for finding in tests.findings):
-        return _not_started(run, "the job requires the Bridge checks, and they could not run")
-    return _train(run, trees, seen)
+        return "the job requires the Bridge checks, and they could not run"
+    return ""
 
 
 def _caged(run: Run, trees: Trees) -> Trees:
@@ -158,7 +170,7 @@ def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
     return tests
 
 
-def _train(run: Run, trees: Trees, seen: Preflight) -> Ended:
+def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -> Ended:
     """Start the wrapper for each phase of the job and watch it to its end; from here on the watch minds the signals."""
     scanner = Scanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
@@ -168,6 +180,7 @@ def _train(run: Run, trees: Trees, seen: Preflight) -> Ended:
             begun = ended.stages
             ended = _watch(run, trees, launch, scanner, signals)
             ended = replace(ended, stages=(*begun, *ended.stages))
+            executed.take(launch.phase.name, run.recorder)
             code = ended.exit_code
             run.emit(
                 "phase", name=RUN_PHASE, state=END, step=launch.phase.name, reason=ended.reason.value, exit_code=code
@@ -177,6 +190,7 @@ def _train(run: Run, trees: Trees, seen: Preflight) -> Ended:
             if ended.reason is not EndReason.EXITED or ended.exit_code != 0:
                 break
         run.emit("phase", name="collect", state="begin")
+        run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
         collect(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
     return ended
 

@@ -33,6 +33,7 @@ from verl_e2e_runner.phases import Run, run_phases
 from verl_e2e_runner.preflight.host import Devices, read_devices
 from verl_e2e_runner.preflight.other_runs import sole_run
 from verl_e2e_runner.process.ended import Ended
+from verl_e2e_runner.process.recording import Part, recorded_parts
 from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
 from verl_e2e_runner.process.signals import interruptible, received_signals
 from verl_e2e_runner.watch.progress import Progress
@@ -64,10 +65,13 @@ def run_job(
     nonce = secrets.token_hex(16)
     own = own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
+    recorded = Part.EXECUTED in recorded_parts(environ)
     host = isolation(job, environ)
     caged = host.tools is not None
     imports = (own / "suspect" / "out" if caged else own) / "imports.jsonl"
-    session = planned_session(nonce, imports, caged=caged)
+    # Next to the folders that code in a cage may write, and not in one of them.
+    executed = (own / "suspect" if caged else own) / "recording.json"
+    session = planned_session(nonce, imports, executed=executed if recorded else None, caged=caged)
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
@@ -133,7 +137,7 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
 def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
     """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = session if caged else open_session(session.nonce, session.imports)
+    opened = session if caged else open_session(session.nonce, session.imports, executed=session.executed)
     try:
         yield opened
     finally:

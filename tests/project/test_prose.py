@@ -53,6 +53,7 @@ FOREIGN = {
     "runners/verl_e2e_runner/preflight/prepare.py": "what the hub's client prints",
     "runners/verl_e2e_runner/bridge_tests/events.py": "errors of pytest",
     "runners/verl_e2e_runner/bridge_tests/run.py": "what pytest prints",
+    "runners/verl_e2e_runner/folder/process_roles.py": "what Ray and vLLM call their processes",
     "runners/verl_e2e_runner/instrumentation/": "what Python raises",
 }
 

@@ -64,6 +64,10 @@ class Recorder:
         """Seconds since the folder was opened."""
         return round(self._monotonic() - self._began, 3)
 
+    def since_opened(self, monotonic_s: float) -> float:
+        """A time of the monotonic clock in seconds since the folder was opened."""
+        return round(monotonic_s - self._began, 3)
+
     def event(self, kind: str, /, **data: object) -> float:
         """Append one event and return its time in seconds since the run began."""
         event = Event(t_s=self.elapsed(), kind=kind, data=data)

@@ -17,7 +17,7 @@ from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.preflight.import_fault import import_fault
 from verl_e2e_runner.preflight.packages import wrong_place
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
-from verl_e2e_runner.process.session import IMPORTS_VARIABLE, Session
+from verl_e2e_runner.process.session import EXECUTED_VARIABLE, IMPORTS_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
 
 Role = Literal["driver", "ray_worker"]
@@ -28,6 +28,8 @@ _FIX_TREES = "correct the import, or restore what it names: both files lie in th
 _LOOK_S = 0.1
 _OBSERVE_S = 2.0
 _GRACE_S = 3.0
+# What its two processes do is not what the run did.
+_RECORDS = (IMPORTS_VARIABLE, EXECUTED_VARIABLE)
 _KEPT_OUTPUT = 64 * 1024
 _MOST_BYTES = 1 << 20
 _MOST_LINES = 100
@@ -115,7 +117,7 @@ def _start(
 ) -> _Prover:
     file = (trees.cage.outbox if trees.cage else work) / f"imports-{role}.jsonl"
     file.unlink(missing_ok=True)
-    mine = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
+    mine = {name: value for name, value in environment.items() if name not in _RECORDS}
     if role == "ray_worker":
         mine["VERL_E2E_RUNTIME_ENV"] = json.dumps(_worker_environment(runtime_env))
         mine["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -129,7 +131,7 @@ def _worker_environment(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """The run's runtime environment without the marks that belong to the run itself, and without nulls."""
     kept = {name: value for name, value in runtime_env.items() if value is not None and name != "env_vars"}
     variables = runtime_env.get("env_vars") or {}
-    mine = {name: str(value) for name, value in variables.items() if name not in (RUN_VARIABLE, IMPORTS_VARIABLE)}
+    mine = {name: str(value) for name, value in variables.items() if name not in (RUN_VARIABLE, *_RECORDS)}
     # The proof asks Ray for no GPU, and a training worker imports with its GPUs in sight: Ray must not hide them.
     return {**kept, "env_vars": {**mine, "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}}
 

@@ -1,4 +1,4 @@
-"""What is private to one run on the host: its mark, its Ray folder, and the file of import lines."""
+"""What is private to one run on the host: its mark, its Ray folder, and where the instrumentation writes."""
 
 import tempfile
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from pathlib import Path
 from verl_e2e_runner.process.processes import make_own_folder, remove_own_folder
 
 IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
+EXECUTED_VARIABLE = "VERL_E2E_EXECUTED"
 PATH_VARIABLE = "VERL_E2E_PATH"
 
 # A unix socket's path has at most 107 bytes, and Ray adds
@@ -24,17 +25,19 @@ class Session:
     ray_folder: Path
     # Where the instrumentation writes a line for each import of a module under test.
     imports: Path
+    # What the execution record is to hold, a file that the runner writes; None: nothing is recorded.
+    executed: Path | None = None
 
 
-def planned_session(nonce: str, imports: Path, *, caged: bool = False) -> Session:
+def planned_session(nonce: str, imports: Path, *, executed: Path | None = None, caged: bool = False) -> Session:
     """The session that `open_session` would make; touches nothing. In a cage /tmp is the run's own."""
     root = Path("/tmp") if caged else _short_root()  # noqa: S108
-    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve())
+    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve(), executed.resolve() if executed else None)
 
 
-def open_session(nonce: str, imports: Path) -> Session:
+def open_session(nonce: str, imports: Path, *, executed: Path | None = None) -> Session:
     """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the file of import lines."""
-    session = planned_session(nonce, imports)
+    session = planned_session(nonce, imports, executed=executed)
     make_own_folder(session.ray_folder, nonce)
     return session
 

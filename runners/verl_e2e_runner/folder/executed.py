@@ -1,0 +1,198 @@
+"""The execution record of a run: what the instrumentation is asked for, and `executed.json` from what it left."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from verl_e2e.core.model.changed_code import ChangedCode
+from verl_e2e.core.model.executed import (
+    MEGATRON_LM_FOLDER,
+    MOST_FILES,
+    MOST_FUNCTIONS_OF_FILE,
+    MOST_LINES_OF_FILE,
+    MOST_PROCESSES,
+    Executed,
+    ExecutedFile,
+    ExecutedFunction,
+    ExecutedProcess,
+    ProcessRole,
+)
+from verl_e2e_runner.folder.process_records import MOST_BYTES, ProcessRecord, read_process
+from verl_e2e_runner.folder.process_roles import role_of
+from verl_e2e_runner.folder.recorder import Recorder
+from verl_e2e_runner.folder.suspect_files import names_below, read_below
+from verl_e2e_runner.process.confined import hand_folder_over
+from verl_e2e_runner.trees.worktrees import Trees
+
+BRIDGE_TESTS_PHASE = "bridge_tests"
+# All processes together.
+_MOST_BYTES = 256 << 20
+# Of the processes of one phase and role each function names so many, in the order of their start.
+_MOST_OF_A_KIND = 16
+_SWITCHED_OFF = "the execution record was switched off"
+_NOTHING = "no process of the run imported a tree under test with the instrumentation loaded"
+
+
+@dataclass(slots=True)
+class ExecutionRecord:
+    """Takes what the processes of each phase left, and joins it at the end; `begin_record` makes it."""
+
+    # The folder that holds the processes' files, a folder of the run's own; None: nothing is recorded.
+    folder: Path | None
+    trees: Trees
+    # The files that the change touches, relative to the Bridge checkout.
+    changed: frozenset[str]
+    _taken: set[str] = field(default_factory=set)
+    _bytes: int = 0
+    _processes: list[ExecutedProcess] = field(default_factory=list)
+    _functions: dict[str, dict[tuple[int, str], dict[int, float]]] = field(default_factory=dict)
+    _lines: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    _cut: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def take(self, phase: str, recorder: Recorder) -> None:
+        """Read what the processes of a phase left; call it when all of them have ended."""
+        if self.folder is None:
+            return
+        for name in names_below(self.folder.parent, self.folder.name):
+            if name not in self._taken:
+                self._taken.add(name)
+                self._take_file(name, phase, recorder)
+
+    def joined(self, bridge_commit: str) -> Executed:
+        """All phases together."""
+        if self.folder is None:
+            return Executed(bridge_commit=bridge_commit, problem=_SWITCHED_OFF)
+        files = tuple(self._files())
+        problems = [process.problem for process in self._processes if process.problem]
+        recorded = bool(files) or len(problems) < len(self._processes)
+        return Executed(
+            bridge_commit=bridge_commit,
+            processes=tuple(self._processes),
+            files=files,
+            cut=tuple(f"{count:,} {what}" for what, count in sorted(self._cut.items())),
+            problem="" if recorded else next(iter(problems), _NOTHING),
+        )
+
+    def _take_file(self, name: str, phase: str, recorder: Recorder) -> None:
+        assert self.folder is not None
+        if len(self._processes) >= MOST_PROCESSES or self._bytes >= _MOST_BYTES:
+            self._cut["processes left out"] += 1
+            return
+        raw = read_below(self.folder.parent, f"{self.folder.name}/{name}", limit=MOST_BYTES)
+        record = None if raw is None else read_process(raw)
+        self._bytes += len(raw or b"")
+        if record is None:
+            self._cut["files of processes that cannot be read"] += 1
+            return
+        if record.unreadable:
+            self._cut["lines of processes that cannot be read"] += record.unreadable
+        self._processes.append(_process(record, phase, recorder))
+        self._add(record, len(self._processes) - 1, recorder)
+
+    def _add(self, record: ProcessRecord, index: int, recorder: Recorder) -> None:
+        for (path, line, symbol), seconds in record.functions.items():
+            name = self._relative(path)
+            if name is None:
+                self._cut["functions of files outside of the trees under test"] += 1
+            else:
+                times = self._functions.setdefault(name, {}).setdefault((line, symbol), {})
+                times[index] = _within(recorder, seconds)
+        for path, line in record.lines:
+            name = self._relative(path)
+            if name is None or name not in self.changed:
+                self._cut["lines of files that the change does not touch"] += 1
+            else:
+                self._lines.setdefault(name, {}).setdefault(line, set()).add(index)
+
+    def _relative(self, path: str) -> str | None:
+        """A path relative to the Bridge checkout; None for one that is not in the trees under test."""
+        if os.path.normpath(path) != path:
+            return None
+        for root, prefix in ((self.trees.megatron_lm, f"{MEGATRON_LM_FOLDER}/"), (self.trees.bridge, "")):
+            if path.startswith(f"{root}/"):
+                return prefix + path[len(f"{root}/") :]
+        return None
+
+    def _files(self) -> Iterator[ExecutedFile]:
+        names = sorted({*self._functions, *self._lines})
+        if len(names) > MOST_FILES:
+            self._cut["files left out"] += len(names) - MOST_FILES
+        for name in names[:MOST_FILES]:
+            functions = sorted(self._functions.get(name, {}).items())
+            lines = sorted(self._lines.get(name, {}).items())
+            if len(functions) > MOST_FUNCTIONS_OF_FILE or len(lines) > MOST_LINES_OF_FILE:
+                self._cut["files of which functions or lines are left out"] += 1
+            yield ExecutedFile(
+                path=name,
+                functions=tuple(
+                    ExecutedFunction(
+                        symbol=symbol, line=line, first_s={index: times[index] for index in self._some(times)}
+                    )
+                    for (line, symbol), times in functions[:MOST_FUNCTIONS_OF_FILE]
+                ),
+                lines={line: tuple(self._some(processes)) for line, processes in lines[:MOST_LINES_OF_FILE]},
+            )
+
+    def _some(self, processes: Mapping[int, float] | set[int]) -> list[int]:
+        """Of the processes that ran something those that are named: a few of each phase and role."""
+        kinds: defaultdict[tuple[str, ProcessRole], list[int]] = defaultdict(list)
+        for index in sorted(processes):
+            kinds[self._processes[index].phase, self._processes[index].role].append(index)
+        return sorted(index for indices in kinds.values() for index in islice(indices, _MOST_OF_A_KIND))
+
+
+def begin_record(changed: ChangedCode, trees: Trees, settings: Path | None, folder: Path) -> ExecutionRecord:
+    """Make the folder for the processes' files, and write for the instrumentation what is to be recorded.
+
+    `settings` is the file that the run's processes are given; None: nothing is recorded.
+    """
+    paths = frozenset((*(function.path for function in changed.functions), *changed.unread))
+    if settings is None:
+        return ExecutionRecord(None, trees, paths)
+    folder.mkdir(parents=True, exist_ok=True)
+    if trees.cage:
+        hand_folder_over(folder, trees.cage)
+    wanted = {
+        "folder": str(folder),
+        "roots": [str(trees.bridge / "src"), str(trees.megatron_lm)],
+        "changed": sorted(str(_absolute(path, trees)) for path in paths),
+    }
+    settings.write_text(json.dumps(wanted))
+    settings.chmod(0o644)
+    return ExecutionRecord(folder, trees, paths)
+
+
+def _absolute(path: str, trees: Trees) -> Path:
+    below = path.removeprefix(f"{MEGATRON_LM_FOLDER}/")
+    return trees.bridge / path if below == path else trees.megatron_lm / below
+
+
+def _process(record: ProcessRecord, phase: str, recorder: Recorder) -> ExecutedProcess:
+    role, title = role_of([title for title, _ in record.titles])
+    ranks = [int(rank) for _, rank in record.titles if rank.isascii() and rank.isdecimal()]
+    if phase == BRIDGE_TESTS_PHASE:
+        role = ProcessRole.BRIDGE_TEST
+    problem = record.problem
+    if problem:
+        problem = f"Python {record.python}: {problem}"
+    elif record.full:
+        problem = "it ran more than is recorded of one process"
+    return ExecutedProcess(
+        phase=phase,
+        role=role,
+        title=title,
+        pid=record.pid,
+        rank=ranks[-1] if ranks and role is ProcessRole.TRAINER else None,
+        python=record.python,
+        began_s=_within(recorder, record.began),
+        problem=problem,
+    )
+
+
+def _within(recorder: Recorder, monotonic_s: float) -> float:
+    """A time of the processes' clock in seconds since the folder was opened, within the time of the run."""
+    return min(max(0.0, recorder.since_opened(monotonic_s)), recorder.elapsed())

@@ -1,0 +1,250 @@
+"""Execution record: which functions of the trees under test ran in this process, and which lines of changed files.
+
+`sitecustomize` starts it where VERL_E2E_EXECUTED names a file of the runner: the folder for the records, the folders
+of the trees, and the files that the change touches. Each process that runs code of the trees writes a file of its
+own, one JSON array a line, each written at once, so that a process that is killed keeps what was seen up to then:
+
+    ["process", pid, python, title, rank, problem, seconds]     first
+    ["title", title, rank, seconds]                             what it calls itself later
+    ["function", path, line, qualified name, seconds]           entered for the first time
+    ["line", path, line, seconds]                               run for the first time, in changed files only
+    ["full", seconds]                                           the last one: nothing more is recorded
+
+`seconds` are those of the monotonic clock. The body of a module or of a class is not a function.
+"""
+
+import _thread
+import os
+import sys
+import time
+
+MOST_BYTES = 8 << 20
+TITLE_S = 1.0
+# The others are named for a debugger, coverage, a profiler and an optimizer.
+TOOLS = (3, 4)
+WATCHED = ("megatron.bridge", "megatron.core")
+
+monitoring = getattr(sys, "monitoring", None)
+DISABLE = getattr(monitoring, "DISABLE", None)
+_FUNCTION = 0x1  # inspect.CO_OPTIMIZED, which the bodies of modules and classes do not have
+
+
+class _File:
+    """The record of this process, made when something is written; a forked child makes one of its own."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self.begin_again()
+
+    def begin_again(self):
+        self._lock = _thread.allocate_lock()
+        self._pid = os.getpid()
+        self._handle = -1
+        self._written = 0
+        self._title = None
+        self._titled = 0.0
+
+    def is_of_this_process(self):
+        return self._pid == os.getpid()
+
+    def write(self, *entry, problem=""):
+        """Append an entry, and before it what the process is called now, if that is new."""
+        now = time.monotonic()
+        with self._lock:
+            if self._handle < 0:
+                self._open(now, problem)
+            elif now - self._titled >= TITLE_S:
+                self._titled = now
+                title = _title()
+                if title != self._title:
+                    self._title = title
+                    self._append(["title", *title, now])
+        if entry:
+            self._append([*entry, now])
+
+    def _open(self, now, problem):
+        name = f"{time.monotonic_ns():020d}-{self._pid}.jsonl"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._handle = os.open(os.path.join(self._folder, name), flags, 0o600)
+        self._title, self._titled = _title(), now
+        version = ".".join(map(str, sys.version_info[:3]))
+        self._append(["process", self._pid, version, *self._title, problem, now])
+
+    def _append(self, entry):
+        import json
+
+        data = (json.dumps(entry) + "\n").encode()
+        if self._written >= MOST_BYTES:
+            return
+        self._written += len(data)
+        if self._written >= MOST_BYTES:
+            data = (json.dumps(["full", entry[-1]]) + "\n").encode()
+        os.write(self._handle, data)
+
+
+class _Monitor:
+    """The callbacks of `sys.monitoring`: each code object and each line calls them once and is then left alone."""
+
+    def __init__(self, file, roots, changed):
+        self._file = file
+        self._roots = tuple(root.rstrip("/") + "/" for root in roots)
+        self._changed = frozenset(changed)
+        self._places = {}
+        self._starts = {}
+        self._seen = set()
+        self._tool = None
+
+    def start(self, tool):
+        self._tool = tool
+        monitoring.use_tool_id(tool, "verl-e2e")
+        monitoring.register_callback(tool, monitoring.events.PY_START, self.entered)
+        monitoring.register_callback(tool, monitoring.events.LINE, self.line_ran)
+        monitoring.set_events(tool, monitoring.events.PY_START)
+        os.register_at_fork(after_in_child=self.forked)
+
+    def forked(self):
+        """Nothing has run in this process yet, whatever its parent ran."""
+        try:
+            self._file.begin_again()
+            self._seen = set()
+            monitoring.restart_events()
+        except Exception:
+            pass
+
+    def entered(self, code, _offset):
+        try:
+            place = self._places.get(code.co_filename)
+            if place is None:
+                place = self._places[code.co_filename] = self._place(code.co_filename)
+            if place:
+                self._entered_ours(code, place)
+        except Exception:
+            pass
+        return DISABLE
+
+    def line_ran(self, code, line):
+        try:
+            place = self._places[code.co_filename]
+            for number in {line, self._starts[place].get(line, line)}:
+                self._write("line", place, number)
+        except Exception:
+            pass
+        return DISABLE
+
+    def _entered_ours(self, code, place):
+        if place in self._changed:
+            if place not in self._starts:
+                self._starts[place] = _first_lines(place)
+            monitoring.set_local_events(self._tool, code, monitoring.events.LINE)
+        # A comprehension or the scope of a type parameter has a code object too, `<genexpr>` and the like.
+        if code.co_flags & _FUNCTION and (code.co_name[:1] != "<" or code.co_name == "<lambda>"):
+            self._write("function", place, code.co_firstlineno, code.co_qualname)
+        else:
+            self._write()
+
+    def _write(self, *entry):
+        if not self._file.is_of_this_process():
+            # A library forked without Python's knowledge.
+            self.forked()
+        if entry not in self._seen:
+            self._seen.add(entry)
+            self._file.write(*entry)
+
+    def _place(self, file):
+        """The path of a file of the trees under test, or that the change touches; empty for any other."""
+        if self._is_ours(file):
+            return file
+        if file[:1] == "<" or (file[:1] == "/" and "/megatron/" not in file):
+            return ""
+        real = os.path.realpath(file)
+        return real if self._is_ours(real) else ""
+
+    def _is_ours(self, path):
+        return path.startswith(self._roots) or path in self._changed
+
+
+class _Unrecorded:
+    """A finder that finds nothing: it notes that a process which imports a tree under test is not recorded, and why."""
+
+    def __init__(self, file, problem):
+        self._file = file
+        self._problem = problem
+        self._noted = False
+
+    def find_spec(self, name, _path=None, _target=None):
+        # It stays on the list: Python is going through it, and would skip the next finder.
+        if name in WATCHED and not self._noted:
+            try:
+                self._noted = True
+                self._file.write(problem=self._problem)
+            except Exception:
+                pass
+
+
+def begin(settings):
+    """Record from now on as the runner's file says."""
+    import json
+
+    with open(settings, encoding="utf-8") as opened:
+        wanted = json.load(opened)
+    file = _File(wanted["folder"])
+    if monitoring is None:
+        sys.meta_path.insert(0, _Unrecorded(file, "it has no sys.monitoring, which came with Python 3.12"))
+        return
+    tool = next((number for number in TOOLS if monitoring.get_tool(number) is None), None)
+    if tool is None:
+        sys.meta_path.insert(0, _Unrecorded(file, "other tools use sys.monitoring, and no id of a tool is free"))
+        return
+    _Monitor(file, wanted["roots"], wanted["changed"]).start(tool)
+
+
+def _first_lines(path):
+    """For each further line of a statement, or of its head, the line that the statement begins in."""
+    import ast
+
+    first = {}
+    with open(path, "rb") as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.stmt, ast.ExceptHandler)):
+            for line in range(node.lineno + 1, _last_line_of_head(node) + 1):
+                first[line] = node.lineno
+    return first
+
+
+def _last_line_of_head(node):
+    inner = getattr(node, "body", None) or [case.pattern for case in getattr(node, "cases", ())]
+    if not inner:
+        return node.end_lineno
+    return min(item.lineno for item in [inner[0], *getattr(inner[0], "decorator_list", ())]) - 1
+
+
+def _title():
+    """What the process calls itself, without arguments and names of methods, and its rank where it has one."""
+    try:
+        with open("/proc/self/cmdline", "rb") as file:
+            words = [word.decode("utf-8", "replace") for word in file.read(4096).split(b"\0") if word]
+    except OSError:
+        words = []
+    first = words[0] if words else ""
+    if "::" in first:
+        # Ray: `ray::NAME:Class.method`, the name of an actor being optional and often random.
+        kind, _, rest = first.partition("::")
+        rest = rest.partition("(")[0].partition(" ")[0].rpartition(":")[2].partition(".")[0]
+        title = f"{kind}::{rest}"
+    else:
+        title = " ".join([os.path.basename(first), *_program(words[1:])])
+    return title[:200], os.environ.get("RANK", "")[:20]
+
+
+def _program(words):
+    """The module or the script among the arguments of an interpreter."""
+    words = iter(words)
+    for word in words:
+        if word in ("-m", "-c"):
+            return [word, next(words, "")] if word == "-m" else [word]
+        if word in ("-X", "-W"):
+            next(words, "")
+        elif word == "-" or not word.startswith("-"):
+            return [os.path.basename(word)]
+    return []
