@@ -222,7 +222,8 @@ class Planner:
         paths = {path: inside for path, inside in paths.items() if path not in doubted}
         gaps = _gaps(trees)
         notes = (f"Reach starts from {self._uses.source}.", *gaps)
-        return Effects(paths, unread, notes, {**doubted, **unknown}, incomplete=gaps)
+        doubts = {**doubted, **unknown}
+        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=found.functions)
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)

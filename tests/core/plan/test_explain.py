@@ -8,7 +8,8 @@ import pytest
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified, SetAside
 from verl_e2e.core.plan.explain import explanation_json, explanations, render_explanation
-from verl_e2e.core.plan.plan import MODULE_LEVEL, Exempted, Plan, Reason
+from verl_e2e.core.plan.not_required import Exempted
+from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 PATH = "src/lib/a.py"
 NAMES = {"f": False, "f.inner": False, "TABLE": True}

@@ -9,8 +9,9 @@ from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.not_required import Exempted, NotRequired
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
-from verl_e2e.core.plan.plan import Exempted, NotRequired, Plan, Reason
+from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.reach.effects import LookedAt
 from verl_e2e.core.report.plan_text import render_contract, render_plan_text

@@ -2,7 +2,7 @@
 
 import re
 
-from verl_e2e.core.model.changed_code import ChangedCode
+from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
@@ -44,7 +44,8 @@ def unsharded(job: Job) -> Job:
         "gpu_count": 1,
         "bridge_tests": (),
         "require_bridge_checks": False,
-        "changed": ChangedCode(),
+        # What the change must execute is for the job to show that this one is compared with.
+        "changed": NO_CODE,
     }
     return _with(job, changes, wrapper, overrides)
 

@@ -13,7 +13,7 @@ from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge.blame import CandidateRank, most_telling
 from verl_e2e.core.judge.phases import wants_save
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.changed_code import ChangedCode, Side
+from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, Patch, Repository
@@ -139,18 +139,17 @@ def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
 
 
 def on_merge_base(job: Job, base: MergeBase) -> Job:
-    """The identical job on another Bridge commit, in trees of its own."""
+    """The identical job on another Bridge commit, in trees of its own, planned for what the change replaced."""
     bridge = job.bridge.model_copy(update={"commit": base.commit, "in_place": False})
     core = base.megatron_lm if job.megatron_lm is not None else None
-    # What the change removes is recorded there; what it adds is not there.
-    removed = tuple(function for function in job.changed.functions if function.side is Side.MERGE_BASE)
-    changed = ChangedCode(functions=removed)
+    # What the change takes the place of is recorded there; what it adds is not there.
+    changed = job.changed.on_merge_base()
     return job.model_copy(update={"bridge": bridge, "megatron_lm": core, "patches": base.patches, "changed": changed})
 
 
 def without_change(job: Job) -> Job:
     """The same job as a run to compare with: whether it enters the changed code is asked of the first one alone."""
-    return job.model_copy(update={"changed": ChangedCode()})
+    return job.model_copy(update={"changed": NO_CODE})
 
 
 def without_saving(job: Job, variant: str) -> Job | None:
@@ -167,7 +166,8 @@ def without_saving(job: Job, variant: str) -> Job | None:
         "wrapper": wrapper,
         "bridge_tests": (),
         "require_bridge_checks": False,
-        "changed": ChangedCode(),
+        # What the change must execute is for the first run to show; this one is compared with it.
+        "changed": NO_CODE,
         "expected": {**job.expected, **expected_config(whole, (*job.site.overrides, *job.overrides))},
     }
     if job.level is Level.SAVE_RESUME:

@@ -85,10 +85,26 @@ class ChangedCode(Document):
 
     # The functions, by path and line.
     functions: Annotated[tuple[ChangedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS)] = ()
+    # The merge base's side of these functions: what is gone, and what was exchanged. A run on the merge base is planned
+    # to execute it, so it tells whether code that the head does not have any more would have run.
+    earlier: Annotated[tuple[ChangedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS)] = ()
     # Changed files under test whose functions are not known, each with the reason.
     unread: dict[str, str] = Field(default_factory=dict)
     # How many functions more there were than are listed.
     left_out: Annotated[int, Field(ge=0)] = 0
 
+    @property
+    def required(self) -> tuple[ChangedFunction, ...]:
+        """The functions of the head that a run must enter, or whose lines it must execute, as verl reaches them."""
+        return tuple(item for item in self.functions if item.reached and item.demanded and item.side is Side.HEAD)
+
+    def on_merge_base(self) -> "ChangedCode":
+        """What a run on the merge base is planned to execute in its place."""
+        return ChangedCode(functions=self.earlier, unread=self.unread if self.earlier else {})
+
     def __bool__(self) -> bool:
         return bool(self.functions or self.unread or self.left_out)
+
+
+# For what is planned to execute nothing in particular.
+NO_CODE = ChangedCode()

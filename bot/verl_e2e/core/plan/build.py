@@ -123,6 +123,7 @@ def build_job(
         family=outline.family,
         time_limit_s=policy.time_limit_s.of(variant.level),
         isolation=policy.isolation,
+        changed=outline.changed,
         site=site,
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from verl_e2e.core.judge.criteria.features import can_be_shown
+from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
@@ -58,6 +59,8 @@ class JobOutline:
     model: ModelFacts = UNDECLARED
     # The features of the family, or asked for, that the checkpoint does not have.
     absent: tuple[str, ...] = ()
+    # What of the change it is planned to execute.
+    changed: ChangedCode = NO_CODE
 
     @property
     def id(self) -> str:

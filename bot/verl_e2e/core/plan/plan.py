@@ -4,14 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import Change, readable
+from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
+from verl_e2e.core.plan.code_plan import CodePlan
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
+from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
 from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
+from verl_e2e.core.plan.reason import MODULE_LEVEL as MODULE_LEVEL
+from verl_e2e.core.plan.reason import Reason as Reason
 from verl_e2e.core.reach.changes import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effects, LookedAt
 
@@ -20,42 +25,6 @@ NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _AT_IMPORT = "it runs when verl imports Bridge"
-# How reasons name the statements of a module that belong to no symbol.
-MODULE_LEVEL = "(module level)"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a level is required.
-
-    `path` is None when another level asks for this one. `symbol` is the function or class concerned, None when
-    the whole file is; `via` is how the path was connected with the level, outermost first. `rule` is the name of the
-    policy's rule that asks, empty where none names the path; it is the last step of `via` too.
-    """
-
-    level: Level
-    path: str | None
-    reason: str
-    symbol: str | None = None
-    via: tuple[str, ...] = ()
-    rule: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NotRequired:
-    """Why a level is not required."""
-
-    level: Level
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Exempted:
-    """How many changed names an exemption set aside, and why."""
-
-    name: str
-    count: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +56,8 @@ class Plan:
     tests: Choice = NO_CHOICE
     # How much was looked at; None where names alone were.
     looked_at: LookedAt | None = None
+    # The functions that the change touches; each job has those that it is planned to execute.
+    changed: ChangedCode = NO_CODE
 
     @property
     def gpu_minutes(self) -> int:
@@ -118,24 +89,27 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     `asked` are levels that someone requests in addition to those that the change needs. `effects` say what the change
     does inside its files; a path that they do not cover, and every path without them, is judged by its name.
     """
+    asked = tuple(asked)
     paths = tuple(classify(name, policy, effects) for name in change.names())
     counted = tuple(path for path in paths if path.exemption is None)
     reasons = _reasons(counted, policy, asked, effects)
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
+    code = CodePlan(change, counted, policy, reasons, asked, effects)
     return Plan(
         base=change.base,
         head=change.head,
         levels=levels,
-        jobs=_jobs(levels, counted, policy),
+        jobs=tuple(code.planned(job) for job in _jobs(levels, counted, policy)),
         reasons=reasons,
-        not_required=_not_required(levels, exempted),
+        not_required=not_required(levels, exempted),
         families=_family_names(counted, policy),
         features=_features(counted),
         exempted=exempted,
         notes=effects.notes if effects else (NAMES_ALONE,),
         incomplete=effects.incomplete if effects else (),
         looked_at=effects.looked_at if effects else None,
+        changed=code.whole(),
     )
 
 
@@ -271,27 +245,3 @@ def _beyond_the_bound(paths: tuple[Classified, ...], policy: Policy) -> Iterable
     if left:
         names = ", ".join(job.family or job.id for job in left)
         yield Reason(Level.FEATURE, None, f"no job of their own, for family_jobs is {policy.family_jobs}: {names}")
-
-
-_UNTOUCHED = {
-    Level.SMOKE: "no changed path is code that verl's Megatron backend runs",
-    Level.SAVE_RESUME: "no changed path is in PEFT, checkpointing, export or resume as verl uses them",
-    Level.PARALLELISM: "no changed path is in parallel settings, provider finalization or sharded weight mapping",
-    Level.MEGATRON_FSDP: "never by default, and no changed path is in the Megatron-FSDP integration",
-    Level.FEATURE: "no changed path needs a run-time feature that the dense text-only smoke leaves idle",
-    Level.LEARNING_SIGNAL: "no changed path is in loss, optimizer, gradient flow or PEFT trainability in verl's use",
-}
-
-
-def _not_required(levels: tuple[Level, ...], exempted: tuple[Exempted, ...]) -> tuple[NotRequired, ...]:
-    if levels:
-        return tuple(NotRequired(level, _UNTOUCHED[level]) for level in Level if level not in levels)
-    nothing = _nothing_reason(exempted)
-    return tuple(NotRequired(level, nothing) for level in Level)
-
-
-def _nothing_reason(exempted: tuple[Exempted, ...]) -> str:
-    if not exempted:
-        return "the change has no files"
-    parts = "; ".join(f"{item.count} in {item.name}: {item.reason}" for item in exempted)
-    return f"no changed path is run by verl ({parts})"

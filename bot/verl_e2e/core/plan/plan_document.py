@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
+from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest
 from verl_e2e.core.model.levels import Level
@@ -39,6 +40,10 @@ class PlannedJob(_Part):
     checkpoint: Checkpoint | None = None
     # Features that the job switches on.
     features: tuple[str, ...] = ()
+    # How many functions of the change it must enter.
+    changed_functions: int = 0
+    # How many lines of the change it must execute.
+    changed_lines: int = 0
     # Features that verl has no script for.
     not_shown: tuple[str, ...] = ()
     # Features that its checkpoint does not have.
@@ -96,6 +101,8 @@ class PlanDocument(_Part):
     incomplete: tuple[str, ...] = ()
     # How much was looked at, None where names alone were.
     looked_at: LookedAt | None = None
+    # The functions that the change touches, with the lines that must run.
+    changed: ChangedCode = NO_CODE
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -115,6 +122,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
         incomplete=plan.incomplete,
         looked_at=plan.looked_at,
+        changed=plan.changed,
     )
 
 
@@ -129,6 +137,8 @@ def _job(job: JobOutline) -> PlannedJob:
         gpu_minutes_from=job.cost_basis,
         requires=job.requires,
         checkpoint=job.checkpoint,
+        changed_functions=sum(bool(function.symbol) for function in job.changed.required),
+        changed_lines=sum(len(function.lines) for function in job.changed.required),
         features=tuple(feature.name for feature in job.features),
         not_shown=tuple(feature.name for feature in job.not_shown),
         absent=job.absent,

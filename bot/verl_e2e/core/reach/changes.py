@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from verl_e2e.core.reach.changed_functions import NO_FUNCTIONS, ChangedFunctions, changed_functions
+from verl_e2e.core.reach.code_lines import CodeLines
 from verl_e2e.core.reach.import_items import ImportedCode, deferred
 from verl_e2e.core.reach.importing import Claim, ClaimKind, import_differences
 from verl_e2e.core.reach.normal import Common, Frozen, freeze, normalize
@@ -50,6 +52,8 @@ class FileDifference:
     import_time: tuple[SymbolChange, ...] = ()
     # What differs when the file is imported and has no effect if these hold.
     claims: tuple[Claim, ...] = ()
+    # The functions that differ, with their lines.
+    functions: ChangedFunctions = NO_FUNCTIONS
 
 
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
@@ -61,22 +65,38 @@ def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     assert isinstance(before, ast.Module)
     assert isinstance(after, ast.Module)
     try:
-        problem = _refused(after) if new is not None else ""
-        return FileDifference((), problem) if problem else _compare(before, after, old, new)
+        code = _compiled(after)
+        if isinstance(code, str):
+            return FileDifference((), code)
+        return _compare(before, after, old, new, (_compiled_base(before), code))
     except (RecursionError, MemoryError) as error:
         return FileDifference((), f"it nests too deeply to be compared ({type(error).__name__})")
 
 
-def _refused(tree: ast.Module) -> str:
-    """Why Python would not compile a tree that it can parse, such as a `return` outside a function; else empty."""
+def _compiled(tree: ast.Module) -> CodeLines | str:
+    """The code of a tree, or why Python does not compile what it can parse, as a `return` outside a function."""
     try:
-        compile(tree, "head", "exec", dont_inherit=True, optimize=0)
+        return CodeLines(compile(tree, "head", "exec", dont_inherit=True, optimize=0))
     except (SyntaxError, ValueError) as error:
         return f"it is not Python ({error})"
-    return ""
 
 
-def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: bytes | None) -> FileDifference:
+def _compiled_base(tree: ast.Module) -> CodeLines | None:
+    """The code of the older tree, None where Python does not compile it: then none of it could run."""
+    try:
+        code = _compiled(tree)
+    except (RecursionError, MemoryError):
+        return None
+    return code if isinstance(code, CodeLines) else None
+
+
+def _compare(
+    before: ast.Module,
+    after: ast.Module,
+    old: bytes | None,
+    new: bytes | None,
+    codes: tuple[CodeLines | None, CodeLines],
+) -> FileDifference:
     tokens = _same_texts(before, old or b"", after, new or b"") if encoding_of(old) == encoding_of(new) else {}
     common = Common.of(before, after)
     trusted = normalize(before, common, frozenset(tokens)) | normalize(after, common, frozenset(tokens))
@@ -84,6 +104,8 @@ def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: byte
     if old is not None and new is not None and freeze(before, tokens) == freeze(after, tokens):
         return FileDifference((), claims=unread)
     ours, theirs = ImportedCode(before, tokens), ImportedCode(after, tokens)
+    # The trees are read here and taken apart below.
+    functions = changed_functions((before, after), codes, tokens)
     unproved, claims = import_differences(ours, theirs)
     sides = _Side(before, tokens), _Side(after, tokens)
     found = list(_symbol_changes(*sides))
@@ -91,9 +113,10 @@ def _compare(before: ast.Module, after: ast.Module, old: bytes | None, new: byte
     if newly:
         found.append(SymbolChange(BODY, "imports", 1, (frozenset(newly),)))
     if old is None or new is None:
-        return FileDifference(_ordered(found), "", (SymbolChange(BODY, IMPORT_TIME, 1, ()),))
+        whole = (SymbolChange(BODY, IMPORT_TIME, 1, ()),)
+        return FileDifference(_ordered(found), "", whole, functions=functions)
     at_import = [SymbolChange(item.symbol, IMPORT_TIME, item.line, ()) for item in unproved]
-    return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims))
+    return FileDifference(_ordered(found), "", _ordered(at_import), (*unread, *claims), functions)
 
 
 def _ordered(found: Iterable[SymbolChange]) -> tuple[SymbolChange, ...]:

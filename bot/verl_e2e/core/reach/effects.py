@@ -9,6 +9,7 @@ from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChang
 from verl_e2e.core.reach.importing import ClaimKind
 from verl_e2e.core.reach.program import Node, Program, module_name
 from verl_e2e.core.reach.proofs import Proofs
+from verl_e2e.core.reach.reached_functions import ReachedTree, TouchedFunction, touched_functions
 from verl_e2e.core.reach.summary import BODY
 from verl_e2e.core.reach.walk import Entry, Reach, Step
 
@@ -94,6 +95,8 @@ class Effects:
     looked_at: LookedAt | None = None
     # The notes that say what could not be read.
     incomplete: tuple[str, ...] = ()
+    # The functions that the change touches in the files that were compared.
+    functions: tuple[TouchedFunction, ...] = ()
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""
@@ -148,17 +151,23 @@ def effects_of(
     """
     paths: dict[str, Inside] = {}
     unread: dict[str, str] = {}
+    functions: list[TouchedFunction] = []
     for old, new in pairs:
         difference = compare(old.content, new.content)
         if difference.problem:
             unread.update(dict.fromkeys((old.path, new.path), difference.problem))
             continue
         inside = _inside(old, new, difference, both, roots)
-        if inside.effects and aside(new.path) and aside(old.path):
+        set_aside = aside(new.path) and aside(old.path)
+        if inside.effects and set_aside:
             inside = _import_alone(inside, both, roots)
+        counts = both.runs_at_import if set_aside else None
+        trees = ReachedTree(both.base, both.base_reach, counts), ReachedTree(both.head, both.head_reach, counts)
+        modules = (module_name(old.path, roots), module_name(new.path, roots))
+        functions.extend(touched_functions(difference.functions, (old.path, new.path), modules, trees))
         paths[new.path] = inside
         paths.setdefault(old.path, inside)
-    return Effects(paths, unread)
+    return Effects(paths, unread, functions=tuple(functions))
 
 
 def _import_alone(inside: Inside, both: Sides, roots: tuple[str, ...]) -> Inside:

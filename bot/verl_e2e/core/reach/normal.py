@@ -320,7 +320,7 @@ def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> No
         case ast.Raise(exc=ast.Call(func=ast.Name(id=name), keywords=[]) as call):
             if name in common.builtins & _MESSAGE_ERRORS and all(map(_inert, call.args)):
                 call.args = [_without_text(arg) for arg in call.args]
-        case ast.Expr(value=ast.Call() as call) if _is_log(call, common):
+        case ast.Expr(value=ast.Call() as call) if is_log_call(call, common.builtins):
             if all(map(_inert, (*call.args, *(keyword.value for keyword in call.keywords)))):
                 level = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else 0
                 call.args = [*call.args[:level], *(_without_text(arg) for arg in call.args[level:])]
@@ -328,10 +328,11 @@ def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> No
             pass
 
 
-def _is_log(call: ast.Call, common: Common) -> bool:
+def is_log_call(call: ast.Call, builtins: frozenset[str]) -> bool:
+    """Whether a call writes a log; `builtins` are names that mean Python's own functions."""
     match call.func:
         case ast.Name(id=name):
-            return name in _LOG_FUNCTIONS or (name == "print" and name in common.builtins)
+            return name in _LOG_FUNCTIONS or (name == "print" and name in builtins)
         case ast.Attribute(value=owner, attr=method):
             return isinstance(owner, ast.Name | ast.Attribute) and (
                 dotted(owner).rpartition(".")[2] in _LOG_OWNERS and method in _LOG_METHODS

@@ -1,0 +1,158 @@
+"""Which of the functions that a change touches each job is planned to execute.
+
+A level's jobs are planned for the functions that its reasons name. Level 0 runs before all others and is planned for
+everything that verl reaches, so that the plan's shortest run tells most. A level that is there only because another
+one needs it is planned for nothing, and one that someone requests by hand for everything that verl reaches.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from verl_e2e.core.model.change import Change, readable
+from verl_e2e.core.model.changed_code import MOST_FUNCTIONS, MOST_LINES, ChangedCode, ChangedFunction
+from verl_e2e.core.model.executed import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.plan.classify import Classified
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
+from verl_e2e.core.plan.reason import Reason
+from verl_e2e.core.reach.effects import Effects
+from verl_e2e.core.reach.program import module_name
+from verl_e2e.core.reach.reached_functions import TouchedFunction
+
+# What a job carries: it travels in the inputs of a workflow, of which GitHub takes 65,535 characters in all.
+MOST_OF_JOB = (400, 4_000)
+_NAMES_ALONE = "the sources were not looked into"
+
+
+@dataclass(frozen=True)
+class CodePlan:
+    """The functions of one change, with what asks for them."""
+
+    change: Change
+    # The paths that count.
+    paths: tuple[Classified, ...]
+    policy: Policy
+    # Why each level is required.
+    reasons: tuple[Reason, ...]
+    # The levels that someone requests by hand.
+    asked: tuple[Level, ...]
+    effects: Effects | None
+
+    def whole(self) -> ChangedCode:
+        """Everything that the change touches, as far as it is known."""
+        return _code(self._functions, self._unread, (MOST_FUNCTIONS, MOST_LINES))
+
+    def planned(self, job: JobOutline) -> JobOutline:
+        """The job with what it is planned to execute."""
+        wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
+        unread = {path: why for path, why in self._unread.items() if self._is_for_path(job, path)}
+        return replace(job, changed=_code(wanted, unread, MOST_OF_JOB))
+
+    @cached_property
+    def _functions(self) -> tuple[TouchedFunction, ...]:
+        found = self.effects.functions if self.effects is not None else ()
+        unknown = self.effects.unknown if self.effects is not None else {}
+        return tuple(replace(touched, function=self._described(touched, unknown)) for touched in found)
+
+    def _described(self, touched: TouchedFunction, unknown: Collection[str]) -> ChangedFunction:
+        """The function with a path that can be written down, and what keeps a run out of it."""
+        # Where the way to a file could not be read, "not reached" is not an answer.
+        reached = touched.function.reached or touched.path in unknown
+        update = {"path": readable(touched.function.path), "condition": self._condition(touched), "reached": reached}
+        return touched.function.model_copy(update=update)
+
+    def _condition(self, touched: TouchedFunction) -> str:
+        """The features that the words of its statements are about, as a clause."""
+        rules = (self._rules.get(reason.rule) for reason in self._reasons_of(touched))
+        told = (rule for rule in rules if isinstance(rule, SymbolRule) and rule.words is not None)
+        tags = sorted({tag for rule in told for tag in rule.features})
+        return f"it is about {' and '.join(tags)}, which a run must have switched on" if tags else ""
+
+    @cached_property
+    def _rules(self) -> Mapping[str, Rule | SymbolRule]:
+        of_reach = self.policy.reach.rules if self.policy.reach is not None else ()
+        rules: tuple[Rule | SymbolRule, ...] = (*self.policy.rules, *of_reach)
+        return {rule.name: rule for rule in rules}
+
+    @cached_property
+    def _families(self) -> Mapping[str, frozenset[str]]:
+        return {readable(path.path): frozenset(family.name for family in path.families) for path in self.paths}
+
+    @cached_property
+    def _unread(self) -> Mapping[str, str]:
+        """The changed files under test whose functions are not known."""
+        found: dict[str, str] = {}
+        if self.effects is not None:
+            found.update(self.effects.unread)
+        elif self.policy.reach is not None:
+            sources = (name for name in self.change.names() if module_name(name, self.policy.reach.roots) is not None)
+            found.update(dict.fromkeys(sources, _NAMES_ALONE))
+        for path in self.change.paths:
+            if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
+                commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
+                found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its sources were not read"
+        return {readable(path): reason for path, reason in sorted(found.items())}
+
+    def _reasons_of(self, touched: TouchedFunction) -> list[Reason]:
+        """The reasons that name the symbol that a function is in; import-time code has none of its own."""
+        path = readable(touched.path)
+        return [reason for reason in self._by_symbol.get((path, touched.symbol), ()) if touched.symbol]
+
+    @cached_property
+    def _by_symbol(self) -> Mapping[tuple[str | None, str | None], list[Reason]]:
+        found: dict[tuple[str | None, str | None], list[Reason]] = {}
+        for reason in self.reasons:
+            found.setdefault((reason.path, reason.symbol), []).append(reason)
+        return found
+
+    def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
+        """Whether a job is planned to execute a function."""
+        variant = job.variant
+        default = variant is variants_of(variant.level)[0]
+        if variant.level in self.asked:
+            return True
+        if variant.level is Level.SMOKE and default:
+            return any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
+        own = [reason for reason in self._reasons_of(touched) if reason.level is variant.level]
+        families = self._families.get(readable(touched.path), frozenset())
+        if job.family and families and job.family not in families:
+            return False
+        return bool(own) if default else any(self._names_variant(reason, job) for reason in own)
+
+    def _names_variant(self, reason: Reason, job: JobOutline) -> bool:
+        """Whether a rule asks for a variant that is not its level's default one."""
+        rule = self._rules.get(reason.rule)
+        variant = job.variant
+        return rule is not None and (variant.job_id in rule.variants or variant.feature in rule.features)
+
+    def _is_for_path(self, job: JobOutline, path: str) -> bool:
+        """Whether a job is planned for a file whose functions are not known."""
+        level = job.variant.level
+        return level in self.asked or any(reason.level is level and reason.path == path for reason in self.reasons)
+
+
+def _code(functions: Iterable[TouchedFunction], unread: Mapping[str, str], most: tuple[int, int]) -> ChangedCode:
+    """The functions by path and line, those that verl reaches first to be kept where there are too many."""
+    sides: dict[bool, list[ChangedFunction]] = {False: [], True: []}
+    for touched in functions:
+        sides[touched.earlier].append(touched.function)
+    changed, earlier = (_bounded(sides[side], most) for side in (False, True))
+    named = dict(list(unread.items())[: most[0]])
+    left_out = len(sides[False]) - len(changed) + len(unread) - len(named)
+    return ChangedCode(functions=changed, earlier=earlier, unread=named, left_out=left_out)
+
+
+def _bounded(functions: list[ChangedFunction], most: tuple[int, int]) -> tuple[ChangedFunction, ...]:
+    kept: list[ChangedFunction] = []
+    lines = 0
+    for function in sorted(functions, key=lambda item: (not item.reached, *_place(item))):
+        lines += len(function.lines) + sum(len(excused.lines) for excused in function.excused)
+        if len(kept) < most[0] and lines <= most[1]:
+            kept.append(function)
+    return tuple(sorted(kept, key=_place))
+
+
+def _place(function: ChangedFunction) -> tuple[str, str, int, str]:
+    return function.path, function.side, function.first_line, function.symbol

@@ -1,0 +1,83 @@
+"""The functions of a file as the interpreter compiles them: qualified names, and the lines that a run can report.
+
+A line counts where an instruction begins on it that an interpreter reports as a line of the function, so not the
+`def` line, on which a call only begins. The tables are those of the Python that plans: other versions may place an
+instruction of a long expression on another of its lines, but each agrees on where a statement begins.
+"""
+
+import ast
+import opcode
+from collections.abc import Iterator
+from types import CodeType
+
+_RESUME = opcode.opmap["RESUME"]
+# Set in the flags of a function's code, as `inspect.CO_OPTIMIZED`.
+_OPTIMIZED = 1
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def first_line(node: ast.stmt) -> int:
+    """The first line of a statement, that of its first decorator for a definition."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+class CodeLines:
+    """One compiled file."""
+
+    def __init__(self, module: CodeType) -> None:
+        self._module = module
+        self._functions: dict[tuple[str, int], CodeType] = {}
+        self._lines: dict[CodeType, frozenset[int]] = {}
+        for code in _functions(module):
+            self._functions.setdefault((code.co_name, code.co_firstlineno), code)
+
+    def name(self, node: Function) -> str:
+        """The function's qualified name; empty for one that the compiler drops, as in `if False:`."""
+        code = self._functions.get((node.name, first_line(node)))
+        return "" if code is None else code.co_qualname
+
+    def lines(self, node: Function | None) -> frozenset[int]:
+        """The lines that a run of the function can report; of the module's and the class bodies for None."""
+        code = self._module if node is None else self._functions.get((node.name, first_line(node)))
+        if code is None:
+            return frozenset()
+        if code not in self._lines:
+            self._lines[code] = frozenset(_reported(code))
+        return self._lines[code]
+
+
+def _functions(code: CodeType) -> Iterator[CodeType]:
+    """Every function in a code object; lambdas and comprehensions belong to the function around them."""
+    todo = [code]
+    while todo:
+        for inner in _inner(todo.pop()):
+            if _is_function(inner):
+                yield inner
+            todo.append(inner)
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, CodeType))
+
+
+def _is_function(code: CodeType) -> bool:
+    """Whether it is the body of a `def`: classes and modules have no fast locals, a lambda's name is `<lambda>`."""
+    return bool(code.co_flags & _OPTIMIZED) and not code.co_name.startswith("<")
+
+
+def _reported(code: CodeType) -> Iterator[int]:
+    """The lines of a function and of what belongs to it."""
+    todo = [code]
+    while todo:
+        here = todo.pop()
+        yield from _own_lines(here)
+        todo.extend(inner for inner in _inner(here) if not _is_function(inner))
+
+
+def _own_lines(code: CodeType) -> Iterator[int]:
+    # What comes before a frame resumes for the first time is no line of the function, whatever line it is on.
+    begin = 2 * (code.co_code[::2].index(_RESUME) + 1)
+    for _, end, line in code.co_lines():
+        if line and end > begin:
+            yield line

@@ -1,0 +1,79 @@
+"""Which of the functions that a change touches the other program reaches, by the name that the reach graph has."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.reach.changed_functions import ChangedFunctions
+from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.walk import Reach
+
+_LOCALS = ".<locals>."
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedFunction:
+    """A function that the change touches, with the names by which its effects are found."""
+
+    function: ChangedFunction
+    # The path of its effects: that of the head, or of the base for a file that is gone.
+    path: str
+    # The symbol of its effects, empty for what belongs to no function.
+    symbol: str
+    # Whether it is the merge base's side of a function: what a run there executes in the place of the change.
+    earlier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedTree:
+    """One tree with all that is reached in it."""
+
+    program: Program
+    reach: Reach
+    # Whether a symbol counts where only the imports run the file's code; None where all that is reached counts.
+    counts: Callable[[Node], bool] | None = None
+
+    def reaches(self, module: str | None, symbol: str) -> bool:
+        """Whether a function is reached; one that the graph does not have is taken for reached."""
+        view = self.program.view(module) if module is not None else None
+        if module is None or view is None:
+            return module is None or module in self.reach.imported
+        if not symbol:
+            return module in self.reach.imported
+        name = next((name for name in _graph_names(symbol) if name in view.symbols), None)
+        if name is None:
+            return True
+        node = Node(module, name)
+        return (node in self.reach.steps or node in self.reach.live) and (self.counts is None or self.counts(node))
+
+
+def touched_functions(
+    found: ChangedFunctions,
+    names: tuple[str, str],
+    modules: tuple[str | None, str | None],
+    trees: tuple[ReachedTree, ReachedTree],
+) -> Iterator[TouchedFunction]:
+    """The functions of one file with their paths and whether they are reached; all pairs are base and head."""
+    effects_path = names[1]
+    for functions, earlier in ((found.changed, False), (found.earlier, True)):
+        for function in functions:
+            at = 1 if function.side is Side.HEAD else 0
+            reached = trees[at].reaches(modules[at], function.symbol)
+            named = function.model_copy(update={"path": names[at], "reached": reached})
+            yield TouchedFunction(named, effects_path, symbol_of_effect(function.symbol), earlier)
+
+
+def symbol_of_effect(symbol: str) -> str:
+    """The symbol that a difference of a function is listed by: the function or method of the module that it is in."""
+    parts = symbol.partition(_LOCALS)[0].split(".")
+    return ".".join(parts) if len(parts) <= 2 else parts[0]
+
+
+def _graph_names(symbol: str) -> Iterator[str]:
+    """The names that the graph may have for a function, the nearest first."""
+    outer, _, inner = symbol.partition(_LOCALS)
+    own = symbol.rpartition(".")[2]
+    # A function that is registered as the implementation of another has a name of its own.
+    yield f"{outer if inner else ''}:{own}"
+    yield outer
+    yield symbol_of_effect(symbol)
