@@ -339,8 +339,9 @@ def test_a_run_to_compare_with_is_not_asked_whether_it_entered_the_change() -> N
         assert made.changed == ChangedCode(), role
 
 
-def test_the_merge_base_records_what_the_change_removes_alone() -> None:
-    job = SMOKE.model_copy(update={"changed": change(TRANSFORM, REMOVED, unread={"a.cfg": "not Python"})})
-    assert on_merge_base(job, BASE).changed == change(REMOVED)
-    added = SMOKE.model_copy(update={"changed": change(TRANSFORM)})
+def test_the_merge_base_is_planned_for_what_the_change_takes_the_place_of() -> None:
+    unread = {"a.cfg": "not Python"}
+    both = change(TRANSFORM, REMOVED, unread=unread, earlier=(REMOVED,))
+    assert on_merge_base(SMOKE.model_copy(update={"changed": both}), BASE).changed == change(REMOVED, unread=unread)
+    added = SMOKE.model_copy(update={"changed": change(TRANSFORM, unread=unread)})
     assert on_merge_base(added, BASE).digest() == on_merge_base(SMOKE, BASE).digest()

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Excuse, Side
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import Level, variant_named
@@ -177,3 +178,32 @@ BREAK = Finding(Kind.BREAK, "bridge.g", "it is gone", "verl/b.py", 4)
 )
 def test_only_what_the_change_broke_is_told_of_the_contract(findings: tuple[Finding, ...], expected: str) -> None:
     assert render_contract(findings) == expected
+
+
+def changed_function(name: str, **given: Any) -> ChangedFunction:
+    fields: dict[str, Any] = {"path": "src/a.py", "symbol": name, "first_line": 1, "last_line": 9, "lines": (2, 3)}
+    return ChangedFunction(**(fields | given))
+
+
+def test_the_changed_code_is_counted_for_each_job() -> None:
+    head, gone = changed_function("f"), changed_function("old", side=Side.MERGE_BASE)
+    idle = changed_function("g", lines=(), excused=({"excuse": Excuse.LOGGING, "lines": (4,)},))
+    body = changed_function("", lines=(1,))
+    unreached = tuple(changed_function(name, reached=False) for name in ("u1", "u2", "u3", "u4"))
+    unread = {f"src/{name}.py": "it is not Python" for name in "abcde"}
+    code = ChangedCode(functions=(body, head, idle, gone, *unreached), unread=unread, left_out=7)
+    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dense")
+    text = text_of(changed=code, jobs=(job, other))
+    assert text == [
+        "Changed code that must run: 1 function, 3 lines",
+        "  in 0-lora-ddp: 1 function, 2 lines",
+        "  removed, so looked for in runs on the merge base: 1 function, 2 lines",
+        "  not reached by verl: src/a.py:u1, src/a.py:u2, src/a.py:u3 and 1 more",
+        *(f"  not known for src/{name}.py: it is not Python" for name in "abc"),
+        "  not known for 2 more files",
+        "  7 more than are listed",
+    ]
+    assert text_of(changed=ChangedCode(functions=(body,))) == ["Changed code that must run: 0 functions, 1 line"]
+    assert text_of(changed=ChangedCode(functions=(changed_function("", path="a\nb", reached=False),)))[1:] == [
+        "  not reached by verl: a\\nb"
+    ]

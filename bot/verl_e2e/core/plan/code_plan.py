@@ -66,8 +66,8 @@ class CodePlan:
     def _condition(self, touched: TouchedFunction) -> str:
         """The features that the words of its statements are about, as a clause."""
         rules = (self._rules.get(reason.rule) for reason in self._reasons_of(touched))
-        told = (rule for rule in rules if isinstance(rule, SymbolRule) and rule.words is not None)
-        tags = sorted({tag for rule in told for tag in rule.features})
+        by_words = (rule for rule in rules if isinstance(rule, SymbolRule) and rule.words is not None)
+        tags = sorted({tag for rule in by_words for tag in rule.features})
         return f"it is about {' and '.join(tags)}, which a run must have switched on" if tags else ""
 
     @cached_property

@@ -76,7 +76,7 @@ def _reported(code: CodeType) -> Iterator[int]:
 
 
 def _own_lines(code: CodeType) -> Iterator[int]:
-    # What comes before a frame resumes for the first time is no line of the function, whatever line it is on.
+    # Instructions before a frame resumes for the first time are never reported, whatever line they have.
     begin = 2 * (code.co_code[::2].index(_RESUME) + 1)
     for _, end, line in code.co_lines():
         if line and end > begin:

@@ -1,0 +1,73 @@
+"""Names and lines as the interpreter has them, held against the code of real files."""
+
+import ast
+import dis
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+
+import pytest
+
+import verl_e2e
+from verl_e2e.core.model.changed_code import Side
+from verl_e2e.core.reach.changes import compare
+from verl_e2e.core.reach.code_lines import CodeLines
+
+STANDARD = Path(ast.__file__).parent
+FILES = (
+    *(STANDARD / name for name in ("ast.py", "asyncio/base_events.py", "dataclasses.py", "enum.py", "typing.py")),
+    *(STANDARD / name for name in ("inspect.py", "argparse.py", "json/encoder.py", "unittest/mock.py", "functools.py")),
+    *sorted((Path(verl_e2e.__file__).parent / "core" / "reach").glob("*.py")),
+)
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def starts(code: CodeType) -> set[int]:
+    """The lines at which an instruction of a code object, or of one that is no function in it, begins a line."""
+    found = {line for _, line in dis.findlinestarts(code) if line}
+    inner = [item for item in code.co_consts if isinstance(item, CodeType)]
+    return found.union(*(starts(item) for item in inner if item.co_name.startswith("<") or not item.co_flags & 1))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_function_of_a_real_file_is_named_and_placed_as_at_run_time(path: Path) -> None:
+    source = path.read_bytes()
+    module = compile(source, str(path), "exec", dont_inherit=True)
+    known = {(code.co_qualname, code.co_firstlineno): starts(code) for code in codes(module)}
+    found = compare(None, source).functions.changed
+    functions = {(item.symbol, item.first_line): item for item in found if item.symbol}
+    assert functions.keys() == {key for key in known if _is_function(key, module)}
+    for key, function in functions.items():
+        assert set(function.lines) <= known[key], key
+        assert function.side is Side.HEAD
+    whole = next((item for item in found if not item.symbol), None)
+    assert whole is None or set(whole.lines) <= starts(module)
+
+
+def _is_function(key: tuple[str, int], module: CodeType) -> bool:
+    kinds = {(code.co_qualname, code.co_firstlineno): code for code in codes(module)}
+    return bool(kinds[key].co_flags & 1) and not kinds[key].co_name.startswith("<")
+
+
+def test_the_line_on_which_a_call_begins_is_no_line_of_the_function() -> None:
+    tree = ast.parse("def f(x):\n    return x\ndef g(): return 1\nasync def h():\n    yield 1\n")
+    lines = CodeLines(compile(tree, "x", "exec"))
+    first, second, third = tree.body
+    assert isinstance(first, ast.FunctionDef)
+    assert isinstance(second, ast.FunctionDef)
+    assert isinstance(third, ast.AsyncFunctionDef)
+    assert [lines.lines(node) for node in (first, second, third)] == [{2}, {3}, {5}]
+    assert lines.lines(None) == {1, 3, 4}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
+def test_generic_functions_keep_their_names() -> None:
+    found = compare(None, b"class A[T]:\n    def m[U](self, x: U):\n        return x\n").functions.changed
+    assert [function.symbol for function in found if function.symbol] == ["A.m"]

@@ -1,0 +1,109 @@
+"""Which changed functions the other program reaches, and by which symbol their effects are listed."""
+
+import pytest
+
+from tests.core.reach.programs import effects, renamed
+from verl_e2e.core.model.changed_code import Side
+from verl_e2e.core.reach.reached_functions import symbol_of_effect
+
+MODULE = """
+from functools import singledispatch
+LIMIT = 3
+
+@singledispatch
+def kind(x):
+    return 0
+
+@kind.register(int)
+def of_int(x):
+    return 1
+
+def f(x):
+    def inner():
+        return kind(x)
+    @kind.register(str)
+    def of_text(x):
+        return 2
+    return Own().run() + inner()
+
+class Own:
+    def run(self):
+        return 1
+    def spare(self):
+        return 2
+    class Inner:
+        def deep(self):
+            return 3
+
+def spare():
+    return 1
+
+for x in LIMIT,:
+    def odd():
+        return 1
+"""
+BASE = {
+    "src/p/__init__.py": "from p.a import f\n",
+    "src/p/a.py": MODULE,
+    "src/p/unused.py": "X = 1\ndef g():\n    return 1\n",
+}
+ENTRY = ("p", "f")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "symbol", "reached"),
+    (
+        ("return kind(x)", "return kind(1)", "f.<locals>.inner", True),
+        ("return 0", "return 5", "kind", True),
+        # Registered as an implementation: it runs when the function it serves does.
+        ("    return 1\n\ndef f", "    return 5\n\ndef f", "of_int", True),
+        ("return 2\n    return Own", "return 5\n    return Own", "f.<locals>.of_text", True),
+        ("def run(self):\n        return 1", "def run(self):\n        return 5", "Own.run", True),
+        ("def spare(self):\n        return 2", "def spare(self):\n        return 5", "Own.spare", False),
+        ("return 3", "return 5", "Own.Inner.deep", True),
+        ("def spare():\n    return 1", "def spare():\n    return 5", "spare", False),
+        ("LIMIT = 3", "LIMIT = 5", "", True),
+        # The graph does not know a definition in a loop: unknown is taken for reached.
+        ("def odd():\n        return 1", "def odd():\n        return 5", "odd", True),
+    ),
+)
+def test_a_function_is_reached_as_its_symbol_is(old: str, new: str, symbol: str, reached: bool) -> None:
+    assert MODULE.count(old) == 1
+    found = effects(BASE, {"src/p/a.py": MODULE.replace(old, new)}, ENTRY).functions
+    assert [(item.function.path, item.function.symbol, item.function.reached, item.earlier) for item in found] == [
+        ("src/p/a.py", symbol, reached, earlier) for earlier in (False, True)
+    ]
+
+
+def test_a_module_that_nothing_imports_is_not_reached() -> None:
+    found = effects(BASE, {"src/p/unused.py": "X = 2\ndef g():\n    return 2\n"}, ENTRY).functions
+    assert {(item.function.symbol, item.function.reached) for item in found} == {("", False), ("g", False)}
+
+
+def test_a_removed_function_is_reached_as_the_base_reaches_it() -> None:
+    head = MODULE.replace("Own().run() + inner()", "inner()").replace("    def run(self):\n        return 1\n", "")
+    found = [item for item in effects(BASE, {"src/p/a.py": head}, ENTRY).functions if item.function.symbol == "Own.run"]
+    assert [(item.function.side, item.function.reached) for item in found] == [(Side.MERGE_BASE, True)] * 2
+
+
+def test_of_a_folder_that_is_set_aside_only_what_imports_run_counts() -> None:
+    files = {**BASE, "src/p/a.py": MODULE + "\nREADY = spare()\n"}
+    changed = files["src/p/a.py"].replace("def spare():\n    return 1", "def spare():\n    return 5")
+    both = changed.replace("def run(self):\n        return 1", "def run(self):\n        return 5")
+    found = effects(files, {"src/p/a.py": both}, ENTRY, aside="src/p/a").functions
+    assert {(item.function.symbol, item.function.reached) for item in found} == {("spare", True), ("Own.run", False)}
+
+
+def test_each_side_of_a_renamed_file_has_its_own_path() -> None:
+    assert renamed(BASE, "src/p/a.py", "src/p/b.py", ENTRY).functions == ()
+    gone = effects(BASE, {"src/p/a.py": None, "src/p/__init__.py": ""}, ENTRY).functions
+    assert {item.function.path for item in gone} == {"src/p/a.py", "src/p/__init__.py"}
+    assert {item.function.side for item in gone} == {Side.MERGE_BASE}
+
+
+@pytest.mark.parametrize(
+    ("symbol", "listed"),
+    (("f", "f"), ("A.m", "A.m"), ("A.B.m", "A"), ("f.<locals>.g", "f"), ("A.m.<locals>.g", "A.m"), ("", "")),
+)
+def test_the_symbol_by_which_an_effect_is_listed(symbol: str, listed: str) -> None:
+    assert symbol_of_effect(symbol) == listed
