@@ -121,6 +121,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "bridge_tests",
         "incomplete",
         "looked_at",
+        "changed",
     ]
     assert (document["schema"], document["base"], document["head"]) == (2, BASE, HEAD)
 

@@ -146,7 +146,7 @@ NEED_NOT_RUN: tuple[tuple[str, str, list[str]], ...] = (
         "        if total:\n            if x:\n                raise A\n            raise B\n" + RETURN,
         ["Thing.run: 26 !error path 27,28,29"],
     ),
-    # What may go on after the condition is no error path.
+    # What may go on after the condition must run.
     (
         RETURN,
         "        if not total:\n            if x:\n                return 1\n            raise A\n" + RETURN,

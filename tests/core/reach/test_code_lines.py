@@ -30,7 +30,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def starts(code: CodeType) -> set[int]:
-    """The lines at which an instruction of a code object, or of one that is no function in it, begins a line."""
+    """The lines at which an instruction of a code object, or of a part of it that is not a function, begins a line."""
     found = {line for _, line in dis.findlinestarts(code) if line}
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
     return found.union(*(starts(item) for item in inner if item.co_name.startswith("<") or not item.co_flags & 1))
