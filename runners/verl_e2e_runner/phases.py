@@ -30,6 +30,7 @@ from verl_e2e_runner.clock import SystemClock
 from verl_e2e_runner.folder.checkpoints import CheckpointLister
 from verl_e2e_runner.folder.collect import collect, record_end
 from verl_e2e_runner.folder.executed import BRIDGE_TESTS_PHASE, ExecutionRecord, begin_record
+from verl_e2e_runner.folder.fingerprints import FingerprintLines
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.isolation.host import (
     Host,
@@ -44,7 +45,7 @@ from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.deadline import MARGIN_S, deadline
 from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.processes import start
-from verl_e2e_runner.process.session import Session
+from verl_e2e_runner.process.session import FINGERPRINTS_VARIABLE, Session
 from verl_e2e_runner.process.signals import received_signals
 from verl_e2e_runner.trees.patches import apply_patches
 from verl_e2e_runner.trees.worktrees import Trees, prepare_trees
@@ -157,7 +158,10 @@ def _bridge_tests(run: Run, trees: Trees, seen: Preflight) -> BridgeTests:
     folder = run.work / "bridge-tests"
     folder.mkdir()
     if run.junit is None:
-        tests = run_bridge_tests(run.job, trees, seen.launches[0].environment, folder)
+        environment = {**seen.launches[0].environment}
+        # Weights of a test are not those of the run.
+        environment.pop(FINGERPRINTS_VARIABLE, None)
+        tests = run_bridge_tests(run.job, trees, environment, folder)
     else:
         tests = take_bridge_tests(run.job, run.junit, folder)
     for finding in tests.findings:
@@ -175,12 +179,14 @@ def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -
     scanner = Scanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
     checkpoints = _checkpoints(run, trees, seen)
+    fingerprints = FingerprintLines(run.session.fingerprints)
     with received_signals() as signals:
         for launch in seen.launches:
             begun = ended.stages
             ended = _watch(run, trees, launch, scanner, signals)
             ended = replace(ended, stages=(*begun, *ended.stages))
             executed.take(launch.phase.name, run.recorder)
+            fingerprints.take(launch.phase.name)
             code = ended.exit_code
             run.emit(
                 "phase", name=RUN_PHASE, state=END, step=launch.phase.name, reason=ended.reason.value, exit_code=code
@@ -191,6 +197,7 @@ def _train(run: Run, trees: Trees, seen: Preflight, executed: ExecutionRecord) -
                 break
         run.emit("phase", name="collect", state="begin")
         run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
+        fingerprints.write(run.recorder)
         collect(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
     return ended
 

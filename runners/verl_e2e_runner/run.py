@@ -65,13 +65,19 @@ def run_job(
     nonce = secrets.token_hex(16)
     own = own_folder(out, work, nonce)
     progress = Progress(stream, clock.monotonic, moving=stream.isatty(), label=job.id)
-    recorded = Part.EXECUTED in recorded_parts(environ)
+    recorded = recorded_parts(environ)
     host = isolation(job, environ)
     caged = host.tools is not None
     imports = (own / "suspect" / "out" if caged else own) / "imports.jsonl"
     # Next to the folders that code in a cage may write, and not in one of them.
     executed = (own / "suspect" if caged else own) / "recording.json"
-    session = planned_session(nonce, imports, executed=executed if recorded else None, caged=caged)
+    session = planned_session(
+        nonce,
+        imports,
+        executed=executed if Part.EXECUTED in recorded else None,
+        fingerprints=imports.with_name("fingerprints") if Part.FINGERPRINTS in recorded else None,
+        caged=caged,
+    )
     hide = _redactor(job, out, own, environ)
     with (
         received_signals() as signals,
@@ -137,7 +143,11 @@ def own_folder(out: Path, work: Path | None, nonce: str) -> Path:
 def _folders(own: Path, session: Session, *, caged: bool) -> Iterator[Session]:
     """The run's own folders, there for its time and gone afterwards; Ray's lies in the cage where there is one."""
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = session if caged else open_session(session.nonce, session.imports, executed=session.executed)
+    opened = session
+    if not caged:
+        opened = open_session(
+            session.nonce, session.imports, executed=session.executed, fingerprints=session.fingerprints
+        )
     try:
         yield opened
     finally:

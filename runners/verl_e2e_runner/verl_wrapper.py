@@ -11,7 +11,13 @@ from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.processes import RUN_VARIABLE
-from verl_e2e_runner.process.session import EXECUTED_VARIABLE, IMPORTS_VARIABLE, PATH_VARIABLE, Session
+from verl_e2e_runner.process.session import (
+    EXECUTED_VARIABLE,
+    FINGERPRINTS_VARIABLE,
+    IMPORTS_VARIABLE,
+    PATH_VARIABLE,
+    Session,
+)
 from verl_e2e_runner.trees.worktrees import Trees
 
 INSTRUMENTATION = Path(__file__).resolve().parent / "instrumentation"
@@ -173,7 +179,8 @@ def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always:
 
 
 def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
-    recorded = {EXECUTED_VARIABLE: str(session.executed)} if session.executed else {}
+    written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
+    recorded = {name: str(path) for name, path in written.items() if path}
     return {
         RUN_VARIABLE: session.nonce,
         IMPORTS_VARIABLE: str(session.imports),

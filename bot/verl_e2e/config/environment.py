@@ -18,7 +18,15 @@ _SOURCE = "environment"
 _PREFIXES = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
 # Variables of verl-e2e that other modules read.
 _READ_ELSEWHERE = frozenset(
-    {"VERL_E2E_DEBUG", "VERL_E2E_IMPORTS", "VERL_E2E_RECORDER_KEY", "VERL_E2E_PATH", "VERL_E2E_RUN", "VERL_E2E_TESTS"}
+    {
+        "VERL_E2E_DEBUG",
+        "VERL_E2E_FINGERPRINTS",
+        "VERL_E2E_IMPORTS",
+        "VERL_E2E_RECORDER_KEY",
+        "VERL_E2E_PATH",
+        "VERL_E2E_RUN",
+        "VERL_E2E_TESTS",
+    }
 )
 # Variables of earlier versions, each with what to do instead.
 _WITHDRAWN = {"VERL_E2E_QUEUE_MINUTES": "set gate.queue_deadline_s in the policy instead"}

@@ -122,4 +122,12 @@ try:
 except Exception:
     pass
 
+try:
+    if os.environ.get("VERL_E2E_FINGERPRINTS"):
+        import verl_e2e_fingerprints
+
+        verl_e2e_fingerprints.watch(os.environ["VERL_E2E_FINGERPRINTS"])
+except Exception:
+    pass
+
 _chain()

@@ -17,7 +17,7 @@ from verl_e2e_runner.folder.suspect_files import read_below
 from verl_e2e_runner.preflight.import_fault import import_fault
 from verl_e2e_runner.preflight.packages import wrong_place
 from verl_e2e_runner.process.processes import RUN_VARIABLE, WrapperProcess, start
-from verl_e2e_runner.process.session import EXECUTED_VARIABLE, IMPORTS_VARIABLE, Session
+from verl_e2e_runner.process.session import EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE, IMPORTS_VARIABLE, Session
 from verl_e2e_runner.trees.worktrees import Trees
 
 Role = Literal["driver", "ray_worker"]
@@ -29,7 +29,7 @@ _LOOK_S = 0.1
 _OBSERVE_S = 2.0
 _GRACE_S = 3.0
 # What its two processes do is not what the run did.
-_RECORDS = (IMPORTS_VARIABLE, EXECUTED_VARIABLE)
+_RECORDS = (IMPORTS_VARIABLE, EXECUTED_VARIABLE, FINGERPRINTS_VARIABLE)
 _KEPT_OUTPUT = 64 * 1024
 _MOST_BYTES = 1 << 20
 _MOST_LINES = 100

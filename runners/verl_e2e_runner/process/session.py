@@ -8,6 +8,7 @@ from verl_e2e_runner.process.processes import make_own_folder, remove_own_folder
 
 IMPORTS_VARIABLE = "VERL_E2E_IMPORTS"
 EXECUTED_VARIABLE = "VERL_E2E_EXECUTED"
+FINGERPRINTS_VARIABLE = "VERL_E2E_FINGERPRINTS"
 PATH_VARIABLE = "VERL_E2E_PATH"
 
 # A unix socket's path has at most 107 bytes, and Ray adds
@@ -27,17 +28,25 @@ class Session:
     imports: Path
     # What the execution record is to hold, a file that the runner writes; None: nothing is recorded.
     executed: Path | None = None
+    # The folder into which the instrumentation writes fingerprints, a file for each process; None: it takes none.
+    fingerprints: Path | None = None
 
 
-def planned_session(nonce: str, imports: Path, *, executed: Path | None = None, caged: bool = False) -> Session:
+def planned_session(
+    nonce: str, imports: Path, *, executed: Path | None = None, fingerprints: Path | None = None, caged: bool = False
+) -> Session:
     """The session that `open_session` would make; touches nothing. In a cage /tmp is the run's own."""
     root = Path("/tmp") if caged else _short_root()  # noqa: S108
-    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve(), executed.resolve() if executed else None)
+    recorded = executed.resolve() if executed else None
+    prints = fingerprints.resolve() if fingerprints else None
+    return Session(nonce, root / f"ve-{nonce[:8]}", imports.resolve(), recorded, prints)
 
 
-def open_session(nonce: str, imports: Path, *, executed: Path | None = None) -> Session:
+def open_session(
+    nonce: str, imports: Path, *, executed: Path | None = None, fingerprints: Path | None = None
+) -> Session:
     """Make the run's Ray folder; `nonce` must be new (a random hex string), `imports` is the file of import lines."""
-    session = planned_session(nonce, imports, executed=executed)
+    session = planned_session(nonce, imports, executed=executed, fingerprints=fingerprints)
     make_own_folder(session.ray_folder, nonce)
     return session
 

@@ -43,6 +43,8 @@ from verl_e2e.core.plan.plan_document import PlanDocument
 
 MAX_DOCUMENT_BYTES = 16 * 1024 * 1024
 MAX_ROWS = 200_000
+# The runner keeps 24 MiB of what the processes wrote.
+MAX_FINGERPRINTS_BYTES = 32 * 1024 * 1024
 # The values of one document; 16 MiB of `{}` would be five million.
 MAX_VALUES = 250_000
 _MOST_MISTAKES = 1_000
@@ -174,7 +176,7 @@ def _fingerprints(path: Path, missing: list[str]) -> Fingerprints | None:
     """The snapshots in the order of time, and the last state of each hook; None where there is no such file."""
     if not path.exists():
         return None
-    lines = [line.root for line in _rows(path, _FingerprintLine, missing)]
+    lines = [line.root for line in _rows(path, _FingerprintLine, missing, limit=MAX_FINGERPRINTS_BYTES)]
     snapshots = sorted((line for line in lines if isinstance(line, Snapshot)), key=lambda item: item.t_s)
     hooks = {(line.phase, line.pid, line.target): line for line in lines if isinstance(line, HookState)}
     return Fingerprints(snapshots=tuple(snapshots), hooks=tuple(hooks.values()))
@@ -200,15 +202,15 @@ def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | N
         return None
 
 
-def _read(path: Path, missing: list[str]) -> bytes | None:
+def _read(path: Path, missing: list[str], *, limit: int = MAX_DOCUMENT_BYTES) -> bytes | None:
     try:
         found = path.stat()
         # A pipe or a device would be read for ever.
         if not S_ISREG(found.st_mode):
             missing.append(f"{path.name}: not a regular file")
             return None
-        if found.st_size > MAX_DOCUMENT_BYTES:
-            missing.append(f"{path.name}: larger than {MAX_DOCUMENT_BYTES:,} bytes")
+        if found.st_size > limit:
+            missing.append(f"{path.name}: larger than {limit:,} bytes")
             return None
         return path.read_bytes()
     except FileNotFoundError:
@@ -218,9 +220,9 @@ def _read(path: Path, missing: list[str]) -> bytes | None:
     return None
 
 
-def _rows(path: Path, model: type[_Model], missing: list[str]) -> Iterator[_Model]:
+def _rows(path: Path, model: type[_Model], missing: list[str], *, limit: int = MAX_DOCUMENT_BYTES) -> Iterator[_Model]:
     """JSON lines; the first one that cannot be read, as a crash leaves it, ends the file and is named."""
-    raw = _read(path, missing)
+    raw = _read(path, missing, limit=limit)
     lines = (raw or b"").split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -72,6 +72,8 @@ class Tensor(Document):
     tensor_parallel_dim: int | None = None
     # Whether it belongs to an expert: then ranks of the expert group hold others, not copies.
     expert: bool = False
+    # Whether data-parallel ranks hold parts of it, as with Megatron-FSDP.
+    sharded: bool = False
     # The sum of its elements in double precision; "nan" and the infinities are written as text.
     sum: float
     # The sum of their squares.

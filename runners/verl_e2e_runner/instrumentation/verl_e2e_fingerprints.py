@@ -1,0 +1,170 @@
+"""Fingerprints of weights and optimizer state, taken at public methods of verl and Megatron-Bridge.
+
+`watch` is called at the start of every Python process of a run. When one of the modules below has been imported, its
+methods are wrapped: each still does what it did and returns what it returned, and what is read before or after it is
+written as a line into the folder that VERL_E2E_FINGERPRINTS names. A fault of ours is written down too and never
+reaches the run.
+
+For each method there is a hook in `verl_e2e_trainer_hooks` or `verl_e2e_rollout_hooks`, a generator: what comes before
+its `yield` happens before the method, what comes after it afterwards, and what it returns, if anything, takes the place
+of the method's result.
+"""
+
+import contextlib
+import sys
+from collections import namedtuple
+
+ENGINE = "verl.workers.engine.megatron.transformer_impl"
+BRIDGE = "megatron.bridge.models.conversion.auto_bridge"
+ROLLOUT = "verl.workers.rollout.vllm_rollout.utils"
+TARGETS = {
+    ENGINE: (
+        "MegatronEngine",
+        ("initialize", "optimizer_step", "get_per_tensor_param", "save_checkpoint", "load_checkpoint"),
+    ),
+    BRIDGE: ("AutoBridge", ("load_hf_weights", "export_hf_weights", "export_adapter_weights")),
+    ROLLOUT: ("vLLMColocateWorkerExtension", ("update_weights_from_ipc", "_update_weights")),
+}
+
+
+def watch(folder):
+    """Wrap the methods as soon as their modules are imported; lines go into this folder."""
+    sys.meta_path.insert(0, _Finder(folder))
+
+
+class _Finder:
+    """A finder that finds nothing itself: it lets the others find, and wraps what was loaded."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._busy = set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in TARGETS or name in self._busy:
+            return None
+        self._busy.add(name)
+        try:
+            spec = self._ask_others(name, path, target)
+        finally:
+            self._busy.discard(name)
+        load = getattr(getattr(spec, "loader", None), "exec_module", None)
+        if load is not None:
+
+            def exec_module(module):
+                result = load(module)
+                _install(module, name, self._folder)
+                return result
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+    def _ask_others(self, name, path, target):
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+
+def _install(module, name, folder):
+    try:
+        import verl_e2e_rollout_hooks
+        import verl_e2e_trainer_hooks
+
+        hooks = {**verl_e2e_trainer_hooks.HOOKS, **verl_e2e_rollout_hooks.HOOKS}
+        class_name, methods = TARGETS[name]
+        owner = getattr(module, class_name, None)
+        for method in methods:
+            _Hook(f"{name}:{class_name}.{method}", folder, hooks[method]).install(owner, method)
+    except Exception:
+        pass
+
+
+_Call = namedtuple("_Call", ("folder", "method", "arguments"))
+
+
+class _Hook:
+    """One wrapped method, with how often it was called."""
+
+    def __init__(self, target, folder, around):
+        self._target = target
+        self._folder = folder
+        self._around = around
+        self._calls = 0
+
+    def install(self, owner, method):
+        """Wrap the method on its class, where subclasses find it too; say why not where it cannot be."""
+        import inspect
+
+        original = None if owner is None else vars(owner).get(method)
+        if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
+            found = "it is not there" if original is None else "it is not a plain method"
+            self._say(installed=False, problem=found)
+            return
+        setattr(owner, method, self._wrapped(original))
+        self._say(installed=True)
+
+    def _wrapped(self, original):
+        import functools
+
+        @functools.wraps(original)
+        def method(*args, **kwargs):
+            self._calls += 1
+            steps, problem = self._begin(original, args, kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException:
+                if steps is not None:
+                    self._guarded(steps.close)
+                self._say(installed=True, problem=problem)
+                raise
+            if steps is not None:
+                result, problem = self._end(steps, result)
+            self._say(installed=True, problem=problem)
+            return result
+
+        return method
+
+    def _begin(self, original, args, kwargs):
+        try:
+            steps = self._around(_Call(self._folder, original.__name__, _arguments(original, args, kwargs)))
+            next(steps)
+            return steps, ""
+        except Exception as error:
+            return None, _explained(error)
+
+    def _end(self, steps, result):
+        """What the method returns, in the hook's place where it gives one."""
+        try:
+            steps.send(result)
+        except StopIteration as stop:
+            return result if stop.value is None else stop.value, ""
+        except Exception as error:
+            return result, _explained(error)
+        return result, "the hook did not end"
+
+    def _guarded(self, action):
+        with contextlib.suppress(Exception):
+            action()
+
+    def _say(self, installed, problem=""):
+        import verl_e2e_lines
+
+        line = {"kind": "hook", "target": self._target, "installed": installed, "calls": self._calls}
+        self._guarded(lambda: verl_e2e_lines.write(self._folder, {**line, "problem": problem}))
+
+
+def _arguments(original, args, kwargs):
+    """The arguments by the names that the method gives them, with its defaults."""
+    import inspect
+
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _explained(error):
+    import verl_e2e_lines
+
+    return verl_e2e_lines.explained(error)

@@ -1,0 +1,215 @@
+"""What is read in a trainer: the hooks of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`."""
+
+import re
+import sys
+import threading
+from contextlib import contextmanager, suppress
+
+import verl_e2e_lines
+import verl_e2e_state
+from verl_e2e_adapters import adapters_of
+from verl_e2e_snapshots import Counter, Snapshot, is_read
+
+_counter = Counter()
+_inside = threading.local()
+_STEP = re.compile(r"global_step_(\d{1,9})(?:/|$)")
+
+
+def initialize(call):
+    """The model with its weights, once the engine is ready."""
+    engine = call.arguments["self"]
+    with _pushed("engines", engine):
+        yield
+    model = _Model(engine)
+    request = adapters_of(
+        engine.module,
+        getattr(engine, "peft_cls", None),
+        model.ranks.get("tensor_size", 1),
+        model.ranks.get("expert_tensor_size", 1),
+    )
+    model.write(call.folder, "model built", header={"adapters": request} if request else {})
+
+
+def load_hf_weights(call):
+    """The weights that the engine imports while it is built; in a checkpoint's loading the checkpoint is read."""
+    yield
+    engine = _top("engines")
+    if engine is not None:
+        _Model(engine, call.arguments["model"]).write(call.folder, "weights imported")
+
+
+def optimizer_step(call):
+    """Weights and optimizer state after a step."""
+    yield
+    engine = call.arguments["self"]
+    model = _Model(engine)
+    if any(getattr(getattr(chunk, "ddp_config", None), "overlap_param_gather", False) for chunk in engine.module):
+        model.problem = "parameters are gathered after the step (overlap_param_gather): only the optimizer is read"
+        model.without_parameters = True
+    model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
+
+
+def save_checkpoint(call):
+    """What was just saved."""
+    engine = call.arguments["self"]
+    yield
+    step = call.arguments.get("global_step")
+    header = {"step": step} if isinstance(step, int) else {}
+    _Model(engine).write(call.folder, "checkpoint saved", optimizer=engine.optimizer, header=header)
+
+
+def load_checkpoint(call):
+    """What was just loaded; the step is in the name of the checkpoint's folder."""
+    engine = call.arguments["self"]
+    yield
+    found = _STEP.search(str(call.arguments.get("local_path")))
+    header = {"step": int(found[1])} if found else {}
+    _Model(engine).write(call.folder, "checkpoint loaded", optimizer=engine.optimizer, header=header)
+
+
+def get_per_tensor_param(call):
+    """The weights that are exported for the rollout, as they are yielded, and the model before and after that."""
+    methods = []
+    with _pushed("exports", methods):
+        result = yield
+    tensors, request = result
+    adapter_only = "export_adapter_weights" in methods if methods else None
+    return _exported(call.folder, call.arguments["self"], iter(tensors), adapter_only), request
+
+
+def export(call):
+    """Tells the export that is being made which method of Bridge makes it."""
+    yield
+    methods = _top("exports")
+    if methods is not None:
+        methods.append(call.method)
+
+
+HOOKS = {
+    "initialize": initialize,
+    "load_hf_weights": load_hf_weights,
+    "optimizer_step": optimizer_step,
+    "save_checkpoint": save_checkpoint,
+    "load_checkpoint": load_checkpoint,
+    "get_per_tensor_param": get_per_tensor_param,
+    "export_hf_weights": export,
+    "export_adapter_weights": export,
+}
+
+
+class _Model:
+    """A model of an engine: what of it is read, and where it lies among the ranks."""
+
+    def __init__(self, engine, chunks=None):
+        self._torch = sys.modules["torch"]
+        self._chunks = list(engine.module if chunks is None else chunks)
+        self._held = verl_e2e_state.held_by_model(self._chunks)
+        self._bytes = verl_e2e_state.size_of(held.tensor for held in self._held)
+        self.name = _role(engine)
+        self.ranks = verl_e2e_state.ranks_of_trainer()
+        self.problem = ""
+        self.without_parameters = False
+
+    def write(self, folder, point, optimizer=None, header=None, number=None):
+        """Take a snapshot and write it, unless this pass is one of the many that are not read."""
+        number = _counter.next(self.name, point) if number is None else number
+        if not is_read(number):
+            return
+        snapshot = Snapshot(self._torch, verl_e2e_state.Sample(self._bytes), self._chunks)
+        snapshot.note(self.problem)
+        snapshot.add_all(() if self.without_parameters else self._held)
+        if optimizer is not None:
+            snapshot.add_all(verl_e2e_state.held_by_optimizer(optimizer, self._held))
+        snapshot.close(folder, {**self.header(point, number), **(header or {})})
+
+    def header(self, point, number):
+        """What every snapshot of this model says."""
+        return {"point": point, "model": self.name, "ranks": self.ranks, "number": number}
+
+    def export(self):
+        """A snapshot for the tensors of the whole model, all ranks together, as an export yields them."""
+        parts = [self.ranks.get(f"{group}_size", 1) for group in ("tensor", "pipeline", "expert")]
+        total = self._bytes
+        for part in parts:
+            total *= part
+        return Snapshot(self._torch, verl_e2e_state.Sample(total))
+
+
+def _exported(folder, engine, tensors, adapter_only):
+    """The tensors, each read before it is passed on and none of them held; a fault of ours ends the reading alone."""
+    export = _Export(folder, engine, {} if adapter_only is None else {"adapter_only": adapter_only})
+    export.guarded(export.begin)
+    ended = False
+    try:
+        for item in tensors:
+            export.guarded(export.add, item)
+            yield item
+        ended = True
+    finally:
+        export.guarded(export.end, ended)
+
+
+class _Export:
+    """The reading of one export; after a fault it reads no more, and writes what the fault was."""
+
+    def __init__(self, folder, engine, header):
+        self._folder = folder
+        self._engine = engine
+        self._header = header
+        self._model = _role(engine)
+        self._number = 0
+        self._snapshot = None
+
+    def guarded(self, action, *arguments):
+        """Do it; a fault is written down and ends the reading."""
+        try:
+            action(*arguments)
+        except Exception as error:
+            self._snapshot = None
+            problem = verl_e2e_lines.explained(error)
+            line = {"kind": "snapshot", "point": "exported", "model": self._model, "number": self._number}
+            with suppress(Exception):
+                verl_e2e_lines.write(self._folder, {**line, "t_s": verl_e2e_lines.now(), "problem": problem})
+
+    def begin(self):
+        """Read the model before the export."""
+        self._number = _counter.next(self._model, "exported")
+        if is_read(self._number):
+            model = _Model(self._engine)
+            model.write(self._folder, "before export", header=self._header, number=self._number)
+            self._snapshot = model.export()
+
+    def add(self, item):
+        """Read an exported tensor."""
+        if self._snapshot is not None:
+            self._snapshot.add(verl_e2e_state.Held(str(item[0]), "parameter", item[1]))
+
+    def end(self, ended):
+        """Write what was exported, and read the model after it."""
+        if self._snapshot is not None:
+            if not ended:
+                self._snapshot.note("the export was not read to its end")
+            model = _Model(self._engine)
+            self._snapshot.close(self._folder, {**model.header("exported", self._number), **self._header})
+            model.write(self._folder, "after export", header=self._header, number=self._number)
+
+
+def _role(engine):
+    if getattr(engine.engine_config, "forward_only", False):
+        return "ref"
+    return "critic" if getattr(engine, "is_value_model", False) else "actor"
+
+
+@contextmanager
+def _pushed(stack, value):
+    values = _inside.__dict__.setdefault(stack, [])
+    values.append(value)
+    try:
+        yield
+    finally:
+        values.pop()
+
+
+def _top(stack):
+    values = _inside.__dict__.get(stack)
+    return values[-1] if values else None
