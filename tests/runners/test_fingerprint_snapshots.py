@@ -50,7 +50,8 @@ def read(out: Path) -> tuple[list[Snapshot], dict[str, HookState]]:
     assert lines.unreadable == lines.left_out == 0
     hooks = [HookState.model_validate(line) for line in raw if line["kind"] == "hook"]
     snapshots = [Snapshot.model_validate(line) for line in raw if line["kind"] == "snapshot"]
-    assert not [line for line in (*hooks, *snapshots) if line.problem]
+    assert not [hook for hook in hooks if hook.problem]
+    assert not [snapshot for snapshot in snapshots if snapshot.problem]
     return snapshots, {hook.target.rpartition(".")[2]: hook for hook in hooks}
 
 

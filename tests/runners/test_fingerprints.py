@@ -46,7 +46,7 @@ HOOK = {"kind": "hook", "pid": 7, "target": "m:C.f", "installed": True, "calls":
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
     instants = iter([100.0] + [200.0] * 100)
-    names = redactor(paths=[("/srv/bridge", "$BRIDGE")])
+    names = redactor(paths=[("/srv/bridge", "$BRIDGE")], secrets=[("0123456789abcdef", "TOKEN")])
     with open_recorder(tmp_path / "run", redactor=names, monotonic=lambda: next(instants)) as opened:
         yield opened
 
@@ -183,3 +183,10 @@ def test_texts_are_redacted(recorder: Recorder, lines: FingerprintLines) -> None
     lines.take("train")
     assert joined(recorder, lines).snapshots[0].problem == "OSError: $BRIDGE/src/x.py"
     assert "/srv/bridge" not in (recorder.folder / FINGERPRINTS_FILE).read_text()
+
+
+def test_a_secret_written_as_bits_does_not_reach_the_folder(recorder: Recorder, lines: FingerprintLines) -> None:
+    put(lines, SNAPSHOT | {"tensors": [TENSOR, TENSOR | {"bits": "0123456789abcdef"}]})
+    lines.take("train")
+    first, second = joined(recorder, lines).snapshots[0].tensors
+    assert (first.bits, second.bits) == ("00000000000000ff", "<redacted:TOKEN>")

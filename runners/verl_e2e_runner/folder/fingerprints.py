@@ -59,7 +59,7 @@ class FingerprintLines:
         """Write `fingerprints.jsonl`: the hooks, then the snapshots in the order of time; and an event about them."""
         if self.folder is None:
             return
-        recorder.lines(FINGERPRINTS_FILE, self._documents(recorder))
+        recorder.redacted_lines(FINGERPRINTS_FILE, map(recorder.redacted_line, self._documents(recorder)))
         recorder.event(
             "fingerprints",
             snapshots=len(self._snapshots),

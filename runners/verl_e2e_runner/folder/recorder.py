@@ -111,12 +111,26 @@ class Recorder:
 
     def lines(self, name: str, documents: Iterable[BaseModel | dict[str, object]]) -> int:
         """Write a file of one JSON document a line, whole or not at all; returns the number of lines."""
+        return self.redacted_lines(name, map(self._line, documents))
+
+    def redacted_lines(self, name: str, lines: Iterable[bytes]) -> int:
+        """Write a file of lines that are redacted already, whole or not at all; returns the number of lines."""
         count = 0
         with _replacing(self.folder / name) as file:
-            for document in documents:
-                file.write(self._line(document))
+            for line in lines:
+                file.write(line)
                 count += 1
         return count
+
+    def redacted_line(self, document: dict[str, object]) -> bytes:
+        """A JSON document as a line, as `redacted_lines` takes it, for one of many short texts.
+
+        They are looked at together, and one by one only where something is to be hidden in them.
+        """
+        texts = "\n".join(_texts(document))
+        if self.redactor.redact_text(texts) != texts:
+            return self._line(document)
+        return json.dumps(document, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
 
     def text(self, name: str, text: str) -> None:
         """Write a text file, whole or not at all; the text of `document` comes here too, already redacted."""
@@ -180,6 +194,21 @@ def open_recorder(folder: Path, *, redactor: Redactor, monotonic: Callable[[], f
         _stream=redactor.stream(),
         _flushed_at=began,
     )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All strings of a JSON value, keys apart."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for entry in value.values():
+                yield from _texts(entry)
+        case list() | tuple():
+            for entry in value:
+                yield from _texts(entry)
+        case _:
+            pass
 
 
 def _close(file: IO[bytes]) -> None:
