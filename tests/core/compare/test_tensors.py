@@ -1,0 +1,122 @@
+"""What two fingerprints say of each other, by figures made from real values."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.fingerprints import tensor, weights
+from verl_e2e.core.compare.tensors import Difference, adds_up, count, difference, is_constant, rounding, same
+
+VALUES = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=40)
+WHOLE = weights(24)
+
+
+def kind(expected: list[float], found: list[float], **given: object) -> Difference | None:
+    made = difference(tensor("w", expected), tensor("w", found), **given)  # type: ignore[arg-type]
+    return made.kind if made else None
+
+
+def test_equal_values_are_no_difference() -> None:
+    assert difference(tensor("w", WHOLE), tensor("w", WHOLE)) is None
+    assert same(tensor("w", WHOLE), tensor("other name", WHOLE))
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=40, unique=True))
+def test_another_order_of_the_same_values_is_told_as_one(values: list[float]) -> None:
+    assert kind(values, values[::-1]) is Difference.ORDER
+
+
+def test_a_transposition_is_an_order() -> None:
+    rows = [list(WHOLE[start : start + 6]) for start in range(0, 24, 6)]
+    turned = [row[column] for column in range(6) for row in rows]
+    found = difference(tensor("w", WHOLE, (4, 6)), tensor("w", turned, (6, 4)))
+    assert found is not None
+    assert found.kind is Difference.ORDER
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5, -1.0, 3.0, 1 / 64])
+def test_a_scale_names_its_factor(factor: float) -> None:
+    found = difference(tensor("w", WHOLE), tensor("w", [value * factor for value in WHOLE]))
+    assert found is not None
+    assert found.kind is Difference.SCALE
+    assert found.factor == pytest.approx(factor)
+    assert str(found) == f"a scale by {factor:.4g}"
+
+
+def test_another_rounding_is_no_scale() -> None:
+    assert kind(list(WHOLE), [value * (1 + 2**-9 * (-1) ** place) for place, value in enumerate(WHOLE)]) is (
+        Difference.ROUNDED
+    )
+
+
+def test_kinds_of_difference() -> None:
+    old = weights(24, "old")
+    assert kind(list(WHOLE), list(old), earlier=[tensor("w", old)]) is Difference.STALE
+    assert kind(list(WHOLE), list(old)) is Difference.OTHER
+    assert kind(list(WHOLE), [0.0] * 24) is Difference.ZERO
+    assert kind([0.0] * 24, list(WHOLE)) is Difference.OTHER
+    assert kind(list(WHOLE), [math.nan, *WHOLE[1:]]) is Difference.NOT_FINITE
+    assert kind([math.inf, *WHOLE[1:]], list(WHOLE)) is Difference.OTHER
+    assert kind(list(WHOLE), list(WHOLE[:12])) is Difference.SHAPE
+
+
+def test_the_same_values_in_another_type_or_shape() -> None:
+    wide = tensor("w", WHOLE, dtype="float32")
+    found = difference(tensor("w", WHOLE), wide)
+    assert found is not None
+    assert found.kind is Difference.DTYPE
+    found = difference(tensor("w", WHOLE, (4, 6)), tensor("w", WHOLE, (6, 4)))
+    assert found is not None
+    assert found.kind is Difference.SHAPE
+
+
+def test_bits_alone_can_differ() -> None:
+    """Minus zero for zero changes no sum."""
+    found = difference(tensor("w", WHOLE), tensor("w", WHOLE, bits="f" * 16))
+    assert found is not None
+    assert found.kind is Difference.OTHER
+    assert str(found) == "other values"
+
+
+@given(VALUES, st.lists(st.integers(1, 39), max_size=4), st.integers(1, 4))
+def test_parts_add_up_however_they_are_cut(values: list[float], cuts: list[int], times: int) -> None:
+    ends = sorted({0, len(values), *(min(cut, len(values)) for cut in cuts)})
+    parts = [tensor("p", values[start:end]) for start, end in pairwise(ends)] * times
+    assert adds_up(parts, [tensor("w", values)], times=times)
+
+
+@given(VALUES, st.integers(0, 39))
+def test_a_changed_element_does_not_add_up(values: list[float], place: int) -> None:
+    spoiled = list(values)
+    spoiled[place % len(values)] += 1.0
+    assert not adds_up([tensor("p", spoiled)], [tensor("w", values)])
+
+
+def test_sums_that_are_no_numbers_add_up_to_their_kind_only() -> None:
+    lost = tensor("w", [math.nan, 1.0])
+    assert adds_up([lost], [lost])
+    assert not adds_up([lost], [tensor("w", [1.0, 1.0])])
+
+
+def test_equal_sums_of_other_squares_do_not_add_up() -> None:
+    assert not adds_up([tensor("w", [2.0, 0.0])], [tensor("w", [1.0, 1.0])])
+
+
+def test_the_bound_is_of_the_order_of_double_precision() -> None:
+    assert rounding(0, 0.0) == 0
+    assert 0 < rounding(1000, 1000.0) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("values", "constant"), [([1.0] * 9, True), ([0.0] * 3, True), ([0.1] * 7, True), ([1.0, 1.001], False)]
+)
+def test_a_tensor_of_one_value_is_constant(values: list[float], constant: bool) -> None:
+    assert is_constant(tensor("w", values)) is constant
+
+
+def test_what_is_not_finite_counts_as_constant() -> None:
+    assert is_constant(tensor("w", [math.inf, 1.0]))
+    assert count(tensor("w", WHOLE, (4, 6))) == 24
