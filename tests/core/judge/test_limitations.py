@@ -15,6 +15,7 @@ from tests.core.builders import (
     step_line,
 )
 from verl_e2e.core.judge import limitations
+from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
 from verl_e2e.core.judge.verdict import judge_criteria
 from verl_e2e.core.model.facts import Excerpt, LogFacts, Noise
 from verl_e2e.core.model.jobs import Checkpoint, DeselectedTest, Patch, SiteProfile
@@ -46,6 +47,7 @@ def said(record: Any = None, facts: LogFacts | None = None) -> tuple[str, ...]:
 
 def test_the_healthy_run_says_what_it_leaves_open() -> None:
     assert said() == (
+        f"{NOT_RECORDED[:1].upper()}{NOT_RECORDED[1:]}.",
         "Random weights: construction and training mechanics only, no compatibility of pretrained weights.",
         "Reward model disabled: reward-model serving is not exercised.",
         "enforce_eager is on: vLLM's CUDA graph capture is not exercised.",

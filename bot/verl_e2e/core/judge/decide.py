@@ -13,6 +13,7 @@ from verl_e2e.core.judge.criteria.by_level import GAP_STAGE, LEVEL_STAGE
 from verl_e2e.core.judge.criteria.health import HEALTH_STAGE
 from verl_e2e.core.judge.criteria.imports import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.parity import COMPARISON_STAGE
+from verl_e2e.core.judge.criteria.state import STATE, stage_of_state
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.outcome import Attribution, Decision, Result
 from verl_e2e.core.model.record import EndReason, Finding, Record
@@ -51,7 +52,9 @@ def _decide_run(case: Case, evidence: tuple[Evidence, ...]) -> Decision:
         or _broken_import(by)
         or _blocking_finding(case)
         or _not_as_asked(by)
-        or _proven(case, _broken_health(by, case) or _error_in_log(case) or _broken_comparison(by))
+        or _proven(
+            case, _broken_health(by, case) or _error_in_log(case) or _broken_state(by, case) or _broken_comparison(by)
+        )
         or _lost_run(case)
         or _proven(case, _broken_level(by, case))
         or _gap(case, tuple(item for item in evidence if item.criterion not in _JUDGED_APART))
@@ -124,6 +127,15 @@ def _broken_health(by: By, case: Case) -> Decision | None:
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     stage = answer.stage if lost else _HEALTH_STAGE[first.criterion]
     return Decision(Result.FAIL, stage, first.summary, wording.FIX_HEALTH[first.criterion], first)
+
+
+def _broken_state(by: By, case: Case) -> Decision | None:
+    """Weights or optimizer state that are shown not to be what they should be, before what followed from that."""
+    item = next((by[entry] for entry in STATE if entry in by and by[entry].state is State.BROKEN), None)
+    if item is None:
+        return None
+    fix = wording.FIX_HEALTH[item.criterion]
+    return Decision(Result.FAIL, stage_of_state(case, item.criterion), item.summary, fix, item)
 
 
 def _broken_comparison(by: By) -> Decision | None:
@@ -231,5 +243,7 @@ def _gap_stage(case: Case, first: Evidence | None) -> Stage:
         return Stage.ENVIRONMENT
     if first.criterion is Criterion.LOCAL_IMPORT:
         return Stage.IMPORT
+    if first.criterion in STATE:
+        return stage_of_state(case, first.criterion)
     known = _HEALTH_STAGE.get(first.criterion) or COMPARISON_STAGE.get(first.criterion)
     return known or GAP_STAGE.get(first.criterion) or _stood(case)

@@ -7,6 +7,7 @@ from verl_e2e.core.judge.criteria.change_executed import execution
 from verl_e2e.core.judge.criteria.config import ACTOR
 from verl_e2e.core.judge.criteria.health import agreement_note
 from verl_e2e.core.judge.criteria.signal import signal_limitations
+from verl_e2e.core.judge.criteria.state import state_limitations
 from verl_e2e.core.judge.execution_text import aspect_of, execution_limitations
 from verl_e2e.core.judge.left_open import Aspect, Limitation
 from verl_e2e.core.model.events import LeftRunning, read_data
@@ -133,6 +134,7 @@ def _notes(case: Case) -> Iterable[str]:
     yield agreement_note(case)
     if case.job.level is not Level.LEARNING_SIGNAL and (constant := constant_reward(case.facts)):
         yield _sentence(f"The reward never moves: {constant[2]}")
+    yield from map(_sentence, state_limitations(case))
     if case.job.level is Level.LEARNING_SIGNAL:
         yield from map(_sentence, signal_limitations(case))
 

@@ -9,6 +9,7 @@ from verl_e2e.core.judge.criteria.every_level import BASIC
 from verl_e2e.core.judge.criteria.health import HEALTH
 from verl_e2e.core.judge.criteria.parity import reports
 from verl_e2e.core.judge.criteria.signal import case_figure
+from verl_e2e.core.judge.criteria.state import judge_state
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.deliverables import deliverables, of_unknown_job
 from verl_e2e.core.judge.limitations import shown_by
@@ -90,8 +91,9 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
     """Every criterion that the job's level and its change ask for, judged, in a fixed order."""
     of_change = (change_executed,) if case.job.changed else ()
-    asked = (*BASIC, *HEALTH, *OF_LEVEL.get(case.job.level, ()), *of_change)
-    return tuple(judge_one(case) for judge_one in asked)
+    asked = (*OF_LEVEL.get(case.job.level, ()), *of_change)
+    rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
+    return (*rows, *judge_state(case), *(judge_one(case) for judge_one in asked))
 
 
 def _sentence(case: Case, decision: Decision) -> str:

@@ -60,6 +60,25 @@ FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.FSDP_ACTIVE: (
         "Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen."
     ),
+    Criterion.ADAPTER_SIZE: (
+        "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
+    ),
+    Criterion.RESUMED_STATE: (
+        "Follow the named tensor through save and load: which key it is written under, and what reads it back."
+    ),
+    Criterion.REPLICAS: (
+        "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these ranks."
+    ),
+    Criterion.FROZEN_WEIGHTS: (
+        "Find what writes into the named weight: an export must copy before it changes, and a frozen weight must not "
+        "reach the optimizer."
+    ),
+    Criterion.TRAINED_WEIGHTS: (
+        "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the optimizer's groups."
+    ),
+    Criterion.ROLLOUT_WEIGHTS: (
+        "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, scale."
+    ),
     Criterion.RESUMED_STEP: (
         "Compare what the checkpoint holds with what the resumed run loads: adapter, optimizer state, scheduler."
     ),

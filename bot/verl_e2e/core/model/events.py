@@ -92,6 +92,15 @@ class ProbeEvent(EventData):
     unreadable: int = 0
 
 
+class FingerprintsEvent(EventData):
+    """`fingerprints`: what became of the lines that the instrumentation wrote."""
+
+    # Lines of the processes that could not be read.
+    unreadable: int = 0
+    # Lines that were not kept because there were too many.
+    left_out: int = 0
+
+
 class LeftRunning(EventData):
     """`left_running`: the processes of the run that could not be ended."""
 

@@ -48,6 +48,11 @@ def _trained(case: Case, steps: Iterable[StepMetrics]) -> tuple[str, ...]:
     return _GRADIENTS if text or case.config_value("algorithm.adv_estimator") == "gae" else _GRADIENTS[:1]
 
 
+def trained_models(case: Case) -> tuple[str, ...]:
+    """The models that train and are saved: the actor, and the critic where there is one."""
+    return ("actor", "critic") if len(_trained(case, case.train_steps())) > 1 else ("actor",)
+
+
 def _gradient_fault(step: StepMetrics, metric: str) -> State | None:
     value = step.values.get(metric)
     if value is None:

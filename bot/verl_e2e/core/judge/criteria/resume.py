@@ -17,7 +17,7 @@ from verl_e2e.core.judge.criteria.checkpoint_state import (
     state_gap,
     tracked_step,
 )
-from verl_e2e.core.judge.criteria.health import wants_adapter
+from verl_e2e.core.judge.criteria.health import trained_models, wants_adapter
 from verl_e2e.core.judge.phases import Phase, planned_phases, started_phases
 from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
@@ -100,7 +100,7 @@ def _met(case: Case, save: Phase, resume: Phase) -> Evidence:
     step, first = save.planned.last_step, resume.planned.first_step
     listing = listing_after(case.record.checkpoints, save.name) if case.record.checkpoints else None
     size = f", {size_of_step(listing, step):,} bytes" if listing else ""
-    roles = " and ".join(_roles(case))
+    roles = " and ".join(trained_models(case))
     summary = (
         f"checkpoint of step {step} written ({roles}{size}), loaded by the {resume.name} phase, whose first step is "
         f"{first}"
@@ -130,12 +130,6 @@ def _wrong_step(event: CheckpointEvent | None, step: int) -> str:
     return " and ".join(sorted(steps - {str(step)}))
 
 
-def _roles(case: Case) -> tuple[str, ...]:
-    """The models that train and are saved: the actor, and the critic where there is one."""
-    trained = any("critic/grad_norm" in step.values for step in case.train_steps())
-    return ("actor", "critic") if trained or case.config_value("algorithm.adv_estimator") == "gae" else ("actor",)
-
-
 def _announced(case: Case, save: Phase) -> bool:
     """Whether the log announces the save of the last step.
 
@@ -163,7 +157,7 @@ def _not_loaded(case: Case, resume: Phase, step: int) -> Iterator[tuple[str, str
         if checkpoint.action == "loaded" and resume.wrote(checkpoint.at.line)
     ]
     loads = [match for event in events if (match := _LOADED.search(event.at.text))]
-    for role in _roles(case):
+    for role in trained_models(case):
         own = [load["what"] for load in loads if f"global_step_{step}/{role}" in load["path"]]
         for what, shape in (("weights", _WEIGHTS), ("optimizer state", _OPTIMIZER)):
             if not any(shape.search(summary) for summary in own):
@@ -172,7 +166,7 @@ def _not_loaded(case: Case, resume: Phase, step: int) -> Iterator[tuple[str, str
 
 def _asked(case: Case) -> StateAsked:
     fsdp = case.config_value("actor_rollout_ref.actor.megatron.use_megatron_fsdp") is True
-    return StateAsked(_roles(case), wants_adapter(case), fsdp)
+    return StateAsked(trained_models(case), wants_adapter(case), fsdp)
 
 
 def _left_checkpoint(case: Case, save: Phase) -> bool:
