@@ -190,6 +190,43 @@ threads = [threading.Thread(target=work) for _ in range(8)]
     assert names(executed, "src/megatron/bridge/many.py") == {f"f{number}" for number in range(400)}
 
 
+TRACER = """
+class Translator:
+    def __init__(self, code):
+        self.f_code = code
+
+    def starts_line(self, lineno):
+        self.lineno = lineno
+"""
+
+
+def test_what_torch_compile_traces_through_counts_although_python_does_not_run_it(
+    monitoring_python: str, tmp_path: Path, make_place: Callable[..., Place]
+) -> None:
+    """A stand-in in the place of PyTorch's tracer, which calls its method `starts_line` for each line."""
+    place = make_place(changed=(SOURCE,))
+    tracer = tmp_path / "site/torch/_dynamo/symbolic_convert.py"
+    tracer.parent.mkdir(parents=True)
+    tracer.write_text(TRACER)
+    code = f"""
+from megatron.bridge import peft
+from torch._dynamo.symbolic_convert import Translator
+compiled = Translator(peft.never.__code__)
+compiled.starts_line({_line("def never")})
+compiled.starts_line({_line('return "never"')})
+Translator((lambda: 0).__code__).starts_line(1)
+rest = peft.Adapter.export.__code__.replace(co_name="torch_dynamo_resume_in_export_at_3")
+Translator(rest).starts_line({_line("return 1")})
+"""
+    path = f"{place.environment()['PYTHONPATH']}:{tmp_path / 'site'}"
+    done = place.run(monitoring_python, code, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    executed = place.executed()
+    assert names(executed, SOURCE) == {"traced", "never"}
+    assert {_line('return "never"'), _line("return 1")} <= lines(executed, SOURCE)
+    assert executed.cut == ()
+
+
 def test_each_phase_has_its_own_processes(monitoring_python: str, make_place: Callable[..., Place]) -> None:
     place = make_place()
     place.run(monitoring_python, "from megatron.bridge.peft import merged\nmerged(1)")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.recorded import MLM, SOURCE, Place, lines, names
+from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.model.executed import MOST_PROCESSES, Executed, ProcessRole
 from verl_e2e_runner.folder.executed import BRIDGE_TESTS_PHASE
 from verl_e2e_runner.folder.process_records import MOST_BYTES, read_process
@@ -140,6 +141,29 @@ def test_of_many_processes_of_one_kind_each_function_names_some(place: Place) ->
     (file,) = executed.files
     assert len(executed.processes) == 60
     assert list(file.functions[0].first_s) == list(range(16))
+
+
+def test_a_document_that_would_be_too_large_to_be_judged_names_fewer_processes(place: Place) -> None:
+    entries = [_function(place, symbol=f"f{number}", line=number + 1) for number in range(4_000)]
+    others = [_function(place, path=f"src/other{number}.py", symbol="g") for number in range(4_000)]
+    for number in range(30):
+        _leave(place, *entries, *others, name=f"{number:05d}.jsonl")
+    executed = place.executed()
+    assert executed.cut == ()
+    assert {len(function.first_s) for file in executed.files for function in file.functions} == {4}
+    place.recorder.document("executed.json", executed)
+    missing = read_record(place.root / "out").missing
+    assert not [entry for entry in missing if entry.startswith("executed.json")]
+
+
+def test_what_finds_no_room_at_all_is_counted_and_the_changed_file_is_kept(place: Place) -> None:
+    others = [_function(place, path=f"src/a{number}.py", symbol="g") for number in range(7_900)]
+    many = [_function(place, path="src/b.py", symbol=f"f{number}") for number in range(4_999)]
+    _leave(place, *others, *many, _function(place))
+    _leave(place, *[_function(place, path=f"src/c{number}.py", symbol="g") for number in range(9_000)], name="2.jsonl")
+    executed = place.executed()
+    assert names(executed, SOURCE) == {"f"}
+    assert [cut for cut in executed.cut if cut.endswith("files left out")]
 
 
 def test_lines_of_a_file_that_the_change_does_not_touch_are_left_out(place: Place) -> None:

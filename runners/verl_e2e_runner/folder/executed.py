@@ -3,9 +3,9 @@
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
 
 from verl_e2e.core.model.changed_code import ChangedCode
@@ -31,8 +31,10 @@ from verl_e2e_runner.trees.worktrees import Trees
 BRIDGE_TESTS_PHASE = "bridge_tests"
 # All processes together.
 _MOST_BYTES = 256 << 20
-# Of the processes of one phase and role each function names so many, in the order of their start.
-_MOST_OF_A_KIND = 16
+# `judge` reads a document of at most 250,000 values. So of the processes of one phase and role each function names
+# the first 16, or fewer where there would be too many values.
+_MOST_VALUES = 200_000
+_MOST_OF_A_KIND = (16, 4, 1)
 _SWITCHED_OFF = "the execution record was switched off"
 _NOTHING = "no process of the run imported a tree under test with the instrumentation loaded"
 
@@ -66,7 +68,7 @@ class ExecutionRecord:
         """All phases together."""
         if self.folder is None:
             return Executed(bridge_commit=bridge_commit, problem=_SWITCHED_OFF)
-        files = tuple(self._files())
+        files = self._files()
         problems = [process.problem for process in self._processes if process.problem]
         recorded = bool(files) or len(problems) < len(self._processes)
         return Executed(
@@ -117,32 +119,46 @@ class ExecutionRecord:
                 return prefix + path[len(f"{root}/") :]
         return None
 
-    def _files(self) -> Iterator[ExecutedFile]:
-        names = sorted({*self._functions, *self._lines})
-        if len(names) > MOST_FILES:
-            self._cut["files left out"] += len(names) - MOST_FILES
-        for name in names[:MOST_FILES]:
-            functions = sorted(self._functions.get(name, {}).items())
-            lines = sorted(self._lines.get(name, {}).items())
-            if len(functions) > MOST_FUNCTIONS_OF_FILE or len(lines) > MOST_LINES_OF_FILE:
-                self._cut["files of which functions or lines are left out"] += 1
-            yield ExecutedFile(
-                path=name,
-                functions=tuple(
-                    ExecutedFunction(
-                        symbol=symbol, line=line, first_s={index: times[index] for index in self._some(times)}
-                    )
-                    for (line, symbol), times in functions[:MOST_FUNCTIONS_OF_FILE]
-                ),
-                lines={line: tuple(self._some(processes)) for line, processes in lines[:MOST_LINES_OF_FILE]},
-            )
+    def _files(self) -> tuple[ExecutedFile, ...]:
+        """As much of every file as the document has room for, files that the change touches first."""
+        names = sorted({*self._functions, *self._lines}, key=lambda name: (name not in self.changed, name))
+        files: list[ExecutedFile] = []
+        for most in _MOST_OF_A_KIND:
+            files = [self._file(name, most) for name in names[:MOST_FILES]]
+            if sum(map(_values, files)) <= _MOST_VALUES:
+                break
+        sizes = accumulate(map(_values, files))
+        kept = [file for file, size in zip(files, sizes, strict=True) if size <= _MOST_VALUES]
+        if len(kept) < len(names):
+            self._cut["files left out"] += len(names) - len(kept)
+        if large := sum(self._is_large(file.path) for file in kept):
+            self._cut["files of which functions or lines are left out"] += large
+        return tuple(sorted(kept, key=lambda file: file.path))
 
-    def _some(self, processes: Mapping[int, float] | set[int]) -> list[int]:
+    def _is_large(self, name: str) -> bool:
+        functions, lines = self._functions.get(name, {}), self._lines.get(name, {})
+        return len(functions) > MOST_FUNCTIONS_OF_FILE or len(lines) > MOST_LINES_OF_FILE
+
+    def _file(self, name: str, most: int) -> ExecutedFile:
+        functions = sorted(self._functions.get(name, {}).items())[:MOST_FUNCTIONS_OF_FILE]
+        lines = sorted(self._lines.get(name, {}).items())[:MOST_LINES_OF_FILE]
+        return ExecutedFile(
+            path=name,
+            functions=tuple(
+                ExecutedFunction(
+                    symbol=symbol, line=line, first_s={index: times[index] for index in self._some(times, most)}
+                )
+                for (line, symbol), times in functions
+            ),
+            lines={line: tuple(self._some(processes, most)) for line, processes in lines},
+        )
+
+    def _some(self, processes: Mapping[int, float] | set[int], most: int) -> list[int]:
         """Of the processes that ran something those that are named: a few of each phase and role."""
         kinds: defaultdict[tuple[str, ProcessRole], list[int]] = defaultdict(list)
         for index in sorted(processes):
             kinds[self._processes[index].phase, self._processes[index].role].append(index)
-        return sorted(index for indices in kinds.values() for index in islice(indices, _MOST_OF_A_KIND))
+        return sorted(index for indices in kinds.values() for index in indices[:most])
 
 
 def begin_record(changed: ChangedCode, trees: Trees, settings: Path | None, folder: Path) -> ExecutionRecord:
@@ -169,6 +185,12 @@ def begin_record(changed: ChangedCode, trees: Trees, settings: Path | None, fold
 def _absolute(path: str, trees: Trees) -> Path:
     below = path.removeprefix(f"{MEGATRON_LM_FOLDER}/")
     return trees.bridge / path if below == path else trees.megatron_lm / below
+
+
+def _values(file: ExecutedFile) -> int:
+    """How many values the document has for a file, brackets and commas counted, as those do who read it."""
+    functions = sum(5 + len(function.first_s) for function in file.functions)
+    return 8 + functions + sum(2 + len(processes) for processes in file.lines.values())
 
 
 def _process(record: ProcessRecord, phase: str, recorder: Recorder) -> ExecutedProcess:

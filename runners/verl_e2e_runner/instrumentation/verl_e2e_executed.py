@@ -10,7 +10,8 @@ own, one JSON array a line, each written at once, so that a process that is kill
     ["line", path, line, seconds]                               run for the first time, in changed files only
     ["full", seconds]                                           the last one: nothing more is recorded
 
-`seconds` are those of the monotonic clock. The body of a module or of a class is not a function.
+`seconds` are those of the monotonic clock. The body of a module or of a class is not a function. What torch.compile
+traces through is not run by Python, but its operations are: the tracer is watched, and what it goes through counts.
 """
 
 import _thread
@@ -26,6 +27,10 @@ WATCHED = ("megatron.bridge", "megatron.core")
 
 monitoring = getattr(sys, "monitoring", None)
 DISABLE = getattr(monitoring, "DISABLE", None)
+# Where torch.compile's tracer says which line it goes through, and how it names the rest of a function that it divides.
+_TRACER = "/torch/_dynamo/symbolic_convert.py"
+_TRACED_LINE = "starts_line"
+_REST = "torch_dynamo_resume_in_"
 _FUNCTION = 0x1  # inspect.CO_OPTIMIZED, which the bodies of modules and classes do not have
 
 
@@ -113,34 +118,47 @@ class _Monitor:
 
     def entered(self, code, _offset):
         try:
-            place = self._places.get(code.co_filename)
-            if place is None:
-                place = self._places[code.co_filename] = self._place(code.co_filename)
+            if code.co_name == _TRACED_LINE and code.co_filename.endswith(_TRACER):
+                self._traced(sys._getframe(1).f_locals)
+                return None
+            place = self._place(code.co_filename)
             if place:
-                self._entered_ours(code, place)
+                if place in self._changed:
+                    monitoring.set_local_events(self._tool, code, monitoring.events.LINE)
+                self._write_function(code, place)
         except Exception:
             pass
         return DISABLE
 
     def line_ran(self, code, line):
         try:
-            place = self._places[code.co_filename]
-            for number in {line, self._starts[place].get(line, line)}:
-                self._write("line", place, number)
+            place = self._place(code.co_filename)
+            self._write_line(place, line)
         except Exception:
             pass
         return DISABLE
 
-    def _entered_ours(self, code, place):
-        if place in self._changed:
-            if place not in self._starts:
-                self._starts[place] = _first_lines(place)
-            monitoring.set_local_events(self._tool, code, monitoring.events.LINE)
+    def _traced(self, names):
+        code = names["self"].f_code
+        place = self._place(code.co_filename)
+        if place:
+            self._write_function(code, place)
+            if place in self._changed:
+                self._write_line(place, names["lineno"])
+
+    def _write_function(self, code, place):
         # A comprehension or the scope of a type parameter has a code object too, `<genexpr>` and the like.
-        if code.co_flags & _FUNCTION and (code.co_name[:1] != "<" or code.co_name == "<lambda>"):
+        named = code.co_name[:1] != "<" or code.co_name == "<lambda>"
+        if code.co_flags & _FUNCTION and named and not code.co_name.startswith(_REST):
             self._write("function", place, code.co_firstlineno, code.co_qualname)
         else:
             self._write()
+
+    def _write_line(self, place, line):
+        if place not in self._starts:
+            self._starts[place] = _first_lines(place)
+        for number in {line, self._starts[place].get(line, line)}:
+            self._write("line", place, number)
 
     def _write(self, *entry):
         if not self._file.is_of_this_process():
@@ -152,6 +170,12 @@ class _Monitor:
 
     def _place(self, file):
         """The path of a file of the trees under test, or that the change touches; empty for any other."""
+        place = self._places.get(file)
+        if place is None:
+            place = self._places[file] = self._find_place(file)
+        return place
+
+    def _find_place(self, file):
         if self._is_ours(file):
             return file
         if file[:1] == "<" or (file[:1] == "/" and "/megatron/" not in file):
@@ -203,8 +227,11 @@ def _first_lines(path):
     import ast
 
     first = {}
-    with open(path, "rb") as file:
-        tree = ast.parse(file.read())
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return first
     for node in ast.walk(tree):
         if isinstance(node, (ast.stmt, ast.ExceptHandler)):
             for line in range(node.lineno + 1, _last_line_of_head(node) + 1):
