@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from tests.core.builders import bridge_error, cut_facts, ended, make_facts, make_record
+from tests.core.executions import DROPOUT, ran
+from tests.core.executions import change as changed_by
+from tests.fakes.app import passes
 from tests.fakes.run_folders import FakeChanges, FakeFolders, ScriptedDispatcher
 from verl_e2e.app.check import CheckRequest, CheckServices, check_change
 from verl_e2e.app.judge_folder import card_of
@@ -17,7 +20,9 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, MergeBase
 from verl_e2e.core.judge.verdict import Result
+from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.executed import Executed
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
@@ -303,3 +308,71 @@ def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> Non
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:
     assert sentence_of(Card(())) == "no verl coverage is required by this change"
+
+
+class _PartPlanner:
+    """Plans the jobs of level 0 alone, each for one function."""
+
+    def plan(self, base: str, head: str, policy: Policy, asked: tuple[Level, ...] = ()) -> Planned:
+        change = Change(base, head, base, (ChangedPath("src/megatron/bridge/peft/lora.py", PathStatus.MODIFIED),))
+        made = plan(change, policy, asked)
+        jobs = tuple(job for job in made.jobs if job.variant.level is Level.SMOKE)
+        return Planned(
+            change, replace(made, jobs=tuple(replace(job, changed=changed_by(DROPOUT)) for job in jobs)), None
+        )
+
+
+@dataclass
+class _RecordingDispatcher:
+    """Every run is healthy; each executed what is said of it."""
+
+    folders: FakeFolders
+    executed: dict[str, Executed]
+    jobs: list[str] = field(default_factory=list)
+
+    def run(self, job: Job, out: Path) -> int:
+        self.jobs.append(job.id)
+        record, facts = passes(job)
+        executed = self.executed.get(job.id)
+        self.folders.records[out] = record.model_copy(update={"executed": executed})
+        assert facts is not None
+        self.folders.logs[out] = facts
+        return 0
+
+
+NOT_ENTERED, ENTERED = ran(bridge_commit=""), ran(DROPOUT, bridge_commit="")
+
+
+@pytest.mark.parametrize(
+    ("second", "gate", "result", "sentence"),
+    [
+        (
+            ENTERED,
+            {},
+            Result.PASS,
+            "0-lora-ddp ran well and never entered its part of the change; what it missed ran in",
+        ),
+        (NOT_ENTERED, {}, Result.BLOCKED, "the run never entered the changed code"),
+        (NOT_ENTERED, {"unexecuted": Demand.ALLOW}, Result.PASS, "never ran"),
+        (None, {}, Result.BLOCKED, "the run never entered the changed code"),
+    ],
+)
+def test_a_job_that_never_entered_the_change_lets_the_others_run_and_one_of_them_makes_up_for_it(
+    tmp_path: Path, second: Executed | None, gate: dict[str, Demand], result: Result, sentence: str
+) -> None:
+    folders = FakeFolders()
+    source = FakeChanges(Change(BASE, HEAD, BASE, ()))
+    dispatcher = _RecordingDispatcher(folders, {"0-lora-ddp": NOT_ENTERED})
+    if second is not None:
+        dispatcher.executed["0-amplified-lora"] = second
+    packaged = packaged_policy()
+    rules = packaged.gate.model_copy(update=gate)
+    policy = packaged.model_copy(update={"gate": rules, "require_bridge_checks": False, "patches": ()})
+    services = CheckServices(
+        source, dispatcher, folders, {"bridge": source, "verl": source}, cast(Planner, _PartPlanner())
+    )
+    card = check_change(_request(out=tmp_path / "out", policy=policy), services, lambda _: None)
+    assert dispatcher.jobs == ["0-lora-ddp", "0-amplified-lora"]
+    assert (result_of(card), sentence in sentence_of(card)) == (result, True), sentence_of(card)
+    # Judged again from the folder alone, it is the same.
+    assert result_of(card_of(folders, tmp_path / "out")) is result

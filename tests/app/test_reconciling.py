@@ -682,6 +682,19 @@ def test_a_merge_group_carries_a_pass_forward_where_nothing_it_reaches_differs(a
     assert f"carried forward from `{sha('one')[:12]}`" in app.hub.gate(sha("group")).summary  # type: ignore[union-attr]
 
 
+def test_a_merge_group_carries_a_good_run_forward_that_never_entered_the_change(app: App) -> None:
+    app.open(path="src/lora/a.py")
+    to_the_end(app)
+    (run,) = (run for run in app.ledger.runs(REPOSITORY, number=7) if run.job_id == SMOKE)
+    # What is over is not changed any more by the ledger itself.
+    app.ledger.kept[run.key] = run.model_copy(update={"result": Result.BLOCKED, "never_entered": True})
+    submitted = len(app.backend.submitted)
+    app.handlers.reconciler.reconcile(group(app))
+    # It does not pass there either, and a GPU would show nothing new.
+    assert (gate(app, "group")[1], len(app.backend.submitted)) == ("action_required", submitted)
+    assert gate(app, "group")[2].startswith(f"{SMOKE} unexecuted")
+
+
 def test_a_merge_group_in_which_something_differs_runs_again(app: App) -> None:
     app.open(path="src/lora/a.py")
     to_the_end(app)

@@ -84,7 +84,7 @@ def test_what_both_executed_ran_in_verl() -> None:
     assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TEST, IN_DRIVER))).processes == ("driver (train)",)
 
 
-def test_two_functions_of_one_name_are_told_apart_by_their_lines() -> None:
+def test_two_functions_of_one_name_differ_by_their_lines() -> None:
     setter = TRANSFORM.model_copy(update={"first_line": 62, "last_line": 66, "lines": (64,)})
     assert [item.entered for item in found(change(TRANSFORM, setter), ran(TRANSFORM)).functions] == [
         Entered.IN_VERL,
@@ -162,6 +162,22 @@ def test_removed_code_is_matched_with_the_run_on_the_merge_base() -> None:
     assert only(REMOVED, head, base=other).entered is Entered.NEVER
     assert only(REMOVED, head).entered is Entered.UNKNOWN
     assert found(change(REMOVED), head).base_not_recorded == BASE_NOT_RUN
+
+
+def test_what_the_change_replaces_is_looked_for_where_the_merge_base_was_recorded() -> None:
+    replaced = REMOVED.model_copy(
+        update={"symbol": "LoRA.transform", "first_line": 41, "last_line": 58, "lines": (46,)}
+    )
+    changed = change(TRANSFORM, REMOVED, earlier=(REMOVED, replaced))
+    head, base = ran(TRANSFORM), ran(replaced, bridge_commit=BASE_COMMIT)
+    looked_for = found(changed, head, Recorded(base, BASE_COMMIT)).functions
+    assert [(item.name, item.entered) for item in looked_for] == [
+        ("LoRA.transform", Entered.IN_VERL),
+        ("LoRA.transform", Entered.IN_VERL),
+        ("LoRA.old", Entered.NEVER),
+    ]
+    # Without such a run nothing is known of it, and the function on the head stands for it.
+    assert [item.name for item in found(changed, head).functions] == ["LoRA.transform", "LoRA.old"]
 
 
 def test_under_a_declared_patch_the_name_alone_tells() -> None:

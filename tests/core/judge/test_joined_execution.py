@@ -172,7 +172,7 @@ def test_what_the_policy_makes_of_what_no_job_executed(
     assert shortfall(join(executions), rules, excused) == Shortfall(closing, allowed)
 
 
-def test_a_function_is_told_by_all_that_names_it() -> None:
+def test_a_function_is_known_by_all_that_names_it() -> None:
     moved = DROPOUT.model_copy(update={"first_line": 71})
     joined = join({"0": of(DROPOUT), "1": of(moved, record=ran(moved, by=(IN_TRAINER,)))})
     assert [item.jobs for item in joined.functions] == [(), ("1",)]

@@ -81,7 +81,7 @@ SIGNATURE = DROPOUT.model_copy(update={"lines": ()})
          "1 of 2 functions, 3 of 5 lines (0); 1 not known (1: execution not recorded: the run's Python is 3.11)"),
         ({"0": of(REMOVED)}, "whether the removed code ran is not known: the job was not run on the merge base"),
         ({"5": of(REMOVED, base=ran(REMOVED, bridge_commit=BASE))},
-         "of the removed code 1 of 1 functions ran on the merge base"),
+         "of the code that the change takes out 1 of 1 functions ran on the merge base"),
         ({"0": of(unread={"a.cfg": "not Python"}, left_out=2)},
          "2 more functions not compared; functions not known in a.cfg: not Python"),
     ],

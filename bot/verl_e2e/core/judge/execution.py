@@ -42,7 +42,7 @@ def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> Change
     """Match what a job must execute with the records of the head and of the merge base."""
     sides = {Side.HEAD: _index(head), Side.MERGE_BASE: _index(base)}
     demanded = sorted(
-        (function for function in changed.functions if function.demanded and function.reached),
+        (function for function in _asked(changed, sides[Side.MERGE_BASE]) if function.demanded and function.reached),
         key=lambda function: (function.side, function.path, function.first_line, function.symbol),
     )
     return ChangeExecution(
@@ -52,6 +52,13 @@ def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> Change
         unread=tuple(f"{path}: {reason}" for path, reason in sorted(changed.unread.items())),
         left_out=changed.left_out + max(0, len(demanded) - MOST_JUDGED),
     )
+
+
+def _asked(changed: ChangedCode, base: "_Index") -> tuple[ChangedFunction, ...]:
+    """The functions to look for; what the change only replaces on the merge base where a run there was recorded."""
+    if base.gap:
+        return changed.functions
+    return tuple(dict.fromkeys((*changed.functions, *changed.earlier)))
 
 
 @dataclass(frozen=True, slots=True)

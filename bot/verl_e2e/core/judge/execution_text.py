@@ -16,9 +16,9 @@ def listed(functions: Sequence[FunctionRun]) -> str:
 
 
 def _described(function: FunctionRun) -> str:
-    removed = "removed, " if function.side is Side.MERGE_BASE else ""
-    condition = f" ({removed}{function.condition})" if function.condition else f" ({removed[:-2]})" if removed else ""
-    return f"{function.place} {function.name}{condition}"
+    before = ["before the change"] if function.side is Side.MERGE_BASE else []
+    notes = ", ".join([*before, *([function.condition] if function.condition else [])])
+    return f"{function.place} {function.name}{f' ({notes})' if notes else ''}"
 
 
 def and_more(rows: Sequence[str], most: int) -> str:
@@ -71,7 +71,9 @@ def _of_merge_base(found: ChangeExecution) -> Iterator[Limitation]:
         yield Limitation(f"{text[:1].upper()}{text[1:]}.")
     never = [function for function in removed if function.entered is Entered.NEVER]
     if never and found.entered:
-        yield Limitation(f"Removed code that did not run on the merge base either: {listed(never)}.")
+        yield Limitation(
+            f"Code that the change takes out and that did not run on the merge base either: {listed(never)}."
+        )
 
 
 def _unknown(found: ChangeExecution) -> Iterator[Limitation]:

@@ -61,7 +61,7 @@ def _of_removed(joined: JoinedExecution) -> Iterator[str]:
         yield not_recorded_text(joined.base_not_recorded, base=True)
         return
     ran = sum(bool(item.jobs) for item in removed)
-    yield f"of the removed code {ran} of {len(removed)} functions ran on the merge base"
+    yield f"of the code that the change takes out {ran} of {len(removed)} functions ran on the merge base"
 
 
 def _of_rest(joined: JoinedExecution) -> Iterator[str]:

@@ -187,10 +187,10 @@ def test_removed_code_is_a_limitation_where_the_merge_base_was_not_run() -> None
 def test_removed_code_that_the_merge_base_never_entered_blocks_too() -> None:
     base = ran(bridge_commit=BASE)
     verdict = of(change(REMOVED), ran(TRANSFORM), related=on_merge_base(), base_executed=base)
-    assert verdict.cause == f"{NEVER}{LORA}:90 LoRA.old (removed)"
+    assert verdict.cause == f"{NEVER}{LORA}:90 LoRA.old (before the change)"
     conditional = REMOVED.model_copy(update={"condition": "only for experts"})
     verdict = of(change(conditional), ran(TRANSFORM), related=on_merge_base(), base_executed=base)
-    assert verdict.cause == f"{NEVER}{LORA}:90 LoRA.old (removed, only for experts)"
+    assert verdict.cause == f"{NEVER}{LORA}:90 LoRA.old (before the change, only for experts)"
 
 
 def test_removed_code_that_ran_on_the_merge_base_was_executed() -> None:
@@ -204,8 +204,9 @@ def test_removed_code_that_ran_on_the_merge_base_was_executed() -> None:
 def test_removed_code_that_did_not_run_there_is_a_limitation_of_a_run_that_executed_the_rest() -> None:
     base = ran(bridge_commit=BASE)
     verdict = of(change(REMOVED, TRANSFORM), ran(TRANSFORM), related=on_merge_base(), base_executed=base)
-    text = f"Removed code that did not run on the merge base either: {LORA}:90 LoRA.old (removed)."
-    assert limitations(verdict, "Removed code") == [text]
+    start = "Code that the change takes out and that did not run on the merge base either"
+    text = f"{start}: {LORA}:90 LoRA.old (before the change)."
+    assert limitations(verdict, "Code that") == [text]
 
 
 def test_a_merge_base_whose_folder_has_no_record_leaves_it_open() -> None:
