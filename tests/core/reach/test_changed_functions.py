@@ -267,6 +267,19 @@ def test_one_line_may_be_demanded_and_excused() -> None:
     assert found == ["f: 2"]
 
 
+def test_a_function_on_one_line_must_be_entered() -> None:
+    assert changed("def f(): return 1\n", "def f(): return 2\n") == ["f:"]
+    assert changed("", "def f(): return 2; a()\n@wraps(f)\ndef g(): return 1\n") == ["f:", "g: 3"]
+
+
+def test_a_test_begins_where_its_first_part_is() -> None:
+    source = "def f(x):\n    if (\n        x\n        and y\n    ):\n        a()\n"
+    assert changed(source, source.replace("and", "or")) == ["f: 3"]
+    assert changed(source, source.replace("and y", "and z")) == ["f: 4"]
+    assert changed("", source.replace("if (", "while not (")) == ["f: 3 6"]
+    assert changed("", "def f(x):\n    assert (\n        x and y\n    )\n") == ["f: 3"]
+
+
 def test_asynchronous_and_nested_code() -> None:
     old = "async def f(x):\n    async with x as y:\n        async for z in y:\n            await z\n"
     new = old.replace("await z", "await z()").replace("in y", "in y()").replace("with x as", "with x() as")

@@ -30,12 +30,26 @@ class Block:
         return max([self.line, *(getattr(part, "end_lineno", None) or 0 for part in self.head)])
 
 
+def test_line(test: ast.expr) -> int:
+    """The line on which a test begins to be evaluated; some interpreters have no instruction for what is before it."""
+    match test:
+        case ast.BoolOp(values=[first, *_]) | ast.UnaryOp(op=ast.Not(), operand=first):
+            return test_line(first)
+        case _:
+            return test.lineno
+
+
+def begins(node: ast.stmt) -> int:
+    """The line on which a simple statement begins to be executed."""
+    return test_line(node.test) if isinstance(node, ast.Assert) else node.lineno
+
+
 def blocks_of(node: ast.AST) -> tuple[Block, ...]:
     """The blocks of a compound statement, none for a simple one."""
     match node:
         case ast.If(test=test) | ast.While(test=test):
             typing = excuses.of_test(test)
-            body = Block((test,), node.body, node.lineno, None, typing or _conditional(node, node.body), typing)
+            body = Block((test,), node.body, test_line(test), None, typing or _conditional(node, node.body), typing)
             return body, Block((), node.orelse, excuse=_conditional(node, node.orelse))
         case ast.For() | ast.AsyncFor():
             return Block((node.target, node.iter), node.body, node.lineno), Block((), node.orelse)

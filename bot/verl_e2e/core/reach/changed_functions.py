@@ -5,7 +5,7 @@ where the compiler put an instruction on it.
 """
 
 import ast
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
@@ -63,7 +63,7 @@ def _by_line(functions: Iterable[ChangedFunction | None]) -> tuple[ChangedFuncti
 
 
 def _function(
-    marked: Marked, version: _Version, side: Side, marks: Iterable[Mark], *, lost: bool = False
+    marked: Marked, version: _Version, side: Side, marks: Sequence[Mark], *, lost: bool = False
 ) -> ChangedFunction | None:
     """One function with what is marked in it, None where that is nothing; `lost` says that it lost statements."""
     if version.code is None:
@@ -74,12 +74,15 @@ def _function(
     last = (node.end_lineno or first) if node is not None else version.last_line
     # A function that the compiler drops has no code that could run.
     dropped = node is not None and not symbol
-    lines, excused = _resolved(marks, frozenset() if dropped else version.code.lines(node))
+    # Of a function on one line no interpreter reports more than that it was entered.
+    inside = [mark for mark in marks if node is None or mark.line != first or mark.excuse is not None]
+    lines, excused = _resolved(inside, frozenset() if dropped else version.code.lines(node))
     whole = Excuse.IDLE if dropped else marked.excuse
-    entered = lost or marked.head_differs or marked.whole
+    call_differs = lost or marked.head_differs or len(inside) < len(marks)
+    entered = call_differs or marked.whole
     if not lines and entered and whole:
         excused.setdefault(whole, set()).add(first)
-    elif not lines and (lost or marked.head_differs):
+    elif not lines and call_differs:
         excused = {}
     elif not lines and not excused and marked.annotation_differs:
         excused = {Excuse.IDLE: {first}}

@@ -1,8 +1,8 @@
 """The functions of a file as the interpreter compiles them: qualified names, and the lines that a run can report.
 
-A line counts where an instruction begins on it that an interpreter reports as a line of the function, so not the
-`def` line, on which a call only begins. The tables are those of the Python that plans: other versions may place an
-instruction of a long expression on another of its lines, but each agrees on where a statement begins.
+A line counts where an instruction is on it that every interpreter reports as a line of the function, so not the line
+on which a call begins. The tables are those of the Python that plans: other versions may place an instruction of a
+long expression on another of its lines, but each agrees on where a statement begins.
 """
 
 import ast
@@ -76,8 +76,8 @@ def _reported(code: CodeType) -> Iterator[int]:
 
 
 def _own_lines(code: CodeType) -> Iterator[int]:
-    # Instructions before a frame resumes for the first time are never reported, whatever line they have.
-    begin = 2 * (code.co_code[::2].index(_RESUME) + 1)
-    for _, end, line in code.co_lines():
-        if line and end > begin:
-            yield line
+    # What is on the line on which a frame begins is reported by some interpreters, and by others it is not.
+    resumes = 2 * code.co_code[::2].index(_RESUME)
+    table = list(code.co_lines())
+    begin = next(line for first, end, line in table if first <= resumes < end)
+    yield from (line for _, end, line in table if line and line != begin and end > resumes)

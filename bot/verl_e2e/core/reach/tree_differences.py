@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach import excuses
-from verl_e2e.core.reach.blocks import Block, blocks_of
+from verl_e2e.core.reach.blocks import Block, begins, blocks_of, test_line
 from verl_e2e.core.reach.code_lines import Function, first_line
 from verl_e2e.core.reach.normal import Frozen
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
@@ -159,7 +159,7 @@ class _Comparison:
             for text, other, scope in ((old, new, theirs), (new, old, ours)):
                 excuse = Excuse.IDLE if annotation else excuses.of_statement(other)
                 for line in dict.fromkeys(self._parts(text, other, other.lineno)):
-                    scope.mark(line, other, excuse, whole=False, first=other.lineno)
+                    scope.mark(line, other, excuse, whole=False, first=begins(other))
             return
         fixed = [[block for block in blocks if block.node is None] for blocks in (before, after)]
         for text, other in zip(*fixed, strict=True):
@@ -188,7 +188,7 @@ class _Comparison:
     def _parts(self, old: object, new: object, line: int) -> Iterator[int]:
         """The lines where the parts of a statement begin that the other one does not have."""
         of = self._numbers.of
-        here = getattr(new, "lineno", line)
+        here = test_line(new) if isinstance(new, ast.expr) else getattr(new, "lineno", line)
         if isinstance(old, list) and isinstance(new, list):
             if len(old) == len(new):
                 for text, other in zip(old, new, strict=True):
@@ -266,7 +266,7 @@ def _mark_whole(node: ast.AST | None, scope: _Scope) -> None:
             for block in blocks:
                 _mark_block(block, scope)
         case ast.stmt():
-            line = node.lineno
+            line = begins(node)
             scope.mark(line, node, excuses.of_statement(node), whole=True, first=line)
         case _:
             raise TypeError(f"{type(node).__name__} is not a statement")
