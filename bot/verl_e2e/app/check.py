@@ -11,11 +11,11 @@ from verl_e2e.app.plan_change import Planner
 from verl_e2e.core.compare.jobs import for_parity
 from verl_e2e.core.judge.followups import AS_ASKED, Allowed, gpu_minutes, may_follow
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.plan.build import BuildError, Sources, build_job
+from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import site_in_image
 from verl_e2e.core.plan.outline import in_order
@@ -126,13 +126,13 @@ def _planned_sentence(planned: Plan) -> str:
     return f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes"
 
 
-def _patches(request: CheckRequest, services: CheckServices) -> tuple[tuple[Patch, ...], tuple[str, ...]]:
+def _patches(request: CheckRequest, services: CheckServices) -> tuple[PatchChoice, tuple[str, ...]]:
     places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
     choice = fit_patches(request.policy.patches, places)
-    return choice.chosen, tuple(f"Declared {sentence}." for sentence in choice.left_out)
+    return choice, tuple(f"Declared {sentence}." for sentence in choice.left_out)
 
 
-def _job(outline: JobOutline, request: CheckRequest, patches: tuple[Patch, ...]) -> Job | str:
+def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Job | str:
     """The complete job, or what is missing for it in policy or site."""
     sources = Sources(
         bridge=Repository(path=str(request.bridge.resolve()), commit=request.head),

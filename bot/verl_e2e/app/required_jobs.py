@@ -9,9 +9,9 @@ from verl_e2e.app.fit_patches import fit_patches
 from verl_e2e.app.kept_values import Kept
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.model.errors import LimitError, UserError
-from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant, variant_named
-from verl_e2e.core.plan.build import BuildError, Sources, build_job
+from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.images import refused_image, site_in_image
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -176,7 +176,7 @@ class _Builder:
 
     def __init__(self, policy: Policy, trees: SourceTrees, sources: JobSources, past: tuple[PastCost, ...]) -> None:
         self._policy, self._trees, self._sources, self._past = policy, trees, sources, past
-        self._patches: dict[tuple[str, str], tuple[Patch, ...]] = {}
+        self._patches: dict[tuple[str, str], PatchChoice] = {}
 
     def wanted(self, order: _Order, *, required: bool = True, asked_by: str = "") -> WantedJob:
         """The job of an outline, or what is missing."""
@@ -215,11 +215,11 @@ class _Builder:
             raise BuildError(refused)
         return site_in_image(self._sources.site, self._policy.image, image)
 
-    def _fitting(self, bridge_commit: str, verl_commit: str) -> tuple[Patch, ...]:
+    def _fitting(self, bridge_commit: str, verl_commit: str) -> PatchChoice:
         """The declared patches that fit both commits."""
         key = (bridge_commit, verl_commit)
         if key not in self._patches and self._policy.patches:
             verl = self._sources.verl(verl_commit)
             places = {"bridge": (self._trees, bridge_commit), "verl": (verl, verl_commit)}
-            self._patches[key] = fit_patches(self._policy.patches, places).chosen
-        return self._patches.get(key, ())
+            self._patches[key] = fit_patches(self._policy.patches, places)
+        return self._patches.get(key, NO_PATCHES)

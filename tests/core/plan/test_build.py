@@ -8,10 +8,11 @@ import pytest
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
 from verl_e2e.core.judge.criteria.config import requested
+from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
 from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
 from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
-from verl_e2e.core.plan.build import BuildError, Sources, build_job, select_patches
+from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Feature
 
@@ -279,3 +280,22 @@ def test_a_patch_is_kept_only_for_the_file_it_was_written_for(digest: str | None
 def test_the_packaged_patch_is_for_verl_and_limits_differ_by_level() -> None:
     assert [patch.repository for patch in POLICY.patches] == ["verl"]
     assert POLICY.time_limit_s.of(Level.SMOKE) < POLICY.time_limit_s.of(Level.LEARNING_SIGNAL)
+
+
+def test_what_hides_the_change_is_left_out_or_named() -> None:
+    smoke = variant_named("0-lora-ddp")
+    assert smoke is not None
+    function = ChangedFunction(path="f.py", symbol="f", first_line=1, last_line=9)
+    words = frozenset({"gradient_accumulation_fusion"})
+    code = ChangedCode(functions=(function,))
+    outline = JobOutline(smoke, (), POLICY.checkpoint, changed=code, changed_words=words)
+    own = patch("1" * 64, "2" * 64).model_copy(update={"repository": "bridge"})
+    other = patch("1" * 64, "2" * 64)
+    patches = PatchChoice((own, other), (), {own: ((3, 3),), other: ((3, 3),)})
+    job = build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES, patches=patches)
+    assert (job.patches, job.changed) == ((other,), code)
+    assert job.site.limitations[-2:] == (
+        "patch p is left out, because it replaces code that the change touches: f.py, f",
+        "the change reads gradient_accumulation_fusion, which the site fixes as False: other values are not exercised",
+    )
+    assert job.overrides == build(smoke).overrides

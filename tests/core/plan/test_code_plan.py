@@ -111,6 +111,13 @@ def test_a_family_s_job_is_planned_for_that_family_alone() -> None:
     assert next(function for function in made.changed.functions if function.symbol == "run").condition == ""
 
 
+def test_a_job_knows_the_words_of_its_changed_statements() -> None:
+    made = planned(edited("run", "small", "split"))
+    words = {job.id: job.changed_words for job in made.jobs}
+    assert {"moe", "cp"} <= words["0-lora-ddp"]
+    assert ("moe" in words["2-dense"], "cp" in words["2-dense"]) == (False, True)
+
+
 def test_a_level_that_another_one_needs_is_planned_for_nothing() -> None:
     reach = POLICY.reach
     assert reach is not None

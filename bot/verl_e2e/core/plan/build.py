@@ -1,7 +1,7 @@
 """From an outlined job and a site to a complete one, and the declared patches that fit a commit."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import (
@@ -18,6 +18,7 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
+from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
 
@@ -43,6 +44,11 @@ class PatchChoice:
 
     chosen: tuple[Patch, ...]
     left_out: tuple[str, ...]
+    # The lines that each chosen patch replaces.
+    lines: Mapping[Patch, Lines] = field(default_factory=dict)
+
+
+NO_PATCHES = PatchChoice((), ())
 
 
 def select_patches(patches: Iterable[Patch], digest_of: Callable[[Patch], str | None]) -> PatchChoice:
@@ -70,7 +76,7 @@ def build_job(
     sources: Sources,
     checkpoint: Checkpoint | None = None,
     data: Data | None = None,
-    patches: tuple[Patch, ...] = (),
+    patches: PatchChoice = NO_PATCHES,
     require_bridge_checks: bool = False,
     reward_model: bool = False,
 ) -> Job:
@@ -89,7 +95,9 @@ def build_job(
     outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
     chosen, beyond = _chosen_tests(outline.tests, site, variant.gpu_count)
-    site = _site(outline, site, beyond)
+    fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
+    hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
+    site = _site(outline, site, (*beyond, *hidden))
     wrapper = _wrapper(outline, site)
     of_features = (item for feature in outline.features for item in feature.overrides)
     # Each once; the variant's come after the site's, so they win.
@@ -111,7 +119,7 @@ def build_job(
         checkpoint=_checkpoint(outline, site, checkpoint),
         data=_data(site, data),
         reward_model=reward_model,
-        patches=patches,
+        patches=fitting,
         bridge_tests=_in_order(policy, chosen),
         chosen_tests=chosen,
         bridge_tests_limit_s=policy.test_choice.seconds,

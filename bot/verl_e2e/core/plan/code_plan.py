@@ -48,7 +48,13 @@ class CodePlan:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
         unread = {path: why for path, why in self._unread.items() if self._is_for_path(job, path)}
-        return replace(job, changed=_code(wanted, unread, MOST_OF_JOB))
+        words = self._words({touched.path for touched in wanted})
+        return replace(job, changed=_code(wanted, unread, MOST_OF_JOB), changed_words=words)
+
+    def _words(self, paths: Collection[str]) -> frozenset[str]:
+        """The identifiers of the changed statements in some of the files."""
+        judged = [effect for path in self.paths if path.path in paths for effect in path.effects or ()]
+        return frozenset(word for item in judged for words in item.effect.statements for word in words)
 
     @cached_property
     def _functions(self) -> tuple[TouchedFunction, ...]:

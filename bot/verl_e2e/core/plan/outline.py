@@ -61,6 +61,8 @@ class JobOutline:
     absent: tuple[str, ...] = ()
     # What of the change it is planned to execute.
     changed: ChangedCode = NO_CODE
+    # The identifiers of the changed statements in the files of that code.
+    changed_words: frozenset[str] = frozenset()
 
     @property
     def id(self) -> str:
