@@ -272,6 +272,13 @@ def test_a_function_on_one_line_must_be_entered() -> None:
     assert changed("", "def f(): return 2; a()\n@wraps(f)\ndef g(): return 1\n") == ["f:", "g: 3"]
 
 
+def test_a_message_that_differs_is_on_the_line_of_its_statement() -> None:
+    source = 'def f(x):\n    print(f"a {x}")\n    raise ValueError("bad")\n'
+    assert changed(source, source.replace('"bad"', 'f"bad {x}"').replace('{x}")\n    r', '{x.y}")\n    r')) == [
+        "f: !error path 2,3"
+    ]
+
+
 def test_a_test_begins_where_its_first_part_is() -> None:
     source = "def f(x):\n    if (\n        x\n        and y\n    ):\n        a()\n"
     assert changed(source, source.replace("and", "or")) == ["f: 3"]

@@ -188,7 +188,8 @@ class _Comparison:
     def _parts(self, old: object, new: object, line: int) -> Iterator[int]:
         """The lines where the parts of a statement begin that the other one does not have."""
         of = self._numbers.of
-        here = test_line(new) if isinstance(new, ast.expr) else getattr(new, "lineno", line)
+        # The normal form of a message has no line of its own.
+        here = test_line(new) if isinstance(new, ast.BoolOp | ast.UnaryOp) else getattr(new, "lineno", line)
         if isinstance(old, list) and isinstance(new, list):
             if len(old) == len(new):
                 for text, other in zip(old, new, strict=True):
