@@ -64,6 +64,13 @@ def test_an_adapter_that_was_not_asked_for_is_a_fail_that_nothing_else_sees(chan
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.ADAPTER_SIZE]
 
 
+def test_under_fsdp_the_size_on_a_rank_is_not_judged() -> None:
+    parts = built(modules=module(parameters=50)).with_tensor(
+        BASE, lambda held: held.model_copy(update={"sharded": True}), BUILT, model="actor"
+    )
+    assert found(parts).evidence.state is State.MET
+
+
 def test_dora_adds_a_magnitude_for_each_output() -> None:
     size = RANK * (WIDTH + 3 * WIDTH)
     for added, state in ((3 * WIDTH, State.MET), (0, State.BROKEN)):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_case, make_record
-from tests.core.fingerprints import LORA_A, ONE, Taken, absent, healthy, moved, other, scaled, zeroed
+from tests.core.fingerprints import LORA_A, ONE, Taken, absent, healthy, moved, other, scaled, tensor, zeroed
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.resumed_state import resumed_state
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
@@ -91,6 +91,22 @@ def test_a_checkpoint_without_optimizer_state_is_a_gap() -> None:
 def test_the_snapshot_of_another_step_is_not_the_one_that_was_saved() -> None:
     assert found(RUN.with_snapshots({"step": 7}, SAVED)).evidence.state is State.MISSING
     assert found(RUN.with_snapshots({"step": None}, SAVED)).evidence.state is State.MET
+
+
+def test_a_count_of_steps_may_come_back_as_another_type() -> None:
+    def with_step(taken: Taken, point: Point, value: float, dtype: str) -> Taken:
+        step = tensor("optimizer0.group0/step", (value,), (), kind=Kind.OPTIMIZER, dtype=dtype)
+        rows = (
+            row.model_copy(update={"tensors": (*row.tensors, step)}) if row.point is point else row
+            for row in taken.snapshots
+        )
+        return Taken(tuple(rows))
+
+    saved = with_step(RUN, SAVED, 1.0, "float64")
+    assert found(with_step(saved, LOADED, 1.0, "int64")).evidence.state is State.MET
+    item = found(with_step(saved, LOADED, 0.0, "float64")).evidence
+    assert "optimizer0.group0/step: all zero" in item.summary
+    assert "optimizer0.group0/step: not there on rank 0" in found(saved).evidence.summary
 
 
 def test_a_sample_of_a_large_model_is_named() -> None:

@@ -201,3 +201,22 @@ def test_a_hook_that_never_fired_is_a_gap(point: Point, model_name: str) -> None
 
 def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
     assert trained_weights(make_case()).evidence.state is State.WAIVED
+
+
+def test_steps_are_counted_by_the_last_one_whatever_was_loaded_after_it() -> None:
+    last = RUN.snapshots[-1].t_s
+    loaded = tuple(
+        item.model_copy(update={"point": Point.CHECKPOINT_LOADED, "number": 0, "t_s": last + 1})
+        for item in RUN.snapshots
+        if item.point is BUILT
+    )
+    item = found(Taken((*RUN.snapshots, *loaded))).evidence
+    assert item.summary == "4 parameters of actor and critic trained in 4 optimizer steps"
+
+
+def test_a_process_whose_start_is_not_known_says_nothing() -> None:
+    places = tuple(Ranks(rank=rank, data=rank, data_size=2) for rank in range(2))
+    first = healthy(places).snapshots
+    moved = tuple(item.model_copy(update={"pid": 1}) if item.point is STEP else item for item in first)
+    item = found(Taken(moved), gpu_count=2).evidence
+    assert (item.state, item.summary) == (State.MISSING, "no fingerprint shows a parameter that trains")

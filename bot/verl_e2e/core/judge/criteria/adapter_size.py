@@ -100,11 +100,12 @@ def _faults(built: Sequence[Snapshot], asked: int) -> Iterator[TensorFault]:
 def _fits(module: Adapter, adapters: Adapters, snapshot: Snapshot, *, expert: bool) -> bool:
     """Whether a rank holds the whole adapter, or its share; of grouped experts a whole number of them.
 
-    Experts whose adapters share one side have sizes of their own and are not judged.
+    Experts whose adapters share one side have sizes of their own, and Megatron-FSDP shards each tensor: there any size
+    above 0 will do.
     """
     whole = module.rank * (module.features_in + module.features_out)
     shares = snapshot.ranks.expert_tensor_size if expert else snapshot.ranks.tensor_size
-    if expert:
+    if expert or any(tensor.sharded for tensor in snapshot.tensors):
         return whole > 0 and module.parameters > 0
     extra = {module.features_out, module.features_out // shares} if "dora" in adapters.type.lower() else {0}
     return any(module.parameters - added in (whole, whole // shares) for added in extra)

@@ -37,7 +37,8 @@ from verl_e2e.core.model.stages import Stage
 
 _CRITERION, _STAGE = Criterion.TRAINED_WEIGHTS, Stage.TRAIN_STEP
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})
-_MAIN = "main"
+# Under the precision-aware optimizer the main copy is a part of its state.
+_MAIN = frozenset({"main", "master_param"})
 _MAY_REST = re.compile(r"expert|router|mtp|vision|visual|audio|image")
 _NUMBER = re.compile(r"\d+")
 
@@ -100,10 +101,11 @@ def _parameters(case: Case, model: str, phase: str) -> tuple[dict[str, _Paramete
     found: dict[str, _Parameter] = {}
     steps = 0
     for taken in by_process(snapshots(case, *points, model=model, phase=phase)).values():
-        first = next((index for index, item in enumerate(taken) if item.point is Point.OPTIMIZER_STEP), 0)
-        if first:
-            steps = max(steps, taken[-1].number + 1)
-            _add(found, taken[first - 1], taken[first], taken[-1])
+        made = [item for item in taken if item.point is Point.OPTIMIZER_STEP]
+        start = taken[taken.index(made[0]) - 1] if made and taken[0] is not made[0] else None
+        if start is not None:
+            steps = max(steps, made[-1].number + 1)
+            _add(found, start, made[0], made[-1])
     return found, steps
 
 
@@ -118,7 +120,7 @@ def _add(found: dict[str, _Parameter], start: Snapshot, first: Snapshot, last: S
         for key, state in states.get(name, ()):
             if key in _MOMENTS:
                 item.moments.append(state)
-            elif key == _MAIN and state.name in earlier:
+            elif key in _MAIN and state.name in earlier:
                 item.main_moved |= not same(earlier[state.name], state)
 
 
