@@ -3,6 +3,8 @@
 from tests.core.builders import make_environment, make_facts, make_record
 from verl_e2e.core.judge import evidence_rows
 from verl_e2e.core.judge.verdict import judge
+from verl_e2e.core.model.executed import Executed, ExecutedProcess, ProcessRole
+from verl_e2e.core.model.fingerprints import Fingerprints, HookState, Point, Snapshot
 from verl_e2e.core.model.record import Container
 from verl_e2e.core.report.run_card import Card, render_text
 
@@ -50,3 +52,23 @@ def test_the_packages_of_the_image_are_named() -> None:
     )
     assert rows[1] == "Packages: torch 2.9.0, vllm 0.11"
     assert len(evidence_rows.host(make_record(environment=make_environment(packages={})))) == 1
+
+
+def test_what_of_ours_ran_in_the_run_is_declared() -> None:
+    hook = HookState(pid=7, target="m:C.f", installed=True)
+    hooks = (hook, hook.model_copy(update={"pid": 8}), HookState(pid=7, target="m:C.g", installed=False))
+    prints = Fingerprints(
+        hooks=hooks, snapshots=(Snapshot(point=Point.MODEL_BUILT, model="actor", pid=7, t_s=1.0),) * 2
+    )
+    process = ExecutedProcess(
+        phase="run", role=ProcessRole.DRIVER, title="python3", pid=7, python="3.12.1", began_s=0.5
+    )
+    record = make_record(executed=Executed(processes=(process,)), fingerprints=prints)
+    row = "Instrumentation: execution record (1 process), state fingerprints (1 hook, 2 snapshots)"
+    assert evidence_rows.instrumentation(record) == (row,)
+    assert f"- {row}\n" in render_text(Card((judge(record, make_facts()),)))
+
+
+def test_nothing_is_declared_where_nothing_was_recorded() -> None:
+    assert evidence_rows.instrumentation(make_record(executed=None, fingerprints=None)) == ()
+    assert evidence_rows.instrumentation(make_record(executed=Executed(problem="off"), fingerprints=None)) == ()

@@ -11,6 +11,11 @@ _SHOWN_PACKAGES = ("torch", "vllm", "sglang", "ray", "transformers", "transforme
 _REPOSITORY = {"bridge": "Bridge repo", "verl": "verl repo", "megatron_lm": "Megatron-LM"}
 
 
+def origin(record: Record) -> tuple[str, ...]:
+    """All rows about what was run: the repositories, the host, and our instrumentation."""
+    return (*repositories(record), *host(record), *instrumentation(record))
+
+
 def repositories(record: Record) -> tuple[str, ...]:
     """`Bridge repo: <commit> plus dirty files` and its like; what the job asked for where no tree was recorded."""
     states = {state.name: state for state in record.environment.repositories} if record.environment else {}
@@ -47,6 +52,22 @@ def host(record: Record) -> tuple[str, ...]:
         by_hand = (f"{name} {environment.packages.get(name, '')}".strip() for name in environment.hand_installed)
         rows.append(f"Installed by hand: {', '.join(by_hand)}")
     return tuple(rows)
+
+
+def instrumentation(record: Record) -> tuple[str, ...]:
+    """What of ours ran inside the processes of the run, so that no one takes it for a part of verl or Bridge."""
+    parts = []
+    if record.executed is not None and record.executed.processes:
+        parts.append(f"execution record ({_counted(len(record.executed.processes), 'process', 'processes')})")
+    if record.fingerprints is not None:
+        wrapped = {hook.target for hook in record.fingerprints.hooks if hook.installed}
+        taken = _counted(len(record.fingerprints.snapshots), "snapshot", "snapshots")
+        parts.append(f"state fingerprints ({_counted(len(wrapped), 'hook', 'hooks')}, {taken})")
+    return (f"Instrumentation: {', '.join(parts)}",) if parts else ()
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _container(environment: Environment) -> tuple[str, ...]:
