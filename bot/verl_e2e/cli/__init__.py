@@ -5,6 +5,7 @@ from verl_e2e.cli.command import cli, main
 from verl_e2e.cli.compare import bands, parity
 from verl_e2e.cli.doctor import doctor
 from verl_e2e.cli.judge import card, judge, triage
+from verl_e2e.cli.maps import maps
 from verl_e2e.cli.plan import backtest, explain, plan, policy
 from verl_e2e.cli.run import check, demo, run
 from verl_e2e.cli.serve import serve
@@ -20,6 +21,7 @@ for verb in (
     card,
     parity,
     bands,
+    maps,
     signal,
     triage,
     policy,

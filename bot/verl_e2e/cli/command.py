@@ -98,6 +98,12 @@ POLICY_OPTION = click.option(
     help="Use this policy file instead of the one at the base commit.",
 )
 
+MAPS_OPTION = click.option(
+    "--maps",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Use your own maps file in addition to the packaged one and that of the policy.",
+)
+
 BANDS_OPTION = click.option(
     "--bands",
     type=click.Path(dir_okay=False, path_type=Path),

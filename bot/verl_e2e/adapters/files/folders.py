@@ -10,10 +10,12 @@ from verl_e2e.adapters.files.log_facts import facts_of
 from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded
 from verl_e2e.adapters.files.sealing import read_seal
 from verl_e2e.config.bands import bands_text, packaged_bands, read_bands
+from verl_e2e.config.maps import maps_content, read_maps
 from verl_e2e.config.problems import ConfigError
 from verl_e2e.core.compare.bands import merged, only_of
 from verl_e2e.core.model.bands import BANDS_FILE, Bands
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMaps
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
@@ -115,6 +117,16 @@ def keep_bands(bands: Bands, file: Path) -> None:
 def own_bands(file: Path) -> Bands:
     """The bands file that a user keeps, empty when it is not there yet."""
     return read_bands(file) if file.exists() else Bands()
+
+
+def keep_maps(maps: ExecutionMaps, file: Path) -> None:
+    """Write a maps file, whole or not at all."""
+    disk.write_bytes(file.parent, {file.name: maps_content(maps, file.name)})
+
+
+def own_maps(file: Path) -> ExecutionMaps:
+    """The maps file that a user keeps, empty when it is not there yet."""
+    return read_maps(file) if file.exists() else NO_MAPS
 
 
 def draw_plots(figure: SignalFigure, folder: Path) -> tuple[Path, ...]:

@@ -274,10 +274,15 @@ def _tests(path: Path, missing: list[str]) -> Junit | None:
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write the judgement's files, each one whole or not at all; FolderError when the folder cannot be written."""
-    for name, text in files.items():
+    write_bytes(folder, {name: text.encode() for name, text in files.items()})
+
+
+def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, each one whole or not at all; FolderError when the folder cannot be written."""
+    for name, content in files.items():
         temporary = folder / f".{name}.part"
         try:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(content)
             os.replace(temporary, folder / name)
         except OSError as error:
             raise FolderError(f"{folder / name}: cannot be written: {error.strerror}") from None

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from verl_e2e.core.model.change import on_one_line, readable
+from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
+from verl_e2e.core.plan.known_execution import entered_by
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 _BY_NAME = "it is judged by its name, not by its inside"
@@ -33,6 +35,8 @@ class Explanation:
     via: tuple[str, ...] = ()
     # Why it asks for nothing, or why a path asks for its levels.
     reason: str = ""
+    # The measured jobs that entered the function, each with the kinds of processes that did; empty for a path.
+    entered_by: tuple[str, ...] = ()
 
 
 def explanations(
@@ -61,8 +65,19 @@ def explanations(
     return rows if symbol else (whole, *((body,) if body.levels else ()), *rows)
 
 
+def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
+    """The explanation of a symbol with the measured jobs that entered it."""
+    if not explanation.symbol or not explanation.found:
+        return explanation
+    return replace(explanation, entered_by=entered_by(maps, explanation.path, explanation.symbol))
+
+
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
+    return "\n".join([_rendered(explanation), *(f"  entered by {job}" for job in explanation.entered_by)])
+
+
+def _rendered(explanation: Explanation) -> str:
     place = on_one_line(f"{explanation.path}:{explanation.symbol}" if explanation.symbol else explanation.path)
     if not explanation.found:
         return f"{place}: {explanation.reason}"

@@ -261,6 +261,8 @@ class PolicyFile(DescribedDocument):
     """At most so many jobs of level 4: one for each family touched, the first ones of the table."""
     bands: InnerPath | None = None
     """The path of a bands file in the repository: what healthy runs measured."""
+    maps: InnerPath | None = None
+    """The path of a maps file in the repository: which functions runs of its jobs entered."""
     capabilities: Access = Access()
     """Who may ask for what; a capability left out keeps its default."""
     gate: GateSettings = GateSettings()
