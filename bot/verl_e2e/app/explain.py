@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.plan_change import REQUIREMENTS, Planner
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.plan.classify import classify
-from verl_e2e.core.plan.explain import Explanation, explanations
+from verl_e2e.core.plan.explain import Explanation, explanations, with_maps
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.changes import symbols_of
@@ -52,7 +53,9 @@ def _explained(
     names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
     condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
     planned = plan(change, policy, (), effects)
-    return explanations(planned, classify(path, policy, effects), symbol, names, condition)
+    found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
+    maps = maps_of(policy, planner.repository, revision)
+    return tuple(with_maps(explanation, maps) for explanation in found)
 
 
 def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:

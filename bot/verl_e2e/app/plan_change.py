@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.app.choose_tests import TestChooser
+from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.core.model.change import Change, ChangedPath
 from verl_e2e.core.model.levels import Level
@@ -76,6 +77,9 @@ class Planner:
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
         found = self._planned(change, policy, asked)
+        maps = maps_of(policy, self.repository, change.base)
+        known = with_known_execution(found.plan, maps, self.repository, change.merge_base or change.base)
+        found = replace(found, plan=known)
         if not found.plan.levels:
             return found
         program = self._program_at_head(found.change, policy)

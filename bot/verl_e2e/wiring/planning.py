@@ -1,5 +1,6 @@
 """Planning from git directories: which planner, which policy, which uses of verl."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,11 +13,14 @@ from verl_e2e.app.plan_change import Planned, Planner, uses_at
 from verl_e2e.app.plan_details import with_bumps, with_verl_files
 from verl_e2e.config.callers import packaged_uses, uses_json
 from verl_e2e.config.labels import load_labels
+from verl_e2e.config.maps import known_maps
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features
+from verl_e2e.core.plan.map_agreement import Compared, compare_with_maps
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
@@ -126,7 +130,20 @@ def replay(order: PlanRequest, count: int, head: str) -> Usage:
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, head)
     commits = repository.first_parents(head, count)
-    return usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
+    counted = usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
+    return replace(counted, compared=_compared(planner, repository, policy))
+
+
+def _compared(planner: Planner, repository: GitRepository, policy: Policy) -> Compared | None:
+    """Reach compared with the maps of the commit at which most jobs were measured, where the repository has it."""
+    maps = known_maps()
+    measured = Counter(found.bridge for found in maps.maps)
+    commit = next((commit for commit, _ in measured.most_common() if repository.find(commit)), None)
+    if commit is None or policy.reach is None:
+        return None
+    tree = planner.tree(commit, policy)
+    own = ExecutionMaps(maps=tuple(found for found in maps.maps if found.bridge == commit))
+    return compare_with_maps(tree.program, tree.reach, own, commit)
 
 
 def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:

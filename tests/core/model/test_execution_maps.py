@@ -1,5 +1,7 @@
 """Maps files: what of a run's execution record they keep, and which map of a job counts."""
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -75,7 +77,7 @@ def test_of_one_job_the_newer_map_counts() -> None:
     "given",
     [{"bridge": "main"}, {"measured": "yesterday"}, {"files": {LORA: {"f": ("nobody",)}}}, {"megatron_lm": "x"}],
 )
-def test_what_is_no_map_is_refused(given: dict[str, object]) -> None:
+def test_what_is_no_map_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         map_of(**given)
     assert map_of(megatron_lm="").megatron_lm == ""

@@ -1,5 +1,7 @@
 """Which planned job is known to enter a changed function: every combination of map, plan and source."""
 
+from typing import Any
+
 import pytest
 
 from tests.core.model.test_execution_maps import LORA, map_of
@@ -75,7 +77,7 @@ def test_what_reach_does_not_have_is_unreached_unless_a_run_entered_it() -> None
         {"lines": (), "excused": (ExcusedLines(excuse=Excuse.LOGGING, lines=(3,)),)},
     ],
 )
-def test_what_no_run_at_the_head_must_enter_is_left_out(given: dict[str, object]) -> None:
+def test_what_no_run_at_the_head_must_enter_is_left_out(given: dict[str, Any]) -> None:
     assert known_executions([function(**given)], PLANNED, MAPS, there) == ()
 
 

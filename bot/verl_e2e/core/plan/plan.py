@@ -11,6 +11,7 @@ from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
+from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
@@ -58,6 +59,8 @@ class Plan:
     looked_at: LookedAt | None = None
     # The functions that the change touches; each job has those that it is planned to execute.
     changed: ChangedCode = NO_CODE
+    # What execution maps say about the functions that a run must enter.
+    known: tuple[KnownExecution, ...] = ()
 
     @property
     def gpu_minutes(self) -> int:

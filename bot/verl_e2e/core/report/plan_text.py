@@ -9,6 +9,7 @@ from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.report.changed_code_text import changed_code_lines
+from verl_e2e.core.report.known_code_text import known_code_lines
 
 SHOWN_PATHS = 3
 
@@ -18,6 +19,7 @@ def render_plan_text(plan: Plan) -> str:
     blocks = [_head(plan)]
     blocks.extend(_required(level, plan) for level in plan.levels)
     blocks.append("\n".join(changed_code_lines(plan)))
+    blocks.append("\n".join(known_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
     if plan.not_required:
         blocks.append("\n".join(_not_required_lines(plan)))

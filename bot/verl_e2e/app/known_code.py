@@ -1,0 +1,36 @@
+"""What execution maps say about the functions of a change: those of the program and those of the policy."""
+
+from dataclasses import replace
+
+from verl_e2e.config.maps import known_maps, load_maps
+from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps, merged_maps
+from verl_e2e.core.plan.known_execution import known_executions
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.reach.changes import symbols_of
+from verl_e2e.core.reach.reached_functions import symbol_of_effect
+from verl_e2e.ports import ChangeSource
+
+
+def maps_of(policy: Policy, source: ChangeSource, commit: str) -> ExecutionMaps:
+    """The packaged maps, and in addition those that a policy names, as they are at a commit; UserError."""
+    content = source.read_blob(commit, policy.maps) if policy.maps else None
+    return known_maps() if content is None else merged_maps(known_maps(), load_maps(content, policy.maps or ""))
+
+
+def with_known_execution(planned: Plan, maps: ExecutionMaps, source: ChangeSource, base: str) -> Plan:
+    """The plan with what the maps say of each function that a run must enter; `base` is the merge base."""
+    symbols: dict[str, frozenset[str]] = {}
+
+    def existed(_: ExecutionMap, function: ChangedFunction) -> bool:
+        if function.path not in symbols:
+            symbols[function.path] = frozenset(symbols_of(source.read_blob(base, function.path) or b""))
+        return bool({function.symbol, symbol_of_effect(function.symbol)} & symbols[function.path])
+
+    jobs = {
+        job.id: frozenset((function.path, function.symbol) for function in job.changed.required)
+        for job in planned.jobs
+        if not job.obstacles
+    }
+    return replace(planned, known=known_executions(planned.changed.functions, jobs, maps, existed))
