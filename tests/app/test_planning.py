@@ -8,14 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
 from verl_e2e.app.explain import explain
 from verl_e2e.app.known_repository import OtherRepositoryError
 from verl_e2e.app.plan_change import Planned, Planner, uses_at
 from verl_e2e.app.plan_details import with_bumps
 from verl_e2e.config import load_policy
+from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.known_execution import Entry
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.reasons_text import reason_blocks
@@ -363,3 +367,35 @@ def test_a_repository_is_known_by_its_package_on_either_side(package: str) -> No
     made.plan("other", "with", POLICY)
     made.plan("with", "other", POLICY)
     made.plan("other", "later", POLICY.model_copy(update={"reach": None}))
+
+
+def test_a_plan_says_what_the_maps_of_the_base_know_of_each_changed_function() -> None:
+    new = {"src/lib/maker.py": edited("src/lib/maker.py", "return width(1)", "return width(2)")["src/lib/maker.py"]}
+    maps = ExecutionMaps(maps=(map_of(files={"src/lib/maker.py": {"Maker.mapping": ("trainer",)}}),))
+    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
+    repository = FakeTrees({"base": base, "head": {**base, **new}, "verl": CALLER}, frozenset(), {})
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
+    found = {}
+    for policy in (POLICY, POLICY.model_copy(update={"maps": "maps.json"})):
+        (item,) = Planner(repository, uses, FakeSummaries()).plan("base", "head", policy).plan.known
+        assert (item.path, item.symbol) == ("src/lib/maker.py", "Maker.mapping")
+        found[policy.maps] = item.entry
+    assert found == {None: Entry.BELIEVED, "maps.json": Entry.KNOWN}
+    named = POLICY.model_copy(update={"maps": "maps.json"})
+    rows = explain(Planner(repository, uses, FakeSummaries()), "head", named, [("src/lib/maker.py", "Maker.mapping")])
+    assert [row.entered_by for row in rows] == [("0-lora-ddp (trainer)",)]
+
+
+def test_a_function_that_the_maps_could_not_know_is_believed() -> None:
+    text = edited("src/lib/maker.py", "return width(1)", "return wider(1)")["src/lib/maker.py"]
+    added = f"{text}\n\ndef wider(x):\n    return x\n"
+    maps = ExecutionMaps(maps=(map_of(files={"src/lib/names.py": {"width": ("trainer",)}}),))
+    base = {**BASE, "maps.json": maps_content(maps, "maps.json").decode()}
+    repository = FakeTrees({"base": base, "head": {**base, "src/lib/maker.py": added}, "verl": CALLER}, frozenset(), {})
+    assert POLICY.reach is not None
+    uses = uses_at(repository, "verl", POLICY.reach, "verl as the test has it")
+    named = POLICY.model_copy(update={"maps": "maps.json"})
+    known = Planner(repository, uses, FakeSummaries()).plan("base", "head", named).plan.known
+    entries = {item.symbol: item.entry for item in known}
+    assert entries == {"Maker.mapping": Entry.NOT_ENTERED, "wider": Entry.BELIEVED}

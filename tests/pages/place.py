@@ -22,6 +22,14 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.runners.world import commit, git, make_world
 from verl_e2e.config.workflow_file import workflow_text
+from verl_e2e.core.model.executed import (
+    EXECUTED_FILE,
+    Executed,
+    ExecutedFile,
+    ExecutedFunction,
+    ExecutedProcess,
+    ProcessRole,
+)
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -153,6 +161,7 @@ def _runs(folder: Path, words: dict[str, str]) -> None:
     shutil.copytree(RUNS / "level5-signal", folder / "base" / "jobs" / "5-signal")
     for name in ("first", "second"):
         shutil.copytree(RECORDING if name == "first" else AGAIN, folder / name / "jobs" / "2-dense")
+    _record(shutil.copytree(RECORDING, folder / "recorded" / "jobs" / "0-lora-ddp"))
     for name in ("run2.log.zst", "log.txt.zst"):
         shutil.copy(RECORDING / "log.txt.zst", folder / name)
     for source, names in (
@@ -168,6 +177,16 @@ def _runs(folder: Path, words: dict[str, str]) -> None:
     job["verl"] = {"path": str(folder / "verl"), "commit": words["VERL"]}
     job |= {"megatron_lm": None, "patches": [], "bridge_tests": []}
     (folder / "job.json").write_text(json.dumps(job))
+
+
+def _record(run: Path) -> None:
+    """Give a run folder the date of its start and a record of what ran."""
+    events = (run / "events.jsonl").read_text().replace('"job":', '"unix_s": 1795000000.0, "job":', 1)
+    (run / "events.jsonl").write_text(events)
+    process = ExecutedProcess(phase="train", role=ProcessRole.TRAINER, title="trainer", pid=1, python="3.12", began_s=1)
+    ran = ExecutedFunction(symbol="LoRA.transform", line=2, first_s={0: 9.5})
+    executed = Executed(processes=(process,), files=(ExecutedFile(path=LORA, functions=(ran,)),))
+    (run / EXECUTED_FILE).write_text(executed.model_dump_json())
 
 
 def _on_github(world: World) -> dict[str, str]:

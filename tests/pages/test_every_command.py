@@ -27,6 +27,8 @@ WORDS = (
     (r"^verl-e2e plan --policy FILE$", "verl-e2e plan --repo DIR --base SHA --head SHA --policy FILE"),
     (r"^verl-e2e check (--baseline-repeats) N$", r"verl-e2e check --repo DIR --base SHA --verl DIR --out DIR \1 2"),
     (r"^verl-e2e run (--baseline COMMIT)$", r"verl-e2e run --job JOB.json --out DIR \1"),
+    (r"(?<=maps add )(RUN\.\.\.|out/jobs/0-lora-ddp)", "recorded/jobs/0-lora-ddp"),
+    (r"(?<=--maps )FILE", "{FRESH}"),
     (r"PATH\[:SYMBOL\]\.\.\.", "src/megatron/bridge/peft/lora.py:LoRA.transform"),
     (r"\[OWNER/REPO\]\.\.\.|OWNER/REPO(?=$| )|NVIDIA-NeMo/Megatron-Bridge(?=$| )", "octo/bridge"),
     (r"PULL-REQUEST|\bPULL\b|https://github\.com/\S+/pull/\w+", "{PULL}"),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from verl_e2e.config.maps import known_maps, load_maps
 from verl_e2e.core.model.changed_code import ChangedFunction
-from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps, merged_maps
+from verl_e2e.core.model.execution_maps import NO_MAPS, ExecutionMap, ExecutionMaps, merged_maps
 from verl_e2e.core.plan.known_execution import known_executions
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
@@ -14,9 +14,16 @@ from verl_e2e.ports import ChangeSource
 
 
 def maps_of(policy: Policy, source: ChangeSource, commit: str) -> ExecutionMaps:
-    """The packaged maps, and in addition those that a policy names, as they are at a commit; UserError."""
+    """The packaged maps, and in addition those that a policy names, as they are at a commit; UserError.
+
+    A map in which nothing of the policy's package ran is one of another repository and is left out.
+    """
     content = source.read_blob(commit, policy.maps) if policy.maps else None
-    return known_maps() if content is None else merged_maps(known_maps(), load_maps(content, policy.maps or ""))
+    own = NO_MAPS if content is None else load_maps(content, policy.maps or "")
+    reach = policy.reach
+    folders = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots) if reach is not None else ()
+    every = merged_maps(known_maps(), own).maps
+    return ExecutionMaps(maps=tuple(found for found in every if any(path.startswith(folders) for path in found.files)))
 
 
 def with_known_execution(planned: Plan, maps: ExecutionMaps, source: ChangeSource, base: str) -> Plan:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
 from verl_e2e.app.explain import explain as explain_paths
+from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import OtherRepositoryError, holds_package, require_package
 from verl_e2e.app.plan_change import Planned, Planner, uses_at
 from verl_e2e.app.plan_details import with_bumps, with_verl_files
 from verl_e2e.config.callers import packaged_uses, uses_json
 from verl_e2e.config.labels import load_labels
-from verl_e2e.config.maps import known_maps
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution_maps import ExecutionMaps
@@ -131,12 +131,12 @@ def replay(order: PlanRequest, count: int, head: str) -> Usage:
         planner = planner_of(repository, order, policy, head)
     commits = repository.first_parents(head, count)
     counted = usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
-    return replace(counted, compared=_compared(planner, repository, policy))
+    return replace(counted, compared=_compared(planner, repository, policy, head))
 
 
-def _compared(planner: Planner, repository: GitRepository, policy: Policy) -> Compared | None:
+def _compared(planner: Planner, repository: GitRepository, policy: Policy, head: str) -> Compared | None:
     """Reach compared with the maps of the commit at which most jobs were measured, where the repository has it."""
-    maps = known_maps()
+    maps = maps_of(policy, repository, head)
     measured = Counter(found.bridge for found in maps.maps)
     commit = next((commit for commit, _ in measured.most_common() if repository.find(commit)), None)
     if commit is None or policy.reach is None:

@@ -122,6 +122,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "incomplete",
         "looked_at",
         "changed",
+        "known",
     ]
     assert (document["schema"], document["base"], document["head"]) == (2, BASE, HEAD)
 
