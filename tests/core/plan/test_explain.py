@@ -75,5 +75,5 @@ def test_an_explanation_as_a_document() -> None:
     (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
     assert json.loads(json.dumps(explanation_json(found))) == {
         "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
-        "reason": "this file has no such symbol",
+        "reason": "this file has no such symbol", "entered_by": [],
     }  # fmt: skip
