@@ -157,6 +157,8 @@ def test_what_belongs_to_others_is_left_alone() -> None:
             "GITHUB_TOKEN": "x",
             "VERL_E2E_RUN": "x",
             "VERL_E2E_RECORDER_KEY": "k",
+            "VERL_E2E_RECORD": "off",
+            "VERL_E2E_EXECUTED": "/x",
             "PATH": "/bin",
         }
     )

@@ -20,8 +20,10 @@ _PREFIXES = ("VERL_E2E_", "GITHUB_APP_", "GITHUB_WEBHOOK_")
 _READ_ELSEWHERE = frozenset(
     {
         "VERL_E2E_DEBUG",
+        "VERL_E2E_EXECUTED",
         "VERL_E2E_FINGERPRINTS",
         "VERL_E2E_IMPORTS",
+        "VERL_E2E_RECORD",
         "VERL_E2E_RECORDER_KEY",
         "VERL_E2E_PATH",
         "VERL_E2E_RUN",
