@@ -126,13 +126,23 @@ BROKEN_HELPER = TRAINER.model_copy(update={"role": ProcessRole.OTHER, "rank": No
             ran(processes=(BROKEN_TRAINER,)),
             "the record of trainer 0 (train) is not whole: Python 3.11 has no sys.monitoring",
         ),
-        (ran(cut=("8,000 files more were left out.",)), "the record is not whole: 8,000 files more were left out"),
+        (
+            ran(GATHER, cut=("8,000 files more were left out.",)),
+            "the record is not whole: 8,000 files more were left out",
+        ),
         (Executed(problem="x" * 400), f"{'x' * 296} ..."),
     ],
 )
 def test_where_the_record_does_not_tell_nothing_is_known(record: Executed | None, why: str) -> None:
     assert found(change(TRANSFORM), record).not_recorded == why
     assert only(TRANSFORM, record).entered is Entered.UNKNOWN
+
+
+def test_what_was_left_out_leaves_nothing_open_in_a_file_that_is_recorded() -> None:
+    record = ran(TRANSFORM, cut=("8,000 files more were left out.",))
+    whole = found(change(TRANSFORM, DROPOUT), record)
+    assert [item.entered for item in whole.functions] == [Entered.IN_VERL, Entered.NEVER]
+    assert whole.not_recorded == ""
 
 
 def test_a_helper_whose_record_is_cut_off_leaves_nothing_open() -> None:

@@ -88,7 +88,7 @@ def test_what_could_not_be_compared_is_kept() -> None:
     first = execution_of(change(unread={"a": "b"}, left_out=3), Recorded(ran()), Recorded(None))
     second = execution_of(change(unread={"a": "b", "c": "d"}, left_out=2), Recorded(ran()), Recorded(None))
     joined = join({"0": first, "1": second})
-    assert (joined.unread, joined.left_out) == (("a: b", "c: d"), 3)
+    assert (joined.unread, joined.left_out, joined.cut_off) == (("a: b", "c: d"), 3, {"0": 3, "1": 2})
 
 
 def test_of_a_verdict_that_is_gone_nothing_is_known() -> None:
@@ -154,6 +154,7 @@ NOT_KNOWN = {"0": of(TRANSFORM, record=OLD)}
          f"2 changed functions that verl reaches never ran: {MAPPING}:10 gather, {LORA}:40 LoRA.transform", ""),
         ({"0": of(TRANSFORM, GATHER, record=OLD)}, BLOCK, (),
          "whether 2 changed functions ran is not known (0: the run's Python is 3.11)", ""),
+        ({"0": CUT}, BLOCK, ("0",), "", ""),
         ({"0": CUT}, ExecutionRules(unexecuted=Demand.ALLOW), (),
          "whether 1 changed function ran is not known", NEVER),
         ({"0": of(REMOVED, TRANSFORM, record=ran(TRANSFORM))}, BLOCK, (), "", ""),

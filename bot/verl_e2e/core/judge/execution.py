@@ -45,10 +45,13 @@ def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> Change
         (function for function in _asked(changed, sides[Side.MERGE_BASE]) if function.demanded and function.reached),
         key=lambda function: (function.side, function.path, function.first_line, function.symbol),
     )
+    functions = tuple(_function_run(function, sides[function.side]) for function in demanded[:MOST_JUDGED])
+    unknown = {function.side for function in functions if function.entered is Entered.UNKNOWN}
+    gaps = {side: index.gap or (index.cut if side in unknown else "") for side, index in sides.items()}
     return ChangeExecution(
-        functions=tuple(_function_run(function, sides[function.side]) for function in demanded[:MOST_JUDGED]),
-        not_recorded=sides[Side.HEAD].gap,
-        base_not_recorded=sides[Side.MERGE_BASE].gap,
+        functions=functions,
+        not_recorded=gaps[Side.HEAD],
+        base_not_recorded=gaps[Side.MERGE_BASE],
         unread=tuple(f"{path}: {reason}" for path, reason in sorted(changed.unread.items())),
         left_out=changed.left_out + max(0, len(demanded) - MOST_JUDGED),
     )
@@ -72,6 +75,8 @@ class _Index:
     by_tests: frozenset[int]
     # Why it does not tell of everything; empty where it does.
     gap: str
+    # Why it may not tell of a file that is not in it; empty where it does. Files of the change are recorded first.
+    cut: str = ""
     patched: frozenset[str] = field(default=frozenset())
 
 
@@ -81,9 +86,10 @@ def _index(recorded: Recorded) -> _Index:
         return _Index({}, (), frozenset(), frozenset(), recorded.why_none if executed is None else unusable)
     tests = frozenset(index for index, process in enumerate(executed.processes) if _is_test(process))
     in_verl = frozenset(range(len(executed.processes))) - tests
-    gap = _gap(tuple(executed.processes[index] for index in sorted(in_verl)), executed.cut)
+    gap = _gap(tuple(executed.processes[index] for index in sorted(in_verl)))
+    cut = f"the record is not whole: {_bounded(executed.cut[0])}" if executed.cut else ""
     files = {file.path: file for file in reversed(executed.files)}
-    return _Index(files, executed.processes, in_verl, tests, gap, recorded.patched)
+    return _Index(files, executed.processes, in_verl, tests, gap, cut, recorded.patched)
 
 
 def _is_test(process: ExecutedProcess) -> bool:
@@ -100,14 +106,14 @@ def _unusable(executed: Executed, commit: str) -> str:
     return ""
 
 
-def _gap(processes: tuple[ExecutedProcess, ...], cut: tuple[str, ...]) -> str:
+def _gap(processes: tuple[ExecutedProcess, ...]) -> str:
     """Why a function that is not in the record may have run all the same; empty where it did not."""
     if not any(process.role is ProcessRole.TRAINER for process in processes):
         return "no process of a trainer was recorded"
     broken = next((process for process in processes if process.problem and process.role in _TELLING), None)
-    if broken is not None:
-        return f"the record of {describe_process(broken)} is not whole: {_bounded(broken.problem)}"
-    return f"the record is not whole: {_bounded(cut[0])}" if cut else ""
+    if broken is None:
+        return ""
+    return f"the record of {describe_process(broken)} is not whole: {_bounded(broken.problem)}"
 
 
 def describe_process(process: ExecutedProcess) -> str:
@@ -127,7 +133,7 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
     ran = _lines(function, file, index.in_verl)
     times = _entered_at(function, file, index)
     verl = {process: first for process, first in times.items() if process in index.in_verl}
-    entered = _entered(verl, times, index)
+    entered = _entered(verl, times, index, in_record=file is not None)
     order = sorted(verl, key=lambda process: (verl[process], process))
     known = [verl[process] for process in order if math.isfinite(verl[process])]
     return FunctionRun(
@@ -145,12 +151,12 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
     )
 
 
-def _entered(verl: Mapping[int, float], times: Mapping[int, float], index: _Index) -> Entered:
+def _entered(verl: Mapping[int, float], times: Mapping[int, float], index: _Index, *, in_record: bool) -> Entered:
     if verl:
         return Entered.IN_VERL
     if times:
         return Entered.BY_TESTS
-    return Entered.UNKNOWN if index.gap else Entered.NEVER
+    return Entered.UNKNOWN if index.gap or (index.cut and not in_record) else Entered.NEVER
 
 
 def _missed(function: ChangedFunction, ran: tuple[int, ...], entered: Entered, index: _Index) -> tuple[int, ...]:

@@ -60,8 +60,13 @@ class JoinedExecution:
     base_not_recorded: str = ""
     # Changed files whose functions are not known, as `path: reason`.
     unread: tuple[str, ...] = ()
-    # How many functions more there are than are listed.
-    left_out: int = 0
+    # By job: how many functions more it is planned for than are listed.
+    cut_off: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> int:
+        """How many functions more there are than are listed, at least."""
+        return max(self.cut_off.values(), default=0)
 
     def of_side(self, side: Side) -> tuple[JoinedFunction, ...]:
         """The functions of one side."""
@@ -87,7 +92,7 @@ def join(executions: Mapping[str, ChangeExecution]) -> JoinedExecution:
         not_recorded={job: execution.not_recorded for job, execution in executions.items() if execution.not_recorded},
         base_not_recorded=gaps[0] if gaps and all(gaps) else "",
         unread=tuple(dict.fromkeys(text for execution in executions.values() for text in execution.unread)),
-        left_out=max((execution.left_out for execution in executions.values()), default=0),
+        cut_off={job: execution.left_out for job, execution in executions.items() if execution.left_out},
     )
 
 
@@ -158,9 +163,10 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     left = [item for item in joined.of_side(Side.HEAD) if waived.isdisjoint(item.planned)]
     never = [item.function for item in left if item.never]
     unknown = [item.function for item in left if item.unknown]
+    cut_off = max((count for job, count in joined.cut_off.items() if job not in waived), default=0)
     rows = (
         (rules.unexecuted, _never_text(never)),
-        (rules.unrecorded, _unknown_text(unknown, joined)),
+        (rules.unrecorded, _unknown_text(len(unknown), cut_off, joined)),
     )
     closing = "; ".join(text for demand, text in rows if text and demand is Demand.BLOCK)
     return Shortfall(closing, "; ".join(text for demand, text in rows if text and demand is Demand.ALLOW))
@@ -177,8 +183,8 @@ def _never_text(never: list[FunctionRun]) -> str:
     return f"{count} never ran: {listed(never)}"
 
 
-def _unknown_text(unknown: list[FunctionRun], joined: JoinedExecution) -> str:
-    count = len(unknown) + joined.left_out
+def _unknown_text(unknown: int, cut_off: int, joined: JoinedExecution) -> str:
+    count = unknown + cut_off
     if not count:
         return ""
     whose = next(((job, why) for job, why in joined.not_recorded.items()), None)

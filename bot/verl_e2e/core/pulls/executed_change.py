@@ -17,6 +17,7 @@ from verl_e2e.core.judge.joined_execution import (
 )
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import ExecutionRules
+from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.gate import Standing
@@ -79,6 +80,7 @@ def execution_gap(found: tuple[Standing, ...], rules: ExecutionRules, overridden
     gap = shortfall(joined, rules, (job_id for job_id, level in levels.items() if level in overridden))
     if not gap.closing:
         return ExecutionGap(gap)
-    open_jobs = [job for item in joined.functions if item.never or item.unknown for job in item.planned]
-    wanted = [levels[job] for job in open_jobs if levels[job] not in overridden]
-    return ExecutionGap(gap, min(wanted, default=None))
+    head = joined.of_side(Side.HEAD)
+    open_jobs = [job for item in head if item.never or item.unknown for job in item.planned]
+    wanted = [levels[job] for job in (*open_jobs, *joined.cut_off) if levels[job] not in overridden]
+    return ExecutionGap(gap, min(wanted))

@@ -205,7 +205,7 @@ def _folds(card: PullCard) -> Iterable[Block]:
     yield from _bullets("Follow-ups", _followups(card), 3_000)
     evidence = tuple(_evidence(card))
     if evidence:
-        yield folded_text("Evidence", evidence, 6_000)
+        yield folded_text("Evidence", evidence, 4_000)
     if card.plan is not None:
         yield from reason_blocks(card.plan, 6_000)
     if card.history:
