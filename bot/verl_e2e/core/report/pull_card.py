@@ -199,7 +199,7 @@ def _folds(card: PullCard) -> Iterable[Block]:
     functions = execution_rows(card.executed)
     if functions:
         yield folded_text(
-            f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 4_000
+            f"Changed functions ({len(functions)})", tuple(one_line(row, 400) for row in functions), 2_500
         )
     yield from _bullets("Limitations", _limitations(card), 6_000)
     yield from _bullets("Follow-ups", _followups(card), 3_000)
