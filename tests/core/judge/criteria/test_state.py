@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import ended, judged, make_case, make_environment, make_facts, make_record
-from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other
+from tests.core.fingerprints import BASE, LORA_A, Taken, healthy, other, tensor
 from tests.core.level_runs import resume_run
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED
 from verl_e2e.core.judge.criteria.state import STATE, judge_state, of_case, state_limitations
@@ -93,6 +93,24 @@ def test_lines_that_the_runner_did_not_keep_are_limitations() -> None:
         "3 fingerprint line(s) could not be read",
         "4 fingerprint line(s) were not kept because there were too many",
     )
+
+
+def test_hostile_names_make_no_endless_list_of_limitations() -> None:
+    made = (
+        RUN.snapshots[0].model_copy(
+            update={
+                "point": Point.ROLLOUT_LOADED,
+                "model": "rollout",
+                "number": 100 + index,
+                "tensors": (tensor(f"strange.{index}", (1.0,)),),
+            }
+        )
+        for index in range(30)
+    )
+    case = make_case(make_record(fingerprints=Taken((*RUN.snapshots, *made)).document()))
+    found = tuple(state_limitations(case))
+    assert len(found) == 10
+    assert found[0] == "Not compared of what the rollout engine loaded: strange.0"
 
 
 def test_an_empty_record_has_no_limitation_of_its_own() -> None:

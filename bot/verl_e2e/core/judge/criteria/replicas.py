@@ -63,16 +63,18 @@ def replicas(case: Case) -> Finding:
         return finding(_CRITERION, State.MET, "one rank: nothing is held twice", Stage.TRAIN_STEP)
     groups = _groups(case)
     built = {(phase, model): group for (phase, model, point, _), group in groups.items() if point is Point.MODEL_BUILT}
-    notes: list[str] = []
-    count = 0
+    tied = _exports_no_output(case)
+    comparisons = {
+        (phase, model): _Comparison(case, model, built.get((phase, model), []), tied=tied)
+        for phase, model, _, _ in groups
+    }
     for (phase, model, point, number), group in groups.items():
-        comparison = _Comparison(case, model, built.get((phase, model), []))
-        faults = tuple(comparison.faults(group, point))
-        notes += comparison.notes
+        faults = tuple(comparisons[phase, model].faults(group, point))
         if faults:
             text = f"copies of a parameter of the {model} differ at '{point}' {number + 1} of the {phase} phase"
-            return broken(_CRITERION, _STAGES[point], text, faults, notes)
-        count += comparison.count
+            return broken(_CRITERION, _STAGES[point], text, faults)
+    count = sum(comparison.count for comparison in comparisons.values())
+    notes = [note for comparison in comparisons.values() for note in comparison.notes]
     missing = _gap(case, groups)
     if missing:
         return finding(_CRITERION, State.MISSING, missing, Stage.TRAIN_STEP, notes)
@@ -90,16 +92,16 @@ def _groups(case: Case) -> dict[tuple[str, str, Point, int], list[Snapshot]]:
 
 
 class _Comparison:
-    """The comparisons of one model at one point; counts them, and notes what is not certain."""
+    """The comparisons of one model in one phase; counts them, and notes what is not certain."""
 
-    def __init__(self, case: Case, model: str, built: Group) -> None:
+    def __init__(self, case: Case, model: str, built: Group, *, tied: bool) -> None:
         self.count = 0
         self.notes: list[str] = []
         self._model = model
         self._built = {snapshot.ranks.rank: tensors(snapshot) for snapshot in built}
         self._gathered_later = case.config_value(f"{ACTOR}.override_ddp_config.overlap_param_gather") is True
         self._sequence = case.config_value(f"{ACTOR}.sequence_parallel") is True
-        self._tied = _exports_no_output(case)
+        self._tied = tied and model == "actor"
 
     def faults(self, group: Group, point: Point) -> Iterator[TensorFault]:
         """The copies that differ."""
@@ -115,7 +117,7 @@ class _Comparison:
         if point is not Point.OPTIMIZER_STEP or group[0].ranks.expert_data_size <= _SURE_OF_SUMS:
             yield from self._copies(group, lambda at: (at.expert_tensor, at.pipeline, at.expert_data), _is_shared)
         yield from self._tensor_copies(group, point)
-        if self._tied and self._model == "actor":
+        if self._tied:
             yield from self._embeddings(group)
 
     def _copies(self, group: Group, place: Place, belongs: Callable[[Tensor], bool]) -> Iterator[TensorFault]:

@@ -5,6 +5,7 @@ base weights are sent once and the adapters in every sync, or all weights in eve
 and shares weights between tensor ranks, so what it loaded is compared by sums, where its names say what was fused.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,8 @@ _ENGINE = "actor_rollout_ref.rollout.name"
 # The engine that has hooks.
 _LOOKED_INTO = "vllm"
 _SCALES = ("actor_rollout_ref.model.lora.alpha", "actor_rollout_ref.model.lora.rank")
+# How many syncs back a stale copy is looked for.
+_EARLIER = 4
 # The same values in another order or shape: an engine may transpose what it loads.
 _ENGINES_OWN = frozenset({Difference.ORDER, Difference.SHAPE, Difference.DTYPE, Difference.ROUNDED})
 
@@ -84,27 +87,30 @@ Faults = tuple[str, Sequence[TensorFault]]
 
 
 def _faults_of_phase(case: Case, phase: str, seen: _Seen) -> Iterator[Faults]:
-    exported = snapshots(case, Point.EXPORTED, model="actor", phase=phase)
+    exported: dict[int, list[Snapshot]] = {}
+    for snapshot in snapshots(case, Point.EXPORTED, model="actor", phase=phase):
+        exported.setdefault(snapshot.number, []).append(snapshot)
     received = snapshots(case, Point.RECEIVED, model=ROLLOUT, phase=phase)
     for snapshot in received:
         faults = tuple(_faults_of_sync(snapshot, exported, seen))
         if faults:
             yield f"what arrived at the rollout in sync {snapshot.number + 1} is not what was exported", faults
-    loaded = snapshots(case, Point.ROLLOUT_LOADED, model=ROLLOUT, phase=phase)
-    for group in _replicas(loaded):
-        faults = tuple(_faults_of_load(case, group, received, seen))
+    arrivals = _Arrivals(received)
+    for group in _replicas(snapshots(case, Point.ROLLOUT_LOADED, model=ROLLOUT, phase=phase)):
+        faults = tuple(_faults_of_load(case, group, arrivals.until(group[0]), seen))
         if faults:
             yield f"what the rollout loaded in sync {group[0].number + 1} is not what arrived", faults
 
 
-def _faults_of_sync(received: Snapshot, exported: Sequence[Snapshot], seen: _Seen) -> Iterator[TensorFault]:
+def _faults_of_sync(
+    received: Snapshot, exported: Mapping[int, Sequence[Snapshot]], seen: _Seen
+) -> Iterator[TensorFault]:
     """What arrived against the export of the same number, from any rank: each rank exports whole tensors."""
-    exports = [item for item in exported if item.number == received.number]
+    exports = exported.get(received.number, ())
     if not exports or any(_differ_in_kind(item, received) for item in exports):
         seen.notes.append("A sync that arrived at the rollout has no export of its number: it was not compared")
         return
-    held, others = tensors(received), [tensors(item) for item in exported if item.number < received.number]
-    sent = [tensors(item) for item in exports]
+    held, sent = tensors(received), [tensors(item) for item in exports]
     whole = not any(item.left_out or item.problem for item in (received, *exports))
     for name in dict.fromkeys(name for rank in sent for name in rank):
         candidates = [rank[name] for rank in sent if name in rank]
@@ -113,13 +119,20 @@ def _faults_of_sync(received: Snapshot, exported: Sequence[Snapshot], seen: _See
                 yield TensorFault(name, "it was exported and did not arrive", candidates[0])
             continue
         seen.arrived += 1
-        if not any(same(tensor, held[name]) for tensor in candidates):
-            kind = difference(candidates[0], held[name], earlier=[rank[name] for rank in others if name in rank])
-            if kind:
-                yield TensorFault.differs(candidates[0], held[name], kind)
+        alike = any(same(tensor, held[name]) for tensor in candidates)
+        kind = None if alike else difference(candidates[0], held[name], earlier=_earlier(name, received, exported))
+        if kind:
+            yield TensorFault.differs(candidates[0], held[name], kind)
     if whole:
         extra = (tensor for name, tensor in held.items() if not any(name in rank for rank in sent))
         yield from (TensorFault(tensor.name, "it arrived and was not exported", None, tensor) for tensor in extra)
+
+
+def _earlier(name: str, received: Snapshot, exported: Mapping[int, Sequence[Snapshot]]) -> Iterator[Tensor]:
+    """The tensor of that name in the exports right before, of which it may be a copy."""
+    for number in range(received.number - 1, max(received.number - 1 - _EARLIER, -1), -1):
+        for snapshot in exported.get(number, ()):
+            yield from (tensor for tensor in snapshot.tensors if tensor.name == name)
 
 
 def _differ_in_kind(exported: Snapshot, received: Snapshot) -> bool:
@@ -140,10 +153,9 @@ def _replicas(loaded: Sequence[Snapshot]) -> Iterator[list[Snapshot]]:
 
 
 def _faults_of_load(
-    case: Case, group: Sequence[Snapshot], received: Sequence[Snapshot], seen: _Seen
+    case: Case, group: Sequence[Snapshot], arrived: Mapping[str, Tensor], seen: _Seen
 ) -> Iterator[TensorFault]:
     """What the engine's model holds against all that had arrived in its process by then."""
-    arrived = _arrived(received, group[0])
     whole = not any(item.left_out or item.problem for item in group)
     unknown = []
     for name in dict.fromkeys(name for item in group for name in tensors(item)):
@@ -160,10 +172,22 @@ def _faults_of_load(
         seen.notes.append(f"Not compared of what the rollout engine loaded: {names(unknown)}")
 
 
-def _arrived(received: Sequence[Snapshot], loaded: Snapshot) -> Mapping[str, Tensor]:
-    """By name the last tensor that arrived in the process, in this sync or an earlier one."""
-    earlier = (item for item in received if item.pid == loaded.pid and item.number <= loaded.number)
-    return {name: tensor for item in earlier for name, tensor in tensors(item).items()}
+class _Arrivals:
+    """What arrived in each process, added up from sync to sync."""
+
+    def __init__(self, received: Sequence[Snapshot]) -> None:
+        self._waiting: dict[int, deque[Snapshot]] = {}
+        self._held: dict[int, dict[str, Tensor]] = {}
+        for snapshot in received:
+            self._waiting.setdefault(snapshot.pid, deque()).append(snapshot)
+
+    def until(self, loaded: Snapshot) -> Mapping[str, Tensor]:
+        """By name the last tensor that arrived in the process, in this sync or an earlier one."""
+        waiting = self._waiting.get(loaded.pid, deque())
+        held = self._held.setdefault(loaded.pid, {})
+        while waiting and waiting[0].number <= loaded.number:
+            held.update(tensors(waiting.popleft()))
+        return held
 
 
 def _is_comparable(parts: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:

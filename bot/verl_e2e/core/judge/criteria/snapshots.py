@@ -19,6 +19,8 @@ NOT_RECORDED = (
 )
 ROLLOUT = "rollout"
 _SHOWN, _SHOWN_NAME = 5, 120
+# Code under test decides what they are about.
+_MOST_NOTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ def finding(
 ) -> Finding:
     """A finding of the file as a whole."""
     evidence = Evidence(criterion, state, summary, FINGERPRINTS_FILE, 0, excerpt)
-    return Finding(evidence, stage, tuple(dict.fromkeys(notes)))
+    return Finding(evidence, stage, tuple(dict.fromkeys(notes))[:_MOST_NOTES])
 
 
 def waived(criterion: Criterion, stage: Stage) -> Finding:
