@@ -385,3 +385,50 @@ def test_the_longest_beginning_of_a_dotted_name_that_is_known() -> None:
     assert tree.full_name("p.a.gone.deep") == Found(Node("p.a", ""), "module")
     assert tree.full_name("foreign.module") is None
     assert tree.dotted("p", ["a", "gone"]) == (Found(Node("p.a", ""), "module"), ["gone"])
+
+
+MIXIN = {
+    "src/p/__init__.py": "",
+    "src/p/base.py": """
+        class Base:
+            def run(self):
+                return self.prepare()
+    """,
+    "src/p/mixin.py": """
+        class Mixin:
+            def prepare(self):
+                return 1
+            def unused(self):
+                return 2
+    """,
+    "src/p/whole.py": """
+        from p.base import Base
+        from p.mixin import Mixin
+
+        class Whole(Base, Mixin):
+            pass
+
+        class Other(Base):
+            def prepare(self):
+                return 3
+    """,
+}
+
+
+@pytest.mark.parametrize(
+    "entries", [(("p.whole", "Whole"), ("", "run")), (("p.base", "Base"), ("", "run"), ("p.whole", "Whole"))]
+)
+def test_a_base_that_calls_what_only_a_mixin_of_the_subclass_has_reaches_it(
+    entries: tuple[tuple[str, str | None], ...],
+) -> None:
+    found = reach(MIXIN, *entries)
+    assert runs(found, "p.base", "Base.run") == [True]
+    assert runs(found, "p.mixin", "Mixin.prepare", "Mixin.unused") == [True, False]
+    assert runs(found, "p.whole", "Other.prepare") == [False]
+
+
+def test_a_class_that_comes_to_live_after_the_call_brings_what_its_mixin_has() -> None:
+    files = {**MIXIN, "src/p/late.py": "from p.base import Base\n\n\ndef go():\n    Base().run()\n    make()\n"}
+    files["src/p/late.py"] += "\n\ndef make():\n    from p.whole import Whole\n    return Whole()\n"
+    found = reach(files, ("p.late", "go"))
+    assert runs(found, "p.mixin", "Mixin.prepare") == [True]

@@ -57,7 +57,7 @@ class Reach:
         self._sources: dict[Node, dict[Node, None]] = {}
         self._called: dict[str, Node | Entry] = {}
         self._waiting: dict[str, list[Node]] = {}
-        self._asked: set[tuple[Node, str]] = set()
+        self._asked: dict[Node, dict[str, None]] = {}
         self._below: dict[Node, list[Node]] = {}
         self._lines: dict[Node, tuple[Node, ...]] = {}
         self._active: dict[Node, bool] = {}
@@ -270,19 +270,22 @@ class Reach:
             self._reach(method, Step(source, "may call", sure=False))
 
     def _dispatch(self, cls: Node, name: str, source: Node | Entry) -> None:
-        """A method called on an instance of a class: the inherited one, and each live subclass's own."""
-        if (cls, name) in self._asked:
+        """A method called on an instance of a class: the inherited one, and each live subclass's own or inherited."""
+        if name in self._asked.setdefault(cls, {}):
             return
-        self._asked.add((cls, name))
-        for base in self._line(cls):
-            method = Node(base.module, f"{base.symbol}.{name}")
-            if self._program.symbol(method):
-                self._reach(method, Step(source, "calls"))
-                break
+        self._asked[cls][name] = None
+        method = self._method(cls, name)
+        if method is not None:
+            self._reach(method, Step(source, "calls"))
         for below in self._below.get(cls, ()):
-            method = Node(below.module, f"{below.symbol}.{name}")
-            if self._program.symbol(method):
+            method = self._method(below, name)
+            if method is not None:
                 self._reach(method, Step(source, "dispatches to"))
+
+    def _method(self, cls: Node, name: str) -> Node | None:
+        """The method that an instance of a class has by this name: its own, else the nearest inherited one."""
+        methods = (Node(base.module, f"{base.symbol}.{name}") for base in self._line(cls))
+        return next((method for method in methods if self._program.symbol(method)), None)
 
     def _line(self, cls: Node) -> tuple[Node, ...]:
         """A class and the classes of the program that it inherits from, nearest first."""
@@ -321,11 +324,16 @@ class Reach:
         for name in view.symbols:
             if name.startswith(prefix):
                 self._settle(Node(cls.module, name), cls, name[len(prefix) :], line)
+        # A base may call what only another base of the same class has.
+        for name in [name for base in line[1:] for name in self._asked.get(base, ())]:
+            method = self._method(cls, name)
+            if method is not None:
+                self._reach(method, Step(cls, "inherits"))
 
     def _settle(self, method: Node, cls: Node, name: str, line: tuple[Node, ...]) -> None:
         if name.startswith("__") and name.endswith("__"):
             self._reach(method, Step(cls, "runs"))
-        elif any((above, name) in self._asked for above in line):
+        elif any(name in self._asked.get(above, ()) for above in line):
             self._reach(method, Step(cls, "overrides"))
         elif name in self._called:
             self._reach(method, Step(self._called[name], "may call", sure=False))
