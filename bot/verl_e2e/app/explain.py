@@ -7,7 +7,7 @@ from verl_e2e.app.known_repository import require_package
 from verl_e2e.app.plan_change import REQUIREMENTS, Planner
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.plan.classify import classify
-from verl_e2e.core.plan.explain import Explanation, explanations, with_maps
+from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.changes import symbols_of
@@ -55,7 +55,7 @@ def _explained(
     planned = plan(change, policy, (), effects)
     found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
     maps = maps_of(policy, planner.repository, revision)
-    return tuple(with_maps(explanation, maps) for explanation in found)
+    return tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)
 
 
 def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:

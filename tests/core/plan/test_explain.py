@@ -1,14 +1,17 @@
 """What is said of one path alone, read off the plan of a change of it: a table of plans."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
+from verl_e2e.core.model.levels import Level, variant_named
 from verl_e2e.core.plan.classify import Classified, SetAside
-from verl_e2e.core.plan.explain import explanation_json, explanations, render_explanation
+from verl_e2e.core.plan.explain import Explanation, explanation_json, explanations, render_explanation, with_must_run
 from verl_e2e.core.plan.not_required import Exempted
+from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 PATH = "src/lib/a.py"
@@ -75,5 +78,37 @@ def test_an_explanation_as_a_document() -> None:
     (found,) = explanations(plan(OF_F), judged(), "gone", NAMES)
     assert json.loads(json.dumps(explanation_json(found))) == {
         "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
-        "reason": "this file has no such symbol", "entered_by": [],
+        "reason": "this file has no such symbol", "entered_by": [], "must_run": [],
     }  # fmt: skip
+
+
+def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
+    def function(symbol: str, path: str = "src/a.py") -> ChangedFunction:
+        return ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=9, lines=(2, 3))
+
+    code = ChangedCode(
+        functions=(
+            function("A.run"),
+            function("A.run.<locals>.g"),
+            function("Other"),
+            function(""),
+            function("f", "b.py"),
+        )
+    )
+    smoke = variant_named("0-lora-ddp")
+    assert smoke is not None
+    jobs = (JobOutline(smoke, (), None, changed=code), JobOutline(smoke, (), None, family="small"))
+    made = replace(plan(), jobs=jobs)
+    found = {
+        name: with_must_run(Explanation("src/a.py", name), made).must_run for name in ("", "A.run", "A", "nothing")
+    }
+    assert found == {
+        "": ("0-lora-ddp: 3 functions, 6 lines",),
+        "A.run": ("0-lora-ddp: 2 functions, 4 lines",),
+        "A": ("0-lora-ddp: 2 functions, 4 lines",),
+        "nothing": (),
+    }
+    assert with_must_run(Explanation("src/a.py", "Other"), made).must_run == ("0-lora-ddp: 1 function, 2 lines",)
+    assert with_must_run(Explanation("src/a.py", "", found=False), made).must_run == ()
+    shown = render_explanation(with_must_run(Explanation("src/a.py", "Other", levels=(Level.SMOKE,)), made))
+    assert shown.splitlines()[-1] == "  must run in 0-lora-ddp: 1 function, 2 lines"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from verl_e2e.core.model.change import on_one_line, readable
+from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
@@ -37,6 +38,8 @@ class Explanation:
     reason: str = ""
     # The measured jobs that entered the function, each with the kinds of processes that did; empty for a path.
     entered_by: tuple[str, ...] = ()
+    # How many functions and lines of it each planned job must run, were all of it changed.
+    must_run: tuple[str, ...] = ()
 
 
 def explanations(
@@ -65,6 +68,25 @@ def explanations(
     return rows if symbol else (whole, *((body,) if body.levels else ()), *rows)
 
 
+def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
+    """The explanation with what the jobs of a plan of the whole path must run of it."""
+    if not explanation.found:
+        return explanation
+    amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
+    return replace(explanation, must_run=tuple(f"{job}: {amount}" for job, amount in amounts if amount))
+
+
+def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) -> str:
+    """How many of the functions belong to what is explained, empty for none."""
+    symbol = explanation.symbol
+    own = [item for item in functions if item.symbol and item.path == readable(explanation.path)]
+    if symbol:
+        own = [item for item in own if f"{item.symbol}.".startswith(f"{symbol}.")]
+    lines = sum(len(function.lines) for function in own)
+    counts = ((len(own), "function"), (lines, "line"))
+    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts) if own else ""
+
+
 def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
     """The explanation of a symbol with the measured jobs that entered it."""
     if not explanation.symbol or not explanation.found:
@@ -74,7 +96,8 @@ def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
 
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
-    return "\n".join([_rendered(explanation), *(f"  entered by {job}" for job in explanation.entered_by)])
+    must_run = (f"  must run in {job}" for job in explanation.must_run)
+    return "\n".join([_rendered(explanation), *must_run, *(f"  entered by {job}" for job in explanation.entered_by)])
 
 
 def _rendered(explanation: Explanation) -> str:
