@@ -48,7 +48,12 @@ def with_parameter(taken: Taken, made: Any) -> Taken:
     return Taken(tuple(rows))
 
 
-@pytest.mark.parametrize("places", [DATA, TENSOR, PIPELINE, GRID])
+def test_stages_of_a_pipeline_hold_no_copies() -> None:
+    item = found(healthy(PIPELINE)).evidence
+    assert (item.state, item.summary) == (State.MET, "no parameter that was read lies on more than one of 2 ranks")
+
+
+@pytest.mark.parametrize("places", [DATA, TENSOR, GRID])
 def test_equal_copies_are_met(places: tuple[Ranks, ...]) -> None:
     item = found(healthy(places))
     assert (item.evidence.state, item.notes) == (State.MET, ())

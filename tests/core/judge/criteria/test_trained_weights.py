@@ -182,6 +182,16 @@ def test_parameters_that_are_gathered_later_show_by_the_optimizer() -> None:
     assert found(late).evidence.state is State.MET
 
 
+def test_parameters_that_are_gathered_later_show_before_the_next_export() -> None:
+    late = without_optimizer(RUN)
+    for name in BEFORE:
+        late = late.with_tensor(name, absent, STEP)
+    item = found(late)
+    assert item.evidence.state is State.MET
+    assert item.evidence.summary.startswith("2 parameters of actor and critic trained")
+    assert item.notes == (f"2 parameters of the critic were not seen to train in 2 step(s): {LORA_A}, {LORA_B}",)
+
+
 def test_a_run_in_which_nothing_trains_shows_nothing() -> None:
     frozen = RUN
     for name in (LORA_A, LORA_B):

@@ -80,6 +80,7 @@ def replicas(case: Case) -> Finding:
         return finding(_CRITERION, State.MISSING, missing, Stage.TRAIN_STEP, notes)
     notes += [*left_out_note(snapshot for group in groups.values() for snapshot in group), *_notes(case, groups)]
     text = f"{count} comparisons of copies on {case.job.gpu_count} ranks at {len(groups)} points, all equal"
+    text = text if count else f"no parameter that was read lies on more than one of {case.job.gpu_count} ranks"
     return finding(_CRITERION, State.MET, text, Stage.TRAIN_STEP, notes)
 
 

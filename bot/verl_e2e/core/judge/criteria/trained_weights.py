@@ -11,7 +11,7 @@ are named as limitations.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_e2e.core.compare.tensors import same
@@ -97,21 +97,28 @@ def trained_weights(case: Case) -> Finding:
 
 def _parameters(case: Case, model: str, phase: str) -> tuple[dict[str, _Parameter], int]:
     """By place and name what became of each parameter that trains, and how many steps the optimizer made."""
-    points = (Point.MODEL_BUILT, Point.CHECKPOINT_LOADED, Point.OPTIMIZER_STEP)
+    points = (Point.MODEL_BUILT, Point.CHECKPOINT_LOADED, Point.BEFORE_EXPORT, Point.OPTIMIZER_STEP)
     found: dict[str, _Parameter] = {}
     steps = 0
     for taken in by_process(snapshots(case, *points, model=model, phase=phase)).values():
         made = [item for item in taken if item.point is Point.OPTIMIZER_STEP]
-        start = taken[taken.index(made[0]) - 1] if made and taken[0] is not made[0] else None
+        before = taken[: taken.index(made[0])] if made else []
+        start = next((item for item in reversed(before) if item.point is not Point.BEFORE_EXPORT), None)
         if start is not None:
             steps = max(steps, made[-1].number + 1)
-            _add(found, start, made[0], made[-1])
+            _add(found, start, made, _after(taken, made[-1]))
     return found, steps
 
 
-def _add(found: dict[str, _Parameter], start: Snapshot, first: Snapshot, last: Snapshot) -> None:
-    """What one rank says: the state before the first step, after it, and after the last one."""
-    held, states, earlier = tensors(last), _states(last), tensors(first, Kind.OPTIMIZER)
+def _after(taken: Sequence[Snapshot], last: Snapshot) -> Snapshot:
+    """Where the parameters are after the last step: those that are gathered later are there before the next export."""
+    later = (item for item in taken[taken.index(last) :] if item.point in (last.point, Point.BEFORE_EXPORT))
+    return next((item for item in later if tensors(item)), last)
+
+
+def _add(found: dict[str, _Parameter], start: Snapshot, made: Sequence[Snapshot], after: Snapshot) -> None:
+    """What one rank says: the state before the first step, at each step, and the parameters after the last one."""
+    held, states, earlier = tensors(after), _states(made[-1]), tensors(made[0], Kind.OPTIMIZER)
     for name, tensor in tensors(start).items():
         if not tensor.requires_grad:
             continue
