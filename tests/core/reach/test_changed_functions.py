@@ -164,6 +164,12 @@ NEED_NOT_RUN: tuple[tuple[str, str, list[str]], ...] = (
         "            case _:\n                raise A\n" + RETURN,
         ["Thing.run: 26 27 28 !error path 29,30"],
     ),
+    # A return in a function that is only defined there does not leave the block.
+    (
+        RETURN,
+        "        if not total:\n            text = lambda: (yield)\n            raise A\n" + RETURN,
+        ["Thing.run: 26 !error path 27,28"],
+    ),
     (
         "total += 1",
         "total += 1\n            logger.info('%s', self.pop())\n            print(x)",

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.core.reach.programs import effects, renamed
+from tests.core.reach.programs import effects, program, reach, renamed
 from verl_e2e.core.model.changed_code import Side
-from verl_e2e.core.reach.reached_functions import symbol_of_effect
+from verl_e2e.core.reach.reached_functions import ReachedTree, symbol_of_effect
 
 MODULE = """
 from functools import singledispatch
@@ -107,3 +107,8 @@ def test_each_side_of_a_renamed_file_has_its_own_path() -> None:
 )
 def test_the_symbol_by_which_an_effect_is_listed(symbol: str, listed: str) -> None:
     assert symbol_of_effect(symbol) == listed
+
+
+def test_what_the_graph_does_not_have_counts_as_reached() -> None:
+    tree = ReachedTree(program(BASE), reach(BASE, ENTRY))
+    assert [tree.reaches(module, "f") for module in (None, "p.gone", "p.unused")] == [True, True, True]

@@ -38,10 +38,8 @@ class CodeLines:
         return "" if code is None else code.co_qualname
 
     def lines(self, node: Function | None) -> frozenset[int]:
-        """The lines that a run of the function can report; of the module's and the class bodies for None."""
-        code = self._module if node is None else self._functions.get((node.name, first_line(node)))
-        if code is None:
-            return frozenset()
+        """The lines that a run of a function with a name can report; of the module's and the class bodies for None."""
+        code = self._module if node is None else self._functions[node.name, first_line(node)]
         if code not in self._lines:
             self._lines[code] = frozenset(_reported(code))
         return self._lines[code]

@@ -34,10 +34,10 @@ class ReachedTree:
     counts: Callable[[Node], bool] | None = None
 
     def reaches(self, module: str | None, symbol: str) -> bool:
-        """Whether a function is reached; one that the graph does not have is taken for reached."""
-        view = self.program.view(module) if module is not None else None
+        """Whether a function is reached; what the graph does not have is taken for reached."""
+        view = self.program.view(module or "")
         if module is None or view is None:
-            return module is None or module in self.reach.imported
+            return True
         if not symbol:
             return module in self.reach.imported
         name = next((name for name in _graph_names(symbol) if name in view.symbols), None)

@@ -250,6 +250,7 @@ def _differs_by_annotation(old: ast.stmt, new: ast.stmt, numbers: TreeNumbers) -
 
 def _mark_whole(node: ast.AST | None, scope: _Scope) -> None:
     """All of a statement that the other version does not have."""
+    assert isinstance(node, ast.stmt)
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if scope.owner.node is not None:
@@ -263,14 +264,12 @@ def _mark_whole(node: ast.AST | None, scope: _Scope) -> None:
             scope.mark(line, node, None, whole=True, first=line, last=node.lineno)
             for item in node.body:
                 _mark_whole(item, scope.of_class(node))
-        case ast.stmt() if blocks := blocks_of(node):
+        case _ if blocks := blocks_of(node):
             for block in blocks:
                 _mark_block(block, scope)
-        case ast.stmt():
+        case _:
             line = begins(node)
             scope.mark(line, node, excuses.of_statement(node), whole=True, first=line)
-        case _:
-            raise TypeError(f"{type(node).__name__} is not a statement")
 
 
 def _mark_block(block: Block, scope: _Scope) -> None:
