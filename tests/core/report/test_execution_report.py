@@ -161,6 +161,8 @@ def test_a_whole_that_is_short_of_execution_says_what_to_do() -> None:
     text = "Let a job enter the changed code"
     assert any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=RULES)))
     assert not any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=ALLOWING)))
+    failed = replace(PARTIAL, result=Result.FAIL)
+    assert not any(row.startswith(text) for row in followups_of(Card((failed,), execution=RULES)))
 
 
 def test_the_markdown_card_has_the_line_at_its_head_and_the_functions_folded() -> None:

@@ -187,7 +187,9 @@ def limitations_of(card: Card) -> tuple[str, ...]:
 def followups_of(card: Card) -> tuple[str, ...]:
     """What is to be done next, each once."""
     rows = [row for verdict in card.verdicts for row in verdict.followups]
-    rows += [wording.FIX_UNEXECUTED] * bool(shortfall_of(card).closing)
+    # What a run that did not pass never reached is for its own fix to change.
+    good = all(_result_in(card, verdict) is Result.PASS for verdict in card.verdicts)
+    rows += [wording.FIX_UNEXECUTED] * (good and bool(shortfall_of(card).closing))
     rows += [f"Still to run: {job.coverage} ({job.reason})." for job in card.not_run]
     return tuple(dict.fromkeys(rows))
 
