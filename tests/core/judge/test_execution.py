@@ -8,6 +8,7 @@ import pytest
 from tests.core.builders import BRIDGE
 from tests.core.executions import (
     AT_IMPORT,
+    DRIVER,
     DROPOUT,
     GATHER,
     IN_DRIVER,
@@ -18,6 +19,7 @@ from tests.core.executions import (
     MAPPING,
     PROCESSES,
     REMOVED,
+    SECOND,
     TEST,
     TRAINER,
     TRANSFORM,
@@ -66,6 +68,31 @@ def test_a_line_that_ran_at_import_does_not_enter_the_function_around_it() -> No
     # The line of a one-line function runs when its module is imported.
     one_line = ChangedFunction(path=LORA, symbol="size", first_line=5, last_line=5, lines=(5,))
     assert only(one_line, ran(TRANSFORM, lines={LORA: {5: (IN_TRAINER,)}})).entered is Entered.NEVER
+
+
+NO_CHANGED_LINE = {41: (IN_TRAINER,), **dict.fromkeys(TRANSFORM.lines, ())}
+
+
+def test_a_function_whose_changed_lines_no_process_ran_was_not_executed() -> None:
+    around = only(TRANSFORM, ran(TRANSFORM, lines={LORA: NO_CHANGED_LINE}))
+    assert (around.entered, around.ran, around.missed) == (Entered.AROUND, (), TRANSFORM.lines)
+    assert around.processes == ("trainer 0 (train)",)
+
+
+def test_a_changed_line_that_a_test_ran_was_executed_by_tests() -> None:
+    lines = {LORA: {**NO_CHANGED_LINE, 44: (IN_TEST,)}}
+    assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TRAINER, IN_TEST), lines=lines)).entered is Entered.BY_TESTS
+
+
+def test_a_record_that_is_not_whole_does_not_tell_which_branch_was_taken() -> None:
+    record = ran(TRANSFORM, lines={LORA: NO_CHANGED_LINE}, processes=(DRIVER, BROKEN_TRAINER, SECOND, TEST))
+    assert only(TRANSFORM, record).entered is Entered.UNKNOWN
+
+
+def test_without_recorded_lines_to_have_entered_a_function_is_enough() -> None:
+    record = ran(TRANSFORM)
+    bare = record.model_copy(update={"files": tuple(file.model_copy(update={"lines": {}}) for file in record.files)})
+    assert only(TRANSFORM, bare).entered is Entered.IN_VERL
 
 
 def test_bridge_tests_do_not_execute_anything_in_verl() -> None:

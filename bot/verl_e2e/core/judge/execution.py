@@ -133,7 +133,7 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
     ran = _lines(function, file, index.in_verl)
     times = _entered_at(function, file, index)
     verl = {process: first for process, first in times.items() if process in index.in_verl}
-    entered = _entered(verl, times, index, in_record=file is not None)
+    entered = _entered(function, file, times, index)
     order = sorted(verl, key=lambda process: (verl[process], process))
     known = [verl[process] for process in order if math.isfinite(verl[process])]
     return FunctionRun(
@@ -151,12 +151,29 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
     )
 
 
-def _entered(verl: Mapping[int, float], times: Mapping[int, float], index: _Index, *, in_record: bool) -> Entered:
-    if verl:
+def _entered(
+    function: ChangedFunction, file: ExecutedFile | None, times: Mapping[int, float], index: _Index
+) -> Entered:
+    if file is not None and _ran_change(function, file, index.in_verl.intersection(times), index):
         return Entered.IN_VERL
-    if times:
+    if file is not None and _ran_change(function, file, index.by_tests.intersection(times), index):
         return Entered.BY_TESTS
-    return Entered.UNKNOWN if index.gap or (index.cut and not in_record) else Entered.NEVER
+    if index.gap or (index.cut and file is None):
+        return Entered.UNKNOWN
+    return Entered.AROUND if times else Entered.NEVER
+
+
+def _ran_change(function: ChangedFunction, file: ExecutedFile, processes: frozenset[int], index: _Index) -> bool:
+    """Whether processes that entered a function ran a changed line of it.
+
+    To have entered it is enough where no line of it must run, and where lines were not recorded or are not those of
+    the commit.
+    """
+    if not processes:
+        return False
+    if not function.lines or not file.lines or function.path in index.patched:
+        return True
+    return any(not processes.isdisjoint(file.lines.get(line, ())) for line in function.lines)
 
 
 def _missed(function: ChangedFunction, ran: tuple[int, ...], entered: Entered, index: _Index) -> tuple[int, ...]:

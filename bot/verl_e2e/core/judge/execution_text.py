@@ -16,9 +16,13 @@ def listed(functions: Sequence[FunctionRun]) -> str:
 
 
 def _described(function: FunctionRun) -> str:
-    before = ["before the change"] if function.side is Side.MERGE_BASE else []
-    notes = ", ".join([*before, *([function.condition] if function.condition else [])])
-    return f"{function.place} {function.name}{f' ({notes})' if notes else ''}"
+    notes = (
+        "before the change" if function.side is Side.MERGE_BASE else "",
+        "entered, but none of its changed lines ran" if function.entered is Entered.AROUND else "",
+        function.condition,
+    )
+    shown = ", ".join(filter(None, notes))
+    return f"{function.place} {function.name}{f' ({shown})' if shown else ''}"
 
 
 def and_more(rows: Sequence[str], most: int) -> str:
@@ -48,11 +52,11 @@ def execution_limitations(found: ChangeExecution | None) -> Iterator[Limitation]
     """What a run leaves open of the change: functions, then lines, then what is not known."""
     if found is None:
         return
-    never = [function for function in found.of_side(Side.HEAD) if function.entered is Entered.NEVER]
+    never = [function for function in found.of_side(Side.HEAD) if function.entered in (Entered.NEVER, Entered.AROUND)]
     if never and found.entered:
         # Of more than are listed, no other job can be said to show them.
         aspects = tuple(map(aspect_of, never)) if len(never) <= _SHOWN_FUNCTIONS else ()
-        yield Limitation(f"Changed functions that the run did not enter: {listed(never)}.", aspects)
+        yield Limitation(f"Changed functions that the run did not execute: {listed(never)}.", aspects)
     tests = [function for function in found.functions if function.entered is Entered.BY_TESTS]
     if tests:
         yield Limitation(f"Executed by Bridge tests alone, not in verl: {listed(tests)}.")
@@ -69,7 +73,7 @@ def _of_merge_base(found: ChangeExecution) -> Iterator[Limitation]:
     if removed and found.base_not_recorded:
         text = not_recorded_text(found.base_not_recorded, base=True)
         yield Limitation(f"{text[:1].upper()}{text[1:]}.")
-    never = [function for function in removed if function.entered is Entered.NEVER]
+    never = [function for function in removed if function.entered in (Entered.NEVER, Entered.AROUND)]
     if never and found.entered:
         yield Limitation(
             f"Code that the change takes out and that did not run on the merge base either: {listed(never)}."

@@ -1,7 +1,7 @@
 """What the jobs of one change executed of it together, and whether that is enough for a policy.
 
-A function counts as executed when any job of the change entered it, and a Bridge test is enough to know that it runs
-at all. So a job that never entered its part is made up for by another one that passed and did.
+A function counts as executed when any job of the change entered its changed code, and a Bridge test is enough to know
+that it runs at all. So a job that never entered its part is made up for by another one that passed and did.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +15,8 @@ from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun
 
 VERDICT_NOT_KEPT = "the verdict of the run is no longer kept"
 _SHOWN_JOBS = 4
+# What a record tells of changed code that did not run.
+_UNENTERED = (Entered.NEVER, Entered.AROUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def _joined(rows: list[tuple[str, FunctionRun]]) -> JoinedFunction:
         planned=tuple(job for job, _ in rows),
         jobs=tuple(job for job, _ in entered),
         by_tests=any(function.entered is Entered.BY_TESTS for _, function in rows),
-        seen_unentered=any(function.entered is Entered.NEVER for _, function in rows),
+        seen_unentered=any(function.entered in _UNENTERED for _, function in rows),
         ran=tuple(sorted(ran)),
         missed=tuple(sorted(lines - ran)),
         process=process,
@@ -128,7 +130,7 @@ def accepted(own: ChangeExecution, passed: Mapping[str, ChangeExecution], rules:
         return "the policy allows that (gate.unexecuted)"
     if own.left_out or not own.functions:
         return ""
-    missed = [function for function in own.functions if function.entered in (Entered.NEVER, Entered.BY_TESTS)]
+    missed = [function for function in own.functions if function.entered in (*_UNENTERED, Entered.BY_TESTS)]
     elsewhere = {joined.function.key: joined for joined in join(passed).functions}
     jobs: dict[str, None] = {}
     by_tests = False

@@ -20,13 +20,15 @@ _MOST_DIGITS = 9
 
 
 class Entered(StrEnum):
-    """Whether a function was entered, and by what."""
+    """Whether the changed code of a function was entered, and by what."""
 
-    # A process of verl's run entered it.
+    # A process of verl's run entered it, and ran a changed line where lines of it are changed.
     IN_VERL = "in verl"
     # Only a Bridge test did.
     BY_TESTS = "by Bridge tests"
-    # Nothing did.
+    # It was entered, and no changed line of it ran: a branch that the run did not take.
+    AROUND = "around its changed lines"
+    # Nothing entered it.
     NEVER = "never"
     # The record does not say.
     UNKNOWN = "not known"
@@ -127,6 +129,11 @@ class ChangeExecution:
         return tuple(function for function in self.functions if function.side is side)
 
     @property
+    def telling(self) -> tuple[FunctionRun, ...]:
+        """The functions that say whether the change ran: code at import does only where nothing else is changed."""
+        return tuple(function for function in self.functions if function.symbol) or self.functions
+
+    @property
     def entered(self) -> tuple[FunctionRun, ...]:
-        """The functions that verl's run entered."""
+        """The functions whose changed code verl's run entered."""
         return tuple(function for function in self.functions if function.entered is Entered.IN_VERL)

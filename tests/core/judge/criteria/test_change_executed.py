@@ -4,6 +4,7 @@ import pytest
 
 from tests.core.builders import BRIDGE, bridge_error, cut_facts, ended, judged, make_facts, make_job, step_line
 from tests.core.executions import (
+    AT_IMPORT,
     DROPOUT,
     GATHER,
     IN_SECOND,
@@ -67,12 +68,26 @@ def test_a_run_that_executed_all_of_the_change_passes_and_says_where() -> None:
     assert not limitations(verdict, "Changed")
 
 
+def test_a_run_that_only_went_around_the_changed_lines_is_blocked() -> None:
+    record = ran(TRANSFORM, lines={LORA: {41: (IN_TRAINER,), **dict.fromkeys(TRANSFORM.lines, ())}})
+    verdict = of(change(TRANSFORM), record)
+    assert (verdict.result, verdict.decided_by) == (Result.BLOCKED, Criterion.CHANGE_EXECUTED)
+    assert verdict.cause == f"{NEVER}{LORA}:40 LoRA.transform (entered, but none of its changed lines ran)"
+
+
+def test_code_at_import_is_not_enough_where_a_function_is_changed_too() -> None:
+    verdict = of(change(AT_IMPORT, TRANSFORM), ran(lines={MAPPING: {3: (IN_TRAINER,)}}))
+    assert verdict.result is Result.BLOCKED
+    assert verdict.cause == f"{NEVER}{LORA}:40 LoRA.transform"
+    assert of(change(AT_IMPORT), ran(lines={MAPPING: {3: (IN_TRAINER,)}})).result is Result.PASS
+
+
 def test_a_run_that_executed_a_part_passes_and_lists_what_it_did_not() -> None:
     record = ran(TRANSFORM, lines={LORA: {45: (IN_TEST,)}})
     verdict = of(change(TRANSFORM, DROPOUT, GATHER), record)
     assert verdict.result is Result.PASS
     assert limitations(verdict, "Changed") == [
-        f"Changed functions that the run did not enter: {MAPPING}:10 gather, "
+        f"Changed functions that the run did not execute: {MAPPING}:10 gather, "
         f"{LORA}:70 LoRA.drop (only with lora_dropout above 0).",
         f"Changed lines that did not run: {LORA}:45.",
     ]

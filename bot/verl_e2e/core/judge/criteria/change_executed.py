@@ -27,10 +27,13 @@ def execution(case: Case) -> ChangeExecution | None:
 
 
 def change_executed(case: Case) -> Evidence:
-    """The criterion: met by one entered function, broken where the record shows that none was."""
+    """The criterion: met by one function whose changed code ran, broken where the record shows that none did.
+
+    Code at import runs in every process, so it is enough only where the change touches no function.
+    """
     found = execution(case) or ChangeExecution()
     entered = found.entered
-    if entered:
+    if any(function.entered is Entered.IN_VERL for function in found.telling):
         summary = f"{len(entered)} of {len(found.functions)} changed functions ran: {listed(entered)}"
         return Evidence(Criterion.CHANGE_EXECUTED, State.MET, summary, EXECUTED_FILE, 0, _seen(entered[0]))
     if not found.functions:
@@ -40,7 +43,7 @@ def change_executed(case: Case) -> Evidence:
     if why:
         summary = not_recorded_text(why, base=not asked)
         return Evidence(Criterion.CHANGE_EXECUTED, State.WAIVED, summary, EXECUTED_FILE)
-    summary = f"the run never entered the changed code: {listed(found.functions)}"
+    summary = f"the run never entered the changed code: {listed(found.telling)}"
     return Evidence(Criterion.CHANGE_EXECUTED, State.BROKEN, summary, EXECUTED_FILE, 0, _unseen(case, found))
 
 
@@ -71,5 +74,6 @@ def _unseen(case: Case, found: ChangeExecution) -> str:
     others = sum(len(file.functions) for file in executed.files if file.path in files) if executed else 0
     tests = sum(function.entered is Entered.BY_TESTS for function in found.functions)
     by_tests = f", {tests} of the changed ones only by Bridge tests" if tests else ""
-    first = found.functions[0]
-    return f"{first.place} {first.name}: in none of {count} processes; {others} functions of the files ran{by_tests}"
+    first = found.telling[0]
+    where = f"none of its changed lines in {count} processes" if first.processes else f"in none of {count} processes"
+    return f"{first.place} {first.name}: {where}; {others} functions of the files ran{by_tests}"
