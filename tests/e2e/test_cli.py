@@ -28,6 +28,12 @@ RUNS = ROOT / "tests" / "fixtures" / "runs"
 
 # Our own GPU runs: the verdict, where it was decided, and a word that the card must show.
 RECORDED = {
+    # Of runs with an execution record and fingerprints (docs/planted-faults.md).
+    "level0-branch-not-taken": ("Blocked", "train_step", "entered, but none of its changed lines ran"),
+    "level0-export-writes-live": ("Fail", "export_weight_sync", "changed by 'after export'"),
+    "level1-moments-lost": ("Fail", "checkpoint_load", "exp_avg"),
+    "level2-cp": ("Pass", None, "cp=2"),
+    "level3-adapter-export": ("Fail", "export_weight_sync", "mixed torch.Tensor and DTensor"),
     "level0-bridge-not-on-path": ("Blocked", "import", "src does not exist"),
     "level0-bridge-test-failed": ("Fail", "bridge_provider", "1 of 62 focused Bridge tests failed"),
     "level0-dataset-missing": ("Blocked", "data", "does not exist"),
