@@ -100,11 +100,14 @@ def adapters(**changes: Any) -> Adapters:
 def exported(steps: int = 0, *, adapter_only: bool) -> tuple[Tensor, ...]:
     """What an export yields under Hugging Face's names: the parts of the fused projection, or of its adapter."""
     rows = []
-    for part in PARTS:
+    size, shapes = WIDTH * RANK, {"lora_A": (RANK, WIDTH), "lora_B": (WIDTH, RANK)}
+    moved = f" after {steps}" if steps else ""
+    first = weights(size, f"A actor 0 0{moved}")
+    second = weights(3 * size, f"B actor 0 0{moved}") if steps else (0.0,) * (3 * size)
+    for index, part in enumerate(PARTS):
         if adapter_only:
-            for key in ("lora_A", "lora_B"):
-                values = weights(WIDTH * RANK, f"{key} {part} {steps}")
-                rows.append(tensor(f"base_model.model.{HF}.{part}.{key}.weight", values))
+            for key, values in (("lora_A", first), ("lora_B", second[index * size : (index + 1) * size])):
+                rows.append(tensor(f"base_model.model.{HF}.{part}.{key}.weight", values, shapes[key]))
         else:
             rows.append(tensor(f"{HF}.{part}.weight", weights(WIDTH * WIDTH, f"hf {part}"), (WIDTH, WIDTH)))
     norm = () if adapter_only else (tensor(HF_NORM, weights(WIDTH, "hf norm")),)

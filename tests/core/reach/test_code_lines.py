@@ -67,7 +67,8 @@ def test_the_line_on_which_a_call_begins_is_no_line_of_the_function() -> None:
     assert lines.lines(None) == {1, 3, 4}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="type parameters came with Python 3.12")
-def test_generic_functions_keep_their_names() -> None:
-    found = compare(None, b"class A[T]:\n    def m[U](self, x: U):\n        return x\n").functions.changed
-    assert [function.symbol for function in found if function.symbol] == ["A.m"]
+def test_generic_functions_keep_their_names_where_python_can_read_them() -> None:
+    found = compare(None, b"class A[T]:\n    def m[U](self, x: U):\n        return x\n")
+    names = [function.symbol for function in found.functions.changed if function.symbol]
+    readable = sys.version_info >= (3, 12)
+    assert (names, bool(found.problem)) == (["A.m"] if readable else [], not readable)

@@ -76,6 +76,9 @@ FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.TRAINED_WEIGHTS: (
         "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the optimizer's groups."
     ),
+    Criterion.EXPORTED_ADAPTERS: (
+        "Compare the adapter as the trainer holds it with what its export yields: scale, cache, gathering of shards."
+    ),
     Criterion.ROLLOUT_WEIGHTS: (
         "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, scale."
     ),

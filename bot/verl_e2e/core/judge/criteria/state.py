@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.adapter_size import adapter_size
+from verl_e2e.core.judge.criteria.exported_adapters import exported_adapters, exports_adapters
 from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
 from verl_e2e.core.judge.criteria.replicas import replicas
 from verl_e2e.core.judge.criteria.resumed_state import resumed_state
@@ -22,15 +23,18 @@ STATE: Mapping[Criterion, Callable[[Case], Finding]] = {
     Criterion.REPLICAS: replicas,
     Criterion.FROZEN_WEIGHTS: frozen_weights,
     Criterion.TRAINED_WEIGHTS: trained_weights,
+    Criterion.EXPORTED_ADAPTERS: exported_adapters,
     Criterion.ROLLOUT_WEIGHTS: rollout_weights,
 }
 
 
 def of_case(case: Case) -> tuple[Criterion, ...]:
     """The criteria of the case's level."""
-    return tuple(
-        entry for entry in STATE if entry is not Criterion.RESUMED_STATE or case.job.level is Level.SAVE_RESUME
-    )
+    asked = {
+        Criterion.RESUMED_STATE: case.job.level is Level.SAVE_RESUME,
+        Criterion.EXPORTED_ADAPTERS: exports_adapters(case),
+    }
+    return tuple(entry for entry in STATE if asked.get(entry, True))
 
 
 def judge_state(case: Case) -> tuple[Evidence, ...]:
