@@ -28,7 +28,7 @@ class Sample:
     """Which tensors are read: all of a small model; of a large one its adapters and those that a hash chooses.
 
     The choice depends on the name and on the size of the model alone, so it is the same at each point. A part of a
-    parameter, as a moment of it, goes with the parameter.
+    parameter, as a moment of it, goes with the parameter, and so does the layer that an adapter wraps.
     """
 
     def __init__(self, total_bytes, budget=MOST_BYTES):
@@ -37,7 +37,8 @@ class Sample:
     def __contains__(self, name):
         if self._share >= 1.0 or is_adapter(name):
             return True
-        digest = blake2b(name.partition("/")[0].encode("utf-8", "replace"), digest_size=8).digest()
+        whole = name.partition("/")[0].replace(".base_layer.", ".")
+        digest = blake2b(whole.encode("utf-8", "replace"), digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64 < self._share
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 import verl_e2e_lines
 import verl_e2e_state
 from verl_e2e_adapters import adapters_of
+from verl_e2e_checkpoint import write_files
 from verl_e2e_snapshots import Counter, Snapshot, is_read
 
 _counter = Counter()
@@ -31,11 +32,30 @@ def initialize(call):
 
 
 def load_hf_weights(call):
-    """The weights that the engine imports while it is built; in a checkpoint's loading the checkpoint is read."""
+    """The weights that the engine imports while it is built; in a checkpoint's loading the checkpoint is read.
+
+    The first rank reads for the actor what the files hold too.
+    """
     yield
     engine = _top("engines")
     if engine is not None:
-        _Model(engine, call.arguments["model"]).write(call.folder, "weights imported")
+        model = _Model(engine, call.arguments["model"])
+        model.write(call.folder, "weights imported")
+        if model.name == "actor" and not model.ranks.get("rank", 0):
+            _files(call.folder, model, call.arguments["hf_path"])
+
+
+def _files(folder, model, path):
+    """What the checkpoint's files hold, once in a process; a fault of ours is written down."""
+    number = _counter.next(model.name, "checkpoint file")
+    if number:
+        return
+    header = model.header("checkpoint file", number)
+    try:
+        write_files(folder, path, header)
+    except Exception as error:
+        problem = verl_e2e_lines.explained(error)
+        verl_e2e_lines.write(folder, {"kind": "snapshot", **header, "t_s": verl_e2e_lines.now(), "problem": problem})
 
 
 def optimizer_step(call):

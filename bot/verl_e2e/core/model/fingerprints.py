@@ -20,6 +20,8 @@ class Point(StrEnum):
 
     # The model is wrapped and has its weights: what the training starts from.
     MODEL_BUILT = "model built"
+    # What the files of the checkpoint hold that was imported, under Hugging Face's names; the first rank reads them.
+    CHECKPOINT_FILE = "checkpoint file"
     # The weights of the checkpoint were imported from Hugging Face's format.
     WEIGHTS_IMPORTED = "weights imported"
     # The state of a checkpoint of verl was loaded.
