@@ -1,6 +1,8 @@
 """What two fingerprints say of each other, by figures made from real values."""
 
 import math
+import struct
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -8,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.fingerprints import tensor, weights
-from verl_e2e.core.compare.tensors import Difference, adds_up, count, difference, is_constant, rounding, same
+from verl_e2e.core.compare.tensors import (
+    Difference,
+    adds_up,
+    converts,
+    count,
+    difference,
+    difference_but_rounding,
+    is_constant,
+    rounding,
+    same,
+)
 
 VALUES = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=40)
 WHOLE = weights(24)
@@ -120,3 +132,62 @@ def test_a_tensor_of_one_value_is_constant(values: list[float], constant: bool) 
 def test_what_is_not_finite_counts_as_constant() -> None:
     assert is_constant(tensor("w", [math.inf, 1.0]))
     assert count(tensor("w", WHOLE, (4, 6))) == 24
+
+
+def _bfloat16(value: float) -> float:
+    """The nearest number of that type: the upper half of single precision, rounded to even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return float(struct.unpack("<f", struct.pack("<I", rounded))[0])
+
+
+LONG = weights(512)
+NARROW = [_bfloat16(value) for value in LONG]
+
+
+def across(wide: Iterable[float], narrow: Iterable[float]) -> tuple[Difference | None, Difference | None]:
+    """How the second differs from the first of a wider type, and the first from the second."""
+    pair = (tensor("w", wide, dtype="float32"), tensor("w", narrow))
+    assert converts(*pair)
+    there, back = difference_but_rounding(*pair), difference_but_rounding(*reversed(pair))
+    return there.kind if there else None, back.kind if back else None
+
+
+@given(st.lists(st.floats(-100, 100, width=32).filter(lambda value: abs(value) > 1e-30), min_size=1, max_size=40))
+def test_a_conversion_to_a_narrower_type_is_no_difference(values: list[float]) -> None:
+    assert across(values, map(_bfloat16, values)) == (None, None)
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0, 3.3])
+def test_equal_values_have_equal_rounding_errors(value: float) -> None:
+    assert across([value] * 1000, [_bfloat16(value)] * 1000) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "kind"),
+    [
+        (NARROW[::-1], Difference.OTHER),
+        ([2 * value for value in NARROW], Difference.SCALE),
+        ([1.05 * value for value in NARROW], Difference.SCALE),
+        ([_bfloat16(1.02 * value) for value in LONG], Difference.OTHER),
+        ([0.0] * 512, Difference.ZERO),
+        ([math.nan, *NARROW[1:]], Difference.NOT_FINITE),
+    ],
+)
+def test_more_than_rounding_is_told_across_types(narrow: list[float], kind: Difference) -> None:
+    assert across(LONG, narrow)[0] is kind
+    assert across(LONG, narrow)[1] is not None
+
+
+def test_an_order_is_told_where_the_conversion_was_exact() -> None:
+    assert across(NARROW, NARROW[::-1])[0] is Difference.ORDER
+    assert across(NARROW, NARROW) == (None, None)
+
+
+def test_values_that_are_not_finite_on_both_sides_are_not_compared() -> None:
+    assert across([math.inf, 1.0], [math.nan, 2.0]) == (None, None)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "int8"])
+def test_a_type_of_another_range_is_not_converted_by_rounding(dtype: str) -> None:
+    assert not converts(tensor("w", WHOLE), tensor("w", WHOLE, dtype=dtype))

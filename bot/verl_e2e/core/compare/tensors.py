@@ -14,6 +14,10 @@ from verl_e2e.core.model.fingerprints import Tensor
 # The unit roundoff of double precision, in which the sums were made, and of the types that weights have.
 _DOUBLE = 2.0**-53
 _UNIT = {"float64": _DOUBLE, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# Types of one range of exponents: a conversion between them rounds, and neither overflows nor underflows.
+_ONE_RANGE = frozenset({"float32", "bfloat16"})
+# The mean square of the weights of `position`, which are spread evenly over [-0.5, 0.5).
+_WEIGHT_SQUARE = 1 / 12
 # Rounding errors of many elements are independent: beyond so many standard deviations it is another tensor.
 _DEVIATIONS = 6.0
 
@@ -74,6 +78,39 @@ def difference(expected: Tensor, found: Tensor, *, earlier: Iterable[Tensor] = (
     if adds_up([expected], [found]):
         return Found(_of_equal_sums(expected, found))
     return _scale(expected, found) or Found(Difference.OTHER)
+
+
+def converts(expected: Tensor, found: Tensor) -> bool:
+    """Whether a conversion between the types of two tensors does no more than round, so that sums can be compared."""
+    return {expected.dtype, found.dtype} <= _ONE_RANGE
+
+
+def difference_but_rounding(expected: Tensor, found: Tensor) -> Found | None:
+    """How `found` differs from `expected` of another type, None where by no more than rounding to the narrower one."""
+    if _is_rounding(expected, found):
+        return None
+    narrow = max((expected.dtype, found.dtype), key=lambda dtype: _UNIT[dtype])
+    kind = difference(*(tensor.model_copy(update={"dtype": narrow}) for tensor in (expected, found)))
+    return kind if kind and kind.kind is not Difference.ROUNDED else Found(Difference.OTHER)
+
+
+def _is_rounding(expected: Tensor, found: Tensor) -> bool:
+    """Whether all sums are within what rounding each element once can make of them.
+
+    Its error is at most u times the element, and equal elements have equal errors: so `sum` gets the bound of the worst
+    case, while the weights of `position` have nothing to do with the errors, which then add up like independent ones.
+    """
+    if not (_finite(expected) and _finite(found)):
+        return _finite(expected) == _finite(found)
+    number, square = count(expected), max(expected.square, found.square)
+    unit = max(_UNIT[expected.dtype], _UNIT[found.dtype])
+    bounds = (
+        unit * math.sqrt(number * square) + 2 * rounding(number, square),
+        unit * (2 + unit) * square + 2 * _growth(number + 1) * square,
+        _DEVIATIONS * unit * math.sqrt(_WEIGHT_SQUARE * square) + 2 * rounding(number, square),
+    )
+    pairs = ((getattr(expected, name), getattr(found, name)) for name in ("sum", "square", "position"))
+    return all(abs(one - two) <= bound for (one, two), bound in zip(pairs, bounds, strict=True))
 
 
 def _of_equal_sums(expected: Tensor, found: Tensor) -> Difference:
