@@ -147,7 +147,7 @@ def test_the_judgement_is_written_beside_each_log(run: Path) -> None:
         folder = out / "jobs" / name
         assert (folder / "card.txt").read_text().startswith(f"Result: {result} - ")
         assert json.loads((folder / "verdict.json").read_text())["result"] == result
-        assert len(json.loads((folder / "evidence.json").read_text())["evidence"]) == 15
+        assert len(json.loads((folder / "evidence.json").read_text())["evidence"]) == 16
 
 
 def test_one_card_shows_all_jobs_in_level_order_and_those_that_did_not_run(run: Path) -> None:

@@ -206,6 +206,8 @@ def _phase(
                 _at(Point.CHECKPOINT_LOADED, phase, place, role, 0, _whole(place, done, role), **state)
                 for place in places
             )
+    files = exported(adapter_only=False)
+    yield _at(Point.CHECKPOINT_FILE, phase, places[0], "actor", 0, files)
     yield from _sync(places, phase, done, 0, adapter_only=False)
     yield from _sync(places, phase, done, 1, adapter_only=True)
     for step in range(steps):

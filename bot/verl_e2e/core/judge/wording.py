@@ -76,6 +76,10 @@ FIX_HEALTH: Mapping[Criterion, str] = {
     Criterion.TRAINED_WEIGHTS: (
         "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the optimizer's groups."
     ),
+    Criterion.IMPORTED_WEIGHTS: (
+        "Follow the named tensor through its parameter mapping in both directions: how the import splits and orders it "
+        "over ranks, and how the export joins it."
+    ),
     Criterion.EXPORTED_ADAPTERS: (
         "Compare the adapter as the trainer holds it with what its export yields: scale, cache, gathering of shards."
     ),

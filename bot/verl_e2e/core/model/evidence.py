@@ -24,6 +24,7 @@ class Criterion(StrEnum):
     FROZEN_WEIGHTS = "frozen_weights"
     TRAINED_WEIGHTS = "trained_weights"
     ADAPTER_SIZE = "adapter_size"
+    IMPORTED_WEIGHTS = "imported_weights"
     EXPORTED_ADAPTERS = "exported_adapters"
     ROLLOUT_WEIGHTS = "rollout_weights"
     PARALLEL_SIZES = "parallel_sizes"

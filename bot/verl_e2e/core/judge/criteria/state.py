@@ -6,6 +6,7 @@ from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.adapter_size import adapter_size
 from verl_e2e.core.judge.criteria.exported_adapters import exported_adapters, exports_adapters
 from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
+from verl_e2e.core.judge.criteria.imported_weights import imported_weights
 from verl_e2e.core.judge.criteria.replicas import replicas
 from verl_e2e.core.judge.criteria.resumed_state import resumed_state
 from verl_e2e.core.judge.criteria.rollout_weights import rollout_weights
@@ -23,6 +24,7 @@ STATE: Mapping[Criterion, Callable[[Case], Finding]] = {
     Criterion.REPLICAS: replicas,
     Criterion.FROZEN_WEIGHTS: frozen_weights,
     Criterion.TRAINED_WEIGHTS: trained_weights,
+    Criterion.IMPORTED_WEIGHTS: imported_weights,
     Criterion.EXPORTED_ADAPTERS: exported_adapters,
     Criterion.ROLLOUT_WEIGHTS: rollout_weights,
 }
