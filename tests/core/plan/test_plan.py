@@ -233,6 +233,7 @@ def test_a_level_asked_for_by_hand_is_planned_with_level_zero(paths: tuple[str, 
     assert "requested by hand" in render_plan_text(made)
 
 
+@pytest.mark.slow
 def test_three_thousand_odd_names_are_planned_and_fold_into_a_short_text() -> None:
     names = [f"src/megatron/bridge/peft/n\u00e4me {i}\n\x1b[31m\udcff.py" for i in range(3000)]
     made = plan(change(*names), POLICY)
