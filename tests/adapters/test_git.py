@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.patience import HANG_S
 from verl_e2e.core.model.change import PathStatus, SubmoduleBump, readable
 from verl_e2e.git.program import Git, Limits
 from verl_e2e.git.repository import GitFailedError, GitRepository, NotARepositoryError, UnknownRevisionError
@@ -357,3 +358,22 @@ def test_a_process_that_may_take_less_is_never_allowed_more(checkout: Checkout, 
         command = [sys.executable, "-c", code, f"{program.parent}:{os.environ['PATH']}", str(memory_bytes)]
         done = subprocess.run(command, capture_output=True, check=True, cwd=checkout.path)
         assert int(done.stdout) == allowed
+
+
+INTERRUPTED = """
+import os, sys, threading
+from pathlib import Path
+from verl_e2e.git.program import Git, Limits
+begin = threading.Timer.start
+def interrupted(timer):
+    begin(timer)
+    raise KeyboardInterrupt
+threading.Timer.start = interrupted
+Git(Path(sys.argv[1]), environ=os.environ, limits=Limits(time_s=float(sys.argv[2]))).run("rev-parse", "--git-dir")
+"""
+
+
+def test_an_interruption_while_git_is_watched_holds_up_no_exit(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", INTERRUPTED, str(tmp_path), str(10 * HANG_S))
+    done = subprocess.run(command, timeout=HANG_S, capture_output=True, check=False)
+    assert b"KeyboardInterrupt" in done.stderr

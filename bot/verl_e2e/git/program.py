@@ -273,8 +273,10 @@ def _watch(
 def _wait(process: "subprocess.Popen[bytes]", limit_s: float) -> None:
     """Wait for the end of a git that printed all, or kill it; `Popen.wait` with a limit sleeps longer than it runs."""
     timer = threading.Timer(limit_s, process.kill)
-    timer.start()
+    # An interruption may come while it starts, and no exit of ours waits for it.
+    timer.daemon = True
     try:
+        timer.start()
         process.wait()
     finally:
         timer.cancel()
