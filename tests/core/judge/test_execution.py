@@ -89,10 +89,34 @@ def test_a_record_that_is_not_whole_does_not_tell_which_branch_was_taken() -> No
     assert only(TRANSFORM, record).entered is Entered.UNKNOWN
 
 
-def test_without_recorded_lines_to_have_entered_a_function_is_enough() -> None:
+def test_an_entered_function_of_a_file_without_recorded_lines_is_not_known() -> None:
     record = ran(TRANSFORM)
     bare = record.model_copy(update={"files": tuple(file.model_copy(update={"lines": {}}) for file in record.files)})
-    assert only(TRANSFORM, bare).entered is Entered.IN_VERL
+    whole = found(change(TRANSFORM, DROPOUT), bare)
+    assert [item.entered for item in whole.functions] == [Entered.UNKNOWN, Entered.NEVER]
+    assert whole.not_recorded == f"it holds no line of {LORA}"
+    # Where no line of it must run, to have entered it is enough.
+    assert only(TRANSFORM.model_copy(update={"lines": ()}), bare).entered is Entered.IN_VERL
+
+
+READ = AT_IMPORT.model_copy(update={"first_line": 3, "lines": (3,), "readers": (12, 13)})
+
+
+@pytest.mark.parametrize(
+    ("lines", "entered"),
+    [
+        ({3: (IN_DRIVER, IN_TRAINER)}, Entered.AROUND),
+        ({3: (IN_DRIVER,), 13: (IN_TRAINER,)}, Entered.IN_VERL),
+        ({3: (IN_DRIVER, IN_TEST), 13: (IN_TEST,)}, Entered.BY_TESTS),
+        ({3: (IN_DRIVER,), 14: (IN_TRAINER,)}, Entered.AROUND),
+        ({13: (IN_TRAINER,)}, Entered.NEVER),
+    ],
+)
+def test_what_an_import_binds_was_executed_when_something_read_it(
+    lines: dict[int, tuple[int, ...]], entered: Entered
+) -> None:
+    function = only(READ, ran(lines={MAPPING: lines}))
+    assert (function.entered, function.missed) == (entered, () if entered is Entered.IN_VERL else (3,))
 
 
 def test_bridge_tests_do_not_execute_anything_in_verl() -> None:
@@ -222,6 +246,8 @@ def test_under_a_declared_patch_the_name_alone_tells() -> None:
     assert only(TRANSFORM, ran(moved)).entered is Entered.NEVER
     function = only(TRANSFORM, ran(moved), patched=frozenset({LORA}))
     assert (function.entered, function.missed) == (Entered.IN_VERL, ())
+    text = f"{LORA}: a declared patch changes it as well, so its lines were not compared"
+    assert found(change(TRANSFORM), ran(moved), patched=frozenset({LORA})).unread == (text,)
     twice = ran(moved, moved.model_copy(update={"first_line": 170, "last_line": 180}))
     assert only(TRANSFORM, twice, patched=frozenset({LORA})).entered is Entered.NEVER
 

@@ -155,9 +155,40 @@ def test_files_that_could_not_be_read_are_named_where_their_level_is() -> None:
     assert made.changed == ChangedCode(unread={A: "it is not Python"})
     assert {job.id: dict(job.changed.unread) for job in made.jobs}["1-resume"] == {A: "it is not Python"}
     by_name = plan(change(A, "docs/x.md", "src/p/data.json"), POLICY)
-    assert dict(by_name.changed.unread) == {A: "the sources were not looked into"}
+    no_source = "it is not Python source, and whether a run reads it is not recorded"
+    assert dict(by_name.changed.unread) == {
+        "docs/x.md": no_source,
+        A: "the sources were not looked into",
+        "src/p/data.json": no_source,
+    }
+    assert dict(by_name.jobs[0].changed.unread) == dict(by_name.changed.unread)
     without = POLICY.model_copy(update={"reach": None})
     assert plan(change(A), without).changed == ChangedCode()
+
+
+def test_a_difference_that_belongs_to_no_function_is_named() -> None:
+    twice = "class Own:\n    x = 1\nclass Own:\n    x = 2\n"
+    base = {**BASE, A: f"{BASE[A]}{twice}".replace("return 1", "return Own", 1)}
+    files: dict[str, str | None] = {
+        A: base[A].replace(twice, twice.replace("1", "3").replace("2", "1").replace("3", "2"))
+    }
+    made = plan(change(A), POLICY, (), effects(base, files, ("p", "run")))
+    why = "no function differs, only its name or the order of what it defines, and no record shows that"
+    assert dict(made.changed.unread) == {A: why}
+    assert dict(made.jobs[0].changed.unread) == {A: why}
+
+
+def test_what_no_reason_names_is_planned_for_level_0() -> None:
+    files = edited("export")
+    found = effects(BASE, files, ("p", "run"))
+    reach = POLICY.reach
+    assert reach is not None
+    export = reach.rules[1].model_copy(update={"variants": ()})
+    policy = POLICY.model_copy(update={"reach": reach.model_copy(update={"rules": (export,)})})
+    unnamed = replace(found, functions=(*found.functions, touched(40, 1)))
+    made = plan(change(A), policy, (), unnamed)
+    assert by_job(made)["0-lora-ddp"] == ["f40"]
+    assert by_job(made)["1-resume"] == ["export"]
 
 
 def test_what_lies_behind_a_file_that_could_not_be_read_counts_as_reached() -> None:
@@ -179,7 +210,10 @@ def test_a_moved_submodule_is_named(bump: SubmoduleBump, moves: str) -> None:
         ChangedPath(f"3rdparty/{name}", PathStatus.MODIFIED, submodule=bump) for name in ("Megatron-LM", "x")
     )
     made = plan(Change("a" * 40, "b" * 40, "a" * 40, (core, other)), POLICY, (), Effects())
-    assert dict(made.changed.unread) == {"3rdparty/Megatron-LM": f"{moves}, and its sources were not read"}
+    assert dict(made.changed.unread) == {
+        "3rdparty/Megatron-LM": f"{moves}, and its sources were not read",
+        "3rdparty/x": "it is not Python source, and whether a run reads it is not recorded",
+    }
     assert dict(made.jobs[0].changed.unread) == dict(made.changed.unread)
 
 

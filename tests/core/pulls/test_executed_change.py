@@ -53,6 +53,8 @@ def decided(*runs: Run, **given: Any) -> Actions:
 UNENTERED = ended(SMOKE, ran())
 BOTH = ended(FEATURE, ran(DROPOUT, TRANSFORM))
 PART = ended(FEATURE, ran(TRANSFORM))
+# As an earlier version wrote it.
+SILENT = ended(SMOKE, ran(DROPOUT), verdict=verdict_json(replace(verdict_on(SMOKE, ran(DROPOUT)), execution=None)))
 P, A, U, B, F, TAKEN = (
     JobStatus.PASSED,
     JobStatus.ACCEPTED,
@@ -85,6 +87,8 @@ TABLE: tuple[Row, ...] = (
     ("nothing was recorded, and the policy allows that", (ended(SMOKE, OLD), ended(FEATURE, None)),
      {"unrecorded": Demand.ALLOW}, (P, P), P, "which the policy allows"),
     ("a verdict is no longer kept", (ended(SMOKE, ran(DROPOUT), verdict=""), ended(FEATURE, OLD)), {}, (P, P), B,
+     "the verdict of the run is no longer kept"),
+    ("a verdict says nothing of the change", (SILENT, ended(FEATURE, OLD)), {}, (P, P), B,
      "the verdict of the run is no longer kept"),
     ("the verdict of what missed it is no longer kept",
      (UNENTERED.model_copy(update={"verdict": ""}), BOTH), {}, (A, P), P, "1 accepted"),

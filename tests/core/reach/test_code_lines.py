@@ -33,7 +33,7 @@ def starts(code: CodeType) -> set[int]:
     """The lines at which an instruction of a code object, or of a part of it that is not a function, begins a line."""
     found = {line for _, line in dis.findlinestarts(code) if line}
     inner = [item for item in code.co_consts if isinstance(item, CodeType)]
-    return found.union(*(starts(item) for item in inner if item.co_name.startswith("<") or not item.co_flags & 1))
+    return found.union(*(starts(item) for item in inner if not _is_own(item)))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -53,7 +53,12 @@ def test_every_function_of_a_real_file_is_named_and_placed_as_at_run_time(path: 
 
 def _is_function(key: tuple[str, int], module: CodeType) -> bool:
     kinds = {(code.co_qualname, code.co_firstlineno): code for code in codes(module)}
-    return bool(kinds[key].co_flags & 1) and not kinds[key].co_name.startswith("<")
+    return _is_own(kinds[key])
+
+
+def _is_own(code: CodeType) -> bool:
+    """Whether it is a function that is named by itself: a `def` or a lambda."""
+    return bool(code.co_flags & 1) and (not code.co_name.startswith("<") or code.co_name == "<lambda>")
 
 
 def test_the_line_on_which_a_call_begins_is_no_line_of_the_function() -> None:

@@ -80,6 +80,22 @@ def test_a_module_that_nothing_imports_is_not_reached() -> None:
     assert {(item.function.symbol, item.function.reached) for item in found} == {("", False), ("g", False)}
 
 
+def test_a_lambda_that_an_import_makes_is_reached_where_the_module_is_imported() -> None:
+    for path, reached in (("src/p/a.py", True), ("src/p/unused.py", False)):
+        changed = {path: BASE[path] + "\nCALL = [lambda x: x]\n"}
+        found = [item for item in effects(BASE, changed, ENTRY).functions if item.function.symbol == "<lambda>"]
+        assert [(item.function.reached, item.symbol) for item in found] == [(reached, "")]
+
+
+def test_only_what_is_reached_reads_what_an_import_binds() -> None:
+    files = {**BASE, "src/p/a.py": MODULE.replace("return Own().run()", "print(LIMIT)\n    return Own().run()")}
+    files["src/p/a.py"] = files["src/p/a.py"].replace("def spare():\n", "def spare():\n    print(LIMIT)\n")
+    lines = [number for number, text in enumerate(files["src/p/a.py"].splitlines(), 1) if text == "    print(LIMIT)"]
+    changed = {"src/p/a.py": files["src/p/a.py"].replace("LIMIT = 3", "LIMIT = 5")}
+    found = [item.function.readers for item in effects(files, changed, ENTRY).functions]
+    assert (len(lines), found) == (2, [(lines[0],), ()])
+
+
 def test_a_removed_function_is_reached_as_the_base_reaches_it() -> None:
     head = MODULE.replace("Own().run() + inner()", "inner()").replace("    def run(self):\n        return 1\n", "")
     found = [item for item in effects(BASE, {"src/p/a.py": head}, ENTRY).functions if item.function.symbol == "Own.run"]
@@ -103,7 +119,17 @@ def test_each_side_of_a_renamed_file_has_its_own_path() -> None:
 
 @pytest.mark.parametrize(
     ("symbol", "listed"),
-    (("f", "f"), ("A.m", "A.m"), ("A.B.m", "A"), ("f.<locals>.g", "f"), ("A.m.<locals>.g", "A.m"), ("", "")),
+    (
+        ("<lambda>", ""),
+        ("A.<lambda>", "A"),
+        ("f.<locals>.<lambda>", "f"),
+        ("f", "f"),
+        ("A.m", "A.m"),
+        ("A.B.m", "A"),
+        ("f.<locals>.g", "f"),
+        ("A.m.<locals>.g", "A.m"),
+        ("", ""),
+    ),
 )
 def test_the_symbol_by_which_an_effect_is_listed(symbol: str, listed: str) -> None:
     assert symbol_of_effect(symbol) == listed

@@ -62,6 +62,10 @@ def of(
 
 LINES = {LORA: {45: ()}}
 PARTLY = of(TRANSFORM, DROPOUT, GATHER, record=ran(TRANSFORM, GATHER, lines=LINES))
+UNREAD = of(
+    AT_IMPORT.model_copy(update={"first_line": 3, "lines": (3,), "readers": (12,)}),
+    record=ran(lines={MAPPING: {3: (1,)}}),
+)
 SIGNATURE = DROPOUT.model_copy(update={"lines": ()})
 
 
@@ -100,10 +104,12 @@ def test_each_function_has_a_row() -> None:
         "0": of(TRANSFORM, DROPOUT, AT_IMPORT, REMOVED, record=head, base=base),
         "1": of(GATHER, record=ran(GATHER, by=(IN_TEST,))),
         "2": of(SIGNATURE.model_copy(update={"path": "a.py", "condition": ""}), record=OLD),
+        "3": UNREAD,
     }
     assert execution_rows(join(executions)) == (
         "a.py:70 LoRA.drop: not known",
         f"{MAPPING}:3, 200 code at import: ran at import in 0, first in driver (train); lines not run: 200",
+        f"{MAPPING}:3 code at import: it ran, but no function that reads what it binds did",
         f"{MAPPING}:10 gather: executed by Bridge tests alone",
         f"{LORA}:40 LoRA.transform: ran in 0, first in trainer 0 (train) after 31.5 s; lines not run: 45",
         f"{LORA}:70 LoRA.drop: never ran (only with lora_dropout above 0)",

@@ -17,6 +17,7 @@ from verl_e2e.core.model.execution import MOST_JUDGED, ChangeExecution, Entered,
 
 BASE_NOT_RUN = "the job was not run on the merge base"
 NO_RECORD = f"the folder holds no {EXECUTED_FILE}"
+_PATCHED = "a declared patch changes it as well, so its lines were not compared"
 _TESTS_PHASE = "bridge_tests"
 _SHOWN_PROCESSES = 3
 _MOST_TEXT = 300
@@ -46,13 +47,20 @@ def execution_of(changed: ChangedCode, head: Recorded, base: Recorded) -> Change
         key=lambda function: (function.side, function.path, function.first_line, function.symbol),
     )
     functions = tuple(_function_run(function, sides[function.side]) for function in demanded[:MOST_JUDGED])
-    unknown = {function.side for function in functions if function.entered is Entered.UNKNOWN}
-    gaps = {side: index.gap or (index.cut if side in unknown else "") for side, index in sides.items()}
+    patched = {item.path: _PATCHED for item in functions if item.path in head.patched and item.side is Side.HEAD}
+    unknown: dict[Side, str] = {}
+    for function in functions:
+        if function.entered is Entered.UNKNOWN:
+            unknown.setdefault(function.side, function.path)
+    gaps = {
+        side: index.gap or (index.cut or f"it holds no line of {unknown[side]}" if side in unknown else "")
+        for side, index in sides.items()
+    }
     return ChangeExecution(
         functions=functions,
         not_recorded=gaps[Side.HEAD],
         base_not_recorded=gaps[Side.MERGE_BASE],
-        unread=tuple(f"{path}: {reason}" for path, reason in sorted(changed.unread.items())),
+        unread=tuple(f"{path}: {reason}" for path, reason in sorted({**changed.unread, **patched}.items())),
         left_out=changed.left_out + max(0, len(demanded) - MOST_JUDGED),
     )
 
@@ -154,26 +162,34 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
 def _entered(
     function: ChangedFunction, file: ExecutedFile | None, times: Mapping[int, float], index: _Index
 ) -> Entered:
-    if file is not None and _ran_change(function, file, index.in_verl.intersection(times), index):
+    patched = function.path in index.patched
+    if file is not None and _ran_change(function, file, times, index.in_verl, patched=patched):
         return Entered.IN_VERL
-    if file is not None and _ran_change(function, file, index.by_tests.intersection(times), index):
+    if file is not None and _ran_change(function, file, times, index.by_tests, patched=patched):
         return Entered.BY_TESTS
-    if index.gap or (index.cut and file is None):
+    if index.gap or (index.cut and file is None) or (times and function.lines and file and not file.lines):
         return Entered.UNKNOWN
     return Entered.AROUND if times else Entered.NEVER
 
 
-def _ran_change(function: ChangedFunction, file: ExecutedFile, processes: frozenset[int], index: _Index) -> bool:
-    """Whether processes that entered a function ran a changed line of it.
+def _ran_change(
+    function: ChangedFunction, file: ExecutedFile, times: Mapping[int, float], kind: frozenset[int], *, patched: bool
+) -> bool:
+    """Whether processes of a kind that entered a function ran a changed line of it, and some of the kind what reads it.
 
-    To have entered it is enough where no line of it must run, and where lines were not recorded or are not those of
-    the commit.
+    To have entered it is enough where no line of it must run, and where lines are not those of the commit.
     """
-    if not processes:
+    processes = kind.intersection(times)
+    if not processes or patched:
+        return bool(processes)
+    # A process that was forked after the import runs what reads it, and not the import.
+    if function.readers and not _ran_one(function.readers, file, kind):
         return False
-    if not function.lines or not file.lines or function.path in index.patched:
-        return True
-    return any(not processes.isdisjoint(file.lines.get(line, ())) for line in function.lines)
+    return not function.lines or _ran_one(function.lines, file, processes)
+
+
+def _ran_one(lines: Iterable[int], file: ExecutedFile, processes: frozenset[int]) -> bool:
+    return any(not processes.isdisjoint(file.lines.get(line, ())) for line in lines)
 
 
 def _missed(function: ChangedFunction, ran: tuple[int, ...], entered: Entered, index: _Index) -> tuple[int, ...]:

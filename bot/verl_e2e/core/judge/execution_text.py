@@ -6,6 +6,8 @@ from verl_e2e.core.judge.left_open import Limitation
 from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, line_ranges
 
+# Of code that ran at import.
+NOT_READ = "it ran, but no function that reads what it binds did"
 _SHOWN_FUNCTIONS = 12
 _SHOWN_PLACES = 12
 
@@ -18,11 +20,15 @@ def listed(functions: Sequence[FunctionRun]) -> str:
 def _described(function: FunctionRun) -> str:
     notes = (
         "before the change" if function.side is Side.MERGE_BASE else "",
-        "entered, but none of its changed lines ran" if function.entered is Entered.AROUND else "",
+        _around(function) if function.entered is Entered.AROUND else "",
         function.condition,
     )
     shown = ", ".join(filter(None, notes))
     return f"{function.place} {function.name}{f' ({shown})' if shown else ''}"
+
+
+def _around(function: FunctionRun) -> str:
+    return "entered, but none of its changed lines ran" if function.symbol else NOT_READ
 
 
 def and_more(rows: Sequence[str], most: int) -> str:

@@ -14,6 +14,8 @@ from verl_e2e.core.model.document import Document
 
 # More than any change that a person reads; what lies beyond is counted and named, never dropped without a word.
 MOST_FUNCTIONS, MOST_LINES = 2_000, 20_000
+# One of them is enough, so the first ones are.
+MOST_READERS = 100
 
 
 class Side(StrEnum):
@@ -56,7 +58,8 @@ class ChangedFunction(Document):
     symbol: str
     # Whose source the lines are counted in.
     side: Side = Side.HEAD
-    # The first line of the function, that of its first decorator; 1 for what belongs to no function.
+    # The first line of the function, that of its first decorator. For what belongs to no function that of the statement
+    # where it has `readers`, and 1 for all other statements together.
     first_line: Annotated[int, Field(ge=1)]
     # Its last line.
     last_line: Annotated[int, Field(ge=1)]
@@ -68,6 +71,9 @@ class ChangedFunction(Document):
     reached: bool = True
     # What keeps a run out of it, where that is known, as a clause; empty where it is not.
     condition: str = ""
+    # For what runs at import: lines of functions that read what it binds; a run must execute one of them too. Empty
+    # where no function of the file that verl reaches reads it.
+    readers: Annotated[tuple[int, ...], Field(max_length=MOST_READERS)] = ()
 
     @property
     def demanded(self) -> bool:

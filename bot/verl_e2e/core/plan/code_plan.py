@@ -24,6 +24,8 @@ from verl_e2e.core.reach.reached_functions import TouchedFunction
 # What a job carries: it travels in the inputs of a workflow, of which GitHub takes 65,535 characters in all.
 MOST_OF_JOB = (400, 4_000)
 _NAMES_ALONE = "the sources were not looked into"
+_NO_FUNCTION = "no function differs, only its name or the order of what it defines, and no record shows that"
+_NO_SOURCE = "it is not Python source, and whether a run reads it is not recorded"
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,12 @@ class CodePlan:
         elif self.policy.reach is not None:
             sources = (name for name in self.change.names() if module_name(name, self.policy.reach.roots) is not None)
             found.update(dict.fromkeys(sources, _NAMES_ALONE))
+        touched = {item.path for item in self._functions}
+        for judged in self.paths:
+            if judged.effects and judged.path not in touched:
+                found.setdefault(judged.path, _NO_FUNCTION)
+            elif judged.effects is None and not _is_source(judged.path):
+                found.setdefault(judged.path, _NO_SOURCE)
         for path in self.change.paths:
             if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
                 commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
@@ -120,7 +128,9 @@ class CodePlan:
         if variant.level in self.asked:
             return True
         if variant.level is Level.SMOKE and default:
-            return any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
+            asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
+            # What no reason names would be planned for no job at all.
+            return asked_for or not self._reasons_of(touched)
         own = [reason for reason in self._reasons_of(touched) if reason.level is variant.level]
         families = self._families.get(readable(touched.path), frozenset())
         if job.family and families and job.family not in families:
@@ -137,6 +147,10 @@ class CodePlan:
         """Whether a job is planned for a file whose functions are not known."""
         level = job.variant.level
         return level in self.asked or any(reason.level is level and reason.path == path for reason in self.reasons)
+
+
+def _is_source(path: str) -> bool:
+    return path.endswith(".py")
 
 
 def _code(functions: Iterable[TouchedFunction], unread: Mapping[str, str], most: tuple[int, int]) -> ChangedCode:

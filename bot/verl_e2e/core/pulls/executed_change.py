@@ -31,8 +31,9 @@ def execution_of_job(standing: Standing) -> ChangeExecution | None:
     if run is None or run.state is not RunState.FINISHED:
         return None
     verdict = read_verdict(run.verdict)
-    if verdict is not None:
+    if verdict is not None and verdict.execution is not None:
         return verdict.execution
+    # A verdict that says nothing of the change may come from an earlier version.
     return unknown_execution(job.changed) if job is not None and job.changed else None
 
 

@@ -23,11 +23,20 @@ class Block:
     excuse: Excuse | None = None
     # Why its head need not.
     head_excuse: Excuse | None = None
+    # The errors of its body that are caught where the run goes on.
+    caught: frozenset[str] = frozenset()
+    # The last line that its body may have; 0 where that is not known.
+    end: int = 0
 
     @property
     def last(self) -> int:
         """The last line of the head."""
         return max([self.line, *(getattr(part, "end_lineno", None) or 0 for part in self.head)])
+
+    @property
+    def room(self) -> range:
+        """The lines that its body may have; none where they are not known."""
+        return range(self.last + 1, self.end + 1)
 
 
 def test_line(test: ast.expr) -> int:
@@ -49,15 +58,18 @@ def blocks_of(node: ast.AST) -> tuple[Block, ...]:
     match node:
         case ast.If(test=test) | ast.While(test=test):
             typing = excuses.of_test(test)
-            body = Block((test,), node.body, test_line(test), None, typing or _conditional(node, node.body), typing)
+            excuse = typing or _conditional(node, node.body)
+            body = Block((test,), node.body, test_line(test), None, excuse, typing, end=_end_of_body(node))
             return body, Block((), node.orelse, excuse=_conditional(node, node.orelse))
         case ast.For() | ast.AsyncFor():
-            return Block((node.target, node.iter), node.body, node.lineno), Block((), node.orelse)
+            head = (node.target, node.iter)
+            return Block(head, node.body, node.lineno, end=_end_of_body(node)), Block((), node.orelse)
         case ast.With() | ast.AsyncWith():
-            return (Block(tuple(node.items), node.body, node.lineno),)
+            caught = excuses.errors_caught(node)
+            return (Block(tuple(node.items), node.body, node.lineno, caught=caught, end=node.end_lineno or 0),)
         case ast.Try() | ast.TryStar():
-            fixed = (Block((), body) for body in (node.body, node.orelse, node.finalbody))
-            return (*fixed, *map(_handler, node.handlers))
+            body = Block((), node.body, caught=excuses.errors_caught(node))
+            return body, Block((), node.orelse), Block((), node.finalbody), *map(_handler, node.handlers)
         case ast.Match():
             return Block((node.subject,), [], node.lineno), *map(_case, node.cases)
         case _:
@@ -68,9 +80,14 @@ def _conditional(node: ast.If | ast.While, body: list[ast.stmt]) -> Excuse | Non
     return excuses.of_block(body) if isinstance(node, ast.If) else None
 
 
+def _end_of_body(node: ast.If | ast.While | ast.For | ast.AsyncFor) -> int:
+    return node.orelse[0].lineno - 1 if node.orelse else node.end_lineno or 0
+
+
 def _handler(node: ast.ExceptHandler) -> Block:
     excuse = excuses.of_block(node.body)
-    return Block((node.type,) if node.type else (), node.body, node.lineno, node, excuse, excuse)
+    head = (node.type,) if node.type else ()
+    return Block(head, node.body, node.lineno, node, excuse, excuse, end=node.end_lineno or 0)
 
 
 def _case(node: ast.match_case) -> Block:

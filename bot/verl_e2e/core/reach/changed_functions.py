@@ -5,13 +5,15 @@ where the compiler put an instruction on it.
 """
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLines, Side
 from verl_e2e.core.reach.code_lines import CodeLines, first_line
+from verl_e2e.core.reach.marks import Mark, Marked
 from verl_e2e.core.reach.normal import Frozen
-from verl_e2e.core.reach.tree_differences import Mark, Marked, differences
+from verl_e2e.core.reach.readers import Reader, Readers
+from verl_e2e.core.reach.tree_differences import differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class ChangedFunctions:
     changed: tuple[ChangedFunction, ...] = ()
     # On the merge base: all that is gone or exchanged, so what a run there must execute to enter the same code.
     earlier: tuple[ChangedFunction, ...] = ()
+    # By the first line of an entry of the head without a symbol: the functions that read what its statements bind.
+    readers: Mapping[int, tuple[Reader, ...]] = field(default_factory=dict)
 
 
 NO_FUNCTIONS = ChangedFunctions()
@@ -52,9 +56,39 @@ def changed_functions(
     lost = {
         id(marked) for marked, function in zip(before, gone, strict=True) if function is not None and function.lines
     }
-    head = [_function(marked, new, Side.HEAD, marked.marks, lost=id(marked.earlier) in lost) for marked in after]
+    head = [
+        _function(marked, new, Side.HEAD, marked.marks, lost=id(marked.earlier) in lost)
+        for marked in after
+        if marked.node is not None
+    ]
     earlier = [_function(marked, old, Side.MERGE_BASE, marked.marks) for marked in before]
-    return ChangedFunctions((*_by_line(head), *_by_line(gone)), _by_line(earlier))
+    modules = [marked for marked in after if marked.node is None]
+    at_import = [found for marked in modules for found in _at_import(marked, new)]
+    readers = {function.first_line: read_by for function, read_by in at_import if read_by}
+    changed = _by_line([function for function, _ in at_import] + head)
+    return ChangedFunctions((*changed, *_by_line(gone)), _by_line(earlier), readers)
+
+
+def _at_import(marked: Marked, version: _Version) -> Iterator[tuple[ChangedFunction, tuple[Reader, ...]]]:
+    """What runs at import: an entry for each statement that functions of the file read, and one for the rest."""
+    if version.code is None or not marked.marks:
+        return
+    readers = Readers(version.tree, version.code)
+    found: dict[int, list[Mark]] = {}
+    rest: list[Mark] = []
+    for mark in marked.marks:
+        read = mark.excuse is None and mark.first > 1 and bool(readers.of(mark))
+        (found.setdefault(mark.first, []) if read else rest).append(mark)
+    for first, marks in found.items():
+        function = _function(marked, version, Side.HEAD, marks)
+        if function is not None and function.lines:
+            own = tuple(dict.fromkeys(reader for mark in marks for reader in readers.of(mark)))
+            yield function.model_copy(update={"first_line": first}), own
+        else:
+            rest.extend(marks)
+    function = _function(marked, version, Side.HEAD, rest)
+    if function is not None:
+        yield function, ()
 
 
 def _by_line(functions: Iterable[ChangedFunction | None]) -> tuple[ChangedFunction, ...]:
@@ -78,6 +112,9 @@ def _function(
     inside = [mark for mark in marks if node is None or mark.line != first or mark.excuse is not None]
     lines, excused = _resolved(inside, frozenset() if dropped else version.code.lines(node))
     whole = Excuse.IDLE if dropped else marked.excuse
+    if whole is Excuse.IDLE and lost and not dropped:
+        # It did something before.
+        whole = None
     call_differs = lost or marked.head_differs or len(inside) < len(marks)
     entered = call_differs or marked.whole
     if not lines and entered and whole:

@@ -13,11 +13,12 @@ from types import CodeType
 _RESUME = opcode.opmap["RESUME"]
 # Set in the flags of a function's code, as `inspect.CO_OPTIMIZED`.
 _OPTIMIZED = 1
+_LAMBDA = "<lambda>"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def first_line(node: ast.stmt) -> int:
-    """The first line of a statement, that of its first decorator for a definition."""
+def first_line(node: ast.stmt | ast.Lambda) -> int:
+    """The first line of a statement or a lambda, that of its first decorator for a definition."""
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 
@@ -32,21 +33,25 @@ class CodeLines:
         for code in _functions(module):
             self._functions.setdefault((code.co_name, code.co_firstlineno), code)
 
-    def name(self, node: Function) -> str:
+    def name(self, node: Function | ast.Lambda) -> str:
         """The function's qualified name; empty for one that the compiler drops, as in `if False:`."""
-        code = self._functions.get((node.name, first_line(node)))
+        code = self._functions.get(_key(node))
         return "" if code is None else code.co_qualname
 
-    def lines(self, node: Function | None) -> frozenset[int]:
+    def lines(self, node: Function | ast.Lambda | None) -> frozenset[int]:
         """The lines that a run of a function with a name can report; of the module's and the class bodies for None."""
-        code = self._module if node is None else self._functions[node.name, first_line(node)]
+        code = self._module if node is None else self._functions[_key(node)]
         if code not in self._lines:
             self._lines[code] = frozenset(_reported(code))
         return self._lines[code]
 
 
+def _key(node: Function | ast.Lambda) -> tuple[str, int]:
+    return _LAMBDA if isinstance(node, ast.Lambda) else node.name, first_line(node)
+
+
 def _functions(code: CodeType) -> Iterator[CodeType]:
-    """Every function in a code object; lambdas and comprehensions belong to the function around them."""
+    """Every function in a code object; a comprehension belongs to the function around it."""
     todo = [code]
     while todo:
         for inner in _inner(todo.pop()):
@@ -60,8 +65,8 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Whether it is the body of a `def`: classes and modules have no fast locals, a lambda's name is `<lambda>`."""
-    return bool(code.co_flags & _OPTIMIZED) and not code.co_name.startswith("<")
+    """Whether it is the body of a `def` or a lambda: classes and modules have no fast locals, others a name in `<>`."""
+    return bool(code.co_flags & _OPTIMIZED) and (not code.co_name.startswith("<") or code.co_name == _LAMBDA)
 
 
 def _reported(code: CodeType) -> Iterator[int]:

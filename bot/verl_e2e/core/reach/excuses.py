@@ -1,16 +1,35 @@
-"""Why a statement need not be executed: what does nothing, what only leads to an error, what only writes a log."""
+"""Why a statement need not be executed: what does nothing, what only leads to an error, what only writes a log.
+
+An error that is caught where the run goes on is not an error path, and a log call whose arguments do something more
+than read is not only a log call.
+"""
 
 import ast
-from collections.abc import Iterator
+import builtins
+from collections.abc import Iterable, Iterator
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach.code_lines import Function
 from verl_e2e.core.reach.normal import is_log_call
 from verl_e2e.core.reach.syntax import dotted
 
-_ABSTRACT = frozenset({"abstractmethod", "abstractproperty", "abstractclassmethod", "abstractstaticmethod", "overload"})
+_ABSTRACT = frozenset({"abstractmethod", "abstractproperty", "abstractclassmethod", "abstractstaticmethod"})
 _PRINT = frozenset({"print"})
 _LEAVES = ast.Return | ast.Yield | ast.YieldFrom | ast.Break | ast.Continue
+_DOES_SOMETHING = (
+    ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr | ast.Starred
+    # They go through what may be an iterator, which is then at its end.
+    | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+)  # fmt: skip
+_READING = frozenset(
+    {"abs", "bool", "float", "format", "hex", "id", "int", "isinstance", "len", "repr", "round", "str", "type"}
+    | {"dim", "get", "get_rank", "get_world_size", "items", "keys", "lower", "numel", "size", "upper", "values"}
+    | {"getpid", "perf_counter", "time"}
+)
+# Python itself, or a loop, catches them and goes on.
+_CONTROL = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit"})
+_ASKED_BY_PYTHON = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__anext__"})
+ANY_ERROR = frozenset({"BaseException"})
 
 
 def of_statement(node: ast.stmt) -> Excuse | None:
@@ -20,21 +39,33 @@ def of_statement(node: ast.stmt) -> Excuse | None:
             return Excuse.ERROR_PATH
         case ast.Pass() | ast.Global() | ast.Nonlocal() | ast.Expr(value=ast.Constant()) | ast.AnnAssign(value=None):
             return Excuse.IDLE
-        case ast.Expr(value=ast.Call() as call) if is_log_call(call, _PRINT):
+        case ast.Expr(value=ast.Call() as call) if is_log_call(call, _PRINT) and _arguments_do_nothing(call):
             return Excuse.LOGGING
         case _:
             return None
+
+
+def _arguments_do_nothing(call: ast.Call) -> bool:
+    """Whether building a message only reads."""
+    return all(_only_reads(part) for argument in (*call.args, *call.keywords) for part in ast.walk(argument))
+
+
+def _only_reads(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)
+        return name in _READING
+    return not isinstance(node, _DOES_SOMETHING)
 
 
 def of_function(node: Function, *, in_protocol: bool) -> Excuse | None:
     """What excuses the whole body of a function, None where a run must execute it."""
     names = {dotted(decorator).rpartition(".")[2] for decorator in node.decorator_list}
     body = [item for item in node.body if of_statement(item) is not Excuse.IDLE]
-    if in_protocol or names & _ABSTRACT:
-        return Excuse.ABSTRACT
     match body:
+        case _ if "overload" in names:
+            return Excuse.ABSTRACT
         case []:
-            return Excuse.IDLE
+            return Excuse.ABSTRACT if in_protocol or names & _ABSTRACT else Excuse.IDLE
         case [ast.Raise(exc=ast.expr() as error)] if dotted(error) == "NotImplementedError":
             return Excuse.ABSTRACT
         case [*before, ast.Raise()] if all(isinstance(item, ast.Assign) or of_statement(item) for item in before):
@@ -50,13 +81,79 @@ def of_block(body: list[ast.stmt]) -> Excuse | None:
 
 def of_test(test: ast.AST) -> Excuse | None:
     """What excuses all that is run under a condition."""
-    typing = isinstance(test, ast.expr) and dotted(test).rpartition(".")[2] == "TYPE_CHECKING"
-    return Excuse.TYPE_CHECKING if typing else None
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(value=ast.Name(), attr="TYPE_CHECKING"):
+            return Excuse.TYPE_CHECKING
+        case _:
+            return None
 
 
 def is_protocol(node: ast.ClassDef) -> bool:
     """Whether a class only says what others must have."""
     return any(dotted(base).rpartition(".")[2] == "Protocol" for base in node.bases)
+
+
+def may_go_on(nodes: Iterable[ast.AST], here: frozenset[str], elsewhere: frozenset[str]) -> bool:
+    """Whether an error that statements raise may be caught where the run goes on.
+
+    `here` are the errors that are caught around them in their function, `elsewhere` the file's own ones that another
+    place of it catches.
+    """
+    raised = (item for node in nodes for item in own_nodes(node) if isinstance(item, ast.Raise))
+    return any(_may_go_on(_error_name(item.exc), here, elsewhere) for item in raised)
+
+
+def _may_go_on(name: str, here: frozenset[str], elsewhere: frozenset[str]) -> bool:
+    if name in _CONTROL or name in elsewhere:
+        return True
+    return any(_may_be(name, caught) for caught in here)
+
+
+def _may_be(name: str, caught: str) -> bool:
+    """Whether an error of one name may be of the class of another; an empty name is an error that is not known."""
+    error, other = (getattr(builtins, text, None) for text in (name, caught))
+    if caught in {"Exception", "BaseException"} or not name or name == caught:
+        return True
+    if isinstance(error, type):
+        return isinstance(other, type) and issubclass(error, other)
+    return True
+
+
+def errors_caught(node: ast.AST) -> frozenset[str]:
+    """The errors after which a `try` or a `with suppress(...)` lets the run go on."""
+    match node:
+        case ast.Try(handlers=handlers) | ast.TryStar(handlers=handlers):
+            going_on = [handler for handler in handlers if of_block(handler.body) is None]
+            return frozenset(name for handler in going_on for name in _names(handler.type))
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            calls = [item.context_expr for item in items if isinstance(item.context_expr, ast.Call)]
+            suppressing = [call for call in calls if dotted(call).rpartition(".")[2] == "suppress"]
+            return frozenset(name for call in suppressing for item in call.args for name in _names(item))
+        case _:
+            return frozenset()
+
+
+def own_errors_caught(tree: ast.Module) -> frozenset[str]:
+    """The errors that are not Python's own and that some place of a file catches and goes on."""
+    found = frozenset[str]().union(*(errors_caught(node) for node in ast.walk(tree)))
+    return frozenset(name for name in found if not hasattr(builtins, name))
+
+
+def caught_by_callers(node: Function) -> frozenset[str]:
+    """The errors of a method that Python asks and that answers with an error."""
+    return ANY_ERROR if node.name in _ASKED_BY_PYTHON else frozenset()
+
+
+def _names(node: ast.expr | None) -> Iterator[str]:
+    if isinstance(node, ast.Tuple):
+        for item in node.elts:
+            yield from _names(item)
+    else:
+        yield (_error_name(node) if node is not None else "") or "BaseException"
+
+
+def _error_name(node: ast.expr | None) -> str:
+    return "" if node is None else dotted(node).rpartition(".")[2]
 
 
 def _raises(node: ast.stmt) -> bool:
@@ -72,10 +169,10 @@ def _raises(node: ast.stmt) -> bool:
 
 def _leaves(node: ast.stmt) -> bool:
     """Whether a statement may leave its block other than by an error."""
-    return any(isinstance(item, _LEAVES) for item in _own_nodes(node))
+    return any(isinstance(item, _LEAVES) for item in own_nodes(node))
 
 
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """The nodes of a statement but for those in the functions that it defines."""
     todo = [node]
     while todo:

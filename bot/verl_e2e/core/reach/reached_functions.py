@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.changed_code import MOST_READERS, ChangedFunction, Side
 from verl_e2e.core.reach.changed_functions import ChangedFunctions
 from verl_e2e.core.reach.program import Node, Program
 from verl_e2e.core.reach.walk import Reach
 
 _LOCALS = ".<locals>."
+_LAMBDA = "<lambda>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ReachedTree:
         view = self.program.view(module or "")
         if module is None or view is None:
             return True
-        if not symbol:
+        if not symbol or _made_at_import(symbol):
             return module in self.reach.imported
         name = next((name for name in _graph_names(symbol) if name in view.symbols), None)
         if name is None:
@@ -59,14 +60,25 @@ def touched_functions(
         for function in functions:
             at = 1 if function.side is Side.HEAD else 0
             reached = trees[at].reaches(modules[at], function.symbol)
-            named = function.model_copy(update={"path": names[at], "reached": reached})
+            readers = found.readers.get(function.first_line, ()) if at and function.at_import else ()
+            reading = {line for item in readers if trees[at].reaches(modules[at], item.symbol) for line in item.lines}
+            lines = tuple(sorted(reading)[:MOST_READERS])
+            named = function.model_copy(update={"path": names[at], "reached": reached, "readers": lines})
             yield TouchedFunction(named, effects_path, symbol_of_effect(function.symbol), earlier)
 
 
 def symbol_of_effect(symbol: str) -> str:
-    """The symbol that a difference of a function is listed by: the function or method of the module that it is in."""
-    parts = symbol.partition(_LOCALS)[0].split(".")
+    """The symbol that a difference of a function is listed by: the function or method of the module that it is in.
+
+    A lambda that an import makes belongs to its class, or to no symbol.
+    """
+    parts = symbol.partition(_LOCALS)[0].removesuffix(_LAMBDA).rstrip(".").split(".")
     return ".".join(parts) if len(parts) <= 2 else parts[0]
+
+
+def _made_at_import(symbol: str) -> bool:
+    """Whether it is a lambda in no function: whatever imports the module may call it."""
+    return symbol.endswith(_LAMBDA) and _LOCALS not in symbol
 
 
 def _graph_names(symbol: str) -> Iterator[str]:

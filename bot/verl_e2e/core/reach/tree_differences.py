@@ -7,82 +7,27 @@ parts that differ.
 
 import ast
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from verl_e2e.core.model.changed_code import Excuse
 from verl_e2e.core.reach import excuses
 from verl_e2e.core.reach.blocks import Block, begins, blocks_of, test_line
 from verl_e2e.core.reach.code_lines import Function, first_line
+from verl_e2e.core.reach.marks import Marked, Scope
 from verl_e2e.core.reach.normal import Frozen
-from verl_e2e.core.reach.tree_numbers import TreeNumbers
+from verl_e2e.core.reach.one_sided import (
+    Definition,
+    UnnamedHead,
+    lambdas_of,
+    mark_block,
+    mark_place,
+    mark_whole,
+    matters,
+)
+from verl_e2e.core.reach.tree_numbers import Pair, TreeNumbers
 
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place that differs."""
-
-    # Where what differs begins.
-    line: int
-    # The first and the last line of the statement, or of the head of a block, that it is in.
-    first: int
-    last: int
-    # Why it need not be executed.
-    excuse: Excuse | None
-    # Whether the whole statement is in this version alone.
-    whole: bool
-
-
-@dataclass(slots=True)
-class Marked:
-    """One function of one version, or what belongs to no function (`node` None), with what differs in it."""
-
-    node: Function | None
-    # Its qualified name as the source has it.
-    name: str
-    # Why nothing of its body need be executed.
-    excuse: Excuse | None = None
-    # Whether this version alone has it.
-    whole: bool = False
-    # Whether a call of it differs wherever its lines do not: its parameters, defaults or decorators.
-    head_differs: bool = False
-    # Whether an annotation in its head differs.
-    annotation_differs: bool = False
-    # The same function in the older version, for one of the newer.
-    earlier: "Marked | None" = None
-    marks: list[Mark] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """Where a statement of one version is."""
-
-    owner: Marked
-    # All that differs on this side, by function.
-    found: list[Marked]
-    # Prefix of the qualified names of what is defined here.
-    prefix: str = ""
-    excuse: Excuse | None = None
-    in_protocol: bool = False
-
-    def mark(self, line: int, node: ast.AST, excuse: Excuse | None, *, whole: bool, first: int, last: int = 0) -> None:
-        end = last or getattr(node, "end_lineno", None) or first
-        self.owner.marks.append(Mark(line, first, max(end, first), self.excuse or excuse, whole))
-
-    def function(self, node: Function, *, whole: bool) -> "_Scope":
-        name = f"{self.prefix}{node.name}"
-        excuse = self.excuse or excuses.of_function(node, in_protocol=self.in_protocol)
-        owner = Marked(node, name, excuse, whole)
-        self.found.append(owner)
-        return _Scope(owner, self.found, f"{name}.<locals>.", excuse)
-
-    def of_class(self, node: ast.ClassDef) -> "_Scope":
-        return replace(self, prefix=f"{self.prefix}{node.name}.", in_protocol=excuses.is_protocol(node))
-
-    def inside(self, block: "Block") -> "_Scope":
-        return replace(self, excuse=self.excuse or block.excuse)
+# A line where something differs, and the lambda in whose body that is.
+_Part = tuple[int, ast.Lambda | None]
 
 
 def differences(
@@ -90,7 +35,8 @@ def differences(
 ) -> tuple[tuple[Marked, ...], tuple[Marked, ...]]:
     """What differs in the older and in the newer version, each function with its marks."""
     sides = tuple(Marked(None, "") for _ in range(2))
-    scopes = tuple(_Scope(side, [side]) for side in sides)
+    caught = excuses.own_errors_caught(before) | excuses.own_errors_caught(after)
+    scopes = tuple(Scope(side, [side], caught) for side in sides)
     _Comparison(TreeNumbers(tokens)).bodies(before.body, after.body, scopes[0], scopes[1])
     return tuple(scopes[0].found), tuple(scopes[1].found)
 
@@ -99,15 +45,48 @@ class _Comparison:
     def __init__(self, numbers: TreeNumbers) -> None:
         self._numbers = numbers
 
-    def bodies(self, old: list[ast.stmt], new: list[ast.stmt], ours: _Scope, theirs: _Scope) -> None:
+    def bodies(self, old: list[ast.stmt], new: list[ast.stmt], ours: Scope, theirs: Scope) -> None:
         """The statements of two bodies that take each other's place."""
         numbers = self._numbers
         if numbers.of(old) == numbers.of(new):
             return
-        for before, after in numbers.paired(_definitions(old), _definitions(new), (self._head, _title)):
+        definitions = _definitions(old), _definitions(new)
+        for before, after in numbers.paired(*definitions, (self._head, _title)):
             self._pair(before, after, ours, theirs)
-        for before, after in numbers.aligned(_others(old), _others(new), (self._target, type)):
+        self._reordered(*definitions, theirs)
+        pairs = list(numbers.aligned(_others(old), _others(new), (self._target, type)))
+        for before, after in pairs:
             self._pair(before, after, ours, theirs)
+        if theirs.owner.node is not None and theirs.excuse is None:
+            self._mark_gaps(pairs, old, new, ours, theirs)
+
+    def _reordered(self, old: Sequence[ast.AST], new: Sequence[ast.AST], theirs: Scope) -> None:
+        """Definitions of one name of which another one is the last now."""
+        of = self._numbers.of
+        for title, count in Counter(map(_title, new)).items():
+            before, after = ([node for node in nodes if _title(node) == title] for nodes in (old, new))
+            order, other = list(map(of, before)), list(map(of, after))
+            if count > 1 and order != other and sorted(order) == sorted(other):
+                last = after[-1]
+                if isinstance(last, Function):
+                    theirs.function(last, whole=False).owner.head_differs = True
+
+    def _mark_gaps(
+        self, pairs: Iterable[Pair], old: list[ast.stmt], new: list[ast.stmt], ours: Scope, theirs: Scope
+    ) -> None:
+        """Where statements are gone: what is executed next there tells whether they would have been executed."""
+        known = {id(before): after for before, after in pairs if before is not None and after is not None}
+        for at, node in enumerate(old):
+            if isinstance(node, Definition) or id(node) in known or not matters(node, ours):
+                continue
+            later = (known[id(item)] for item in old[at + 1 :] if id(item) in known)
+            earlier = (known[id(item)] for item in reversed(old[:at]) if id(item) in known)
+            place = next(later, None) or next(earlier, None) or next(iter(new), None)
+            if place is not None:
+                mark_place(place, theirs)
+            elif theirs.room:
+                first, last = theirs.room[0], theirs.room[-1]
+                theirs.mark(first, ast.Pass(), None, whole=False, first=first, last=last)
 
     def _head(self, node: ast.AST) -> Hashable:
         """What tells definitions of one name apart, as a property and its setter."""
@@ -121,15 +100,21 @@ class _Comparison:
         value = getattr(node, "value", None)
         return type(node), self._numbers.of(value.func) if isinstance(value, ast.Call) else None
 
-    def _pair(self, old: ast.AST | None, new: ast.AST | None, ours: _Scope, theirs: _Scope) -> None:
+    def _pair(self, old: ast.AST | None, new: ast.AST | None, ours: Scope, theirs: Scope) -> None:
+        if old is not None and new is not None and self._numbers.of(old) == self._numbers.of(new):
+            return
+        names = ast.Global | ast.Nonlocal
+        if theirs.owner.node is not None and (isinstance(old, names) or isinstance(new, names)):
+            # The statement does nothing itself, and decides what others of the function mean.
+            theirs.owner.head_differs = True
         if new is None:
-            _mark_whole(old, ours)
+            mark_whole(old, ours)
         elif old is None:
-            _mark_whole(new, theirs)
-        elif self._numbers.of(old) != self._numbers.of(new):
+            mark_whole(new, theirs)
+        else:
             self._changed(old, new, ours, theirs)
 
-    def _changed(self, old: ast.AST, new: ast.AST, ours: _Scope, theirs: _Scope) -> None:
+    def _changed(self, old: ast.AST, new: ast.AST, ours: Scope, theirs: Scope) -> None:
         match old, new:
             case ((ast.FunctionDef() | ast.AsyncFunctionDef()), (ast.FunctionDef() | ast.AsyncFunctionDef())):
                 self._function(old, new, ours, theirs)
@@ -139,7 +124,7 @@ class _Comparison:
             case _:
                 self._statement(old, new, ours, theirs)
 
-    def _function(self, old: Function, new: Function, ours: _Scope, theirs: _Scope) -> None:
+    def _function(self, old: Function, new: Function, ours: Scope, theirs: Scope) -> None:
         before, after = ours.function(old, whole=False), theirs.function(new, whole=False)
         of = self._numbers.of
         same = all(of(text) == of(other) for text, other in zip(_called_by(old), _called_by(new), strict=True))
@@ -148,18 +133,40 @@ class _Comparison:
         after.owner.annotation_differs = same and any(
             of(text) != of(other) for text, other in ((old.args, new.args), (old.returns, new.returns))
         )
+        heads = [[*node.args.defaults, *node.args.kw_defaults, *node.decorator_list] for node in (old, new)]
+        self._mark_parts(heads[0], heads[1], theirs, None, new, first=first_line(new), lambdas_alone=True)
         self.bodies(old.body, new.body, before, after)
 
-    def _statement(self, old: ast.AST, new: ast.AST, ours: _Scope, theirs: _Scope) -> None:
+    def _mark_parts(
+        self,
+        old: object,
+        new: object,
+        scope: Scope,
+        excuse: Excuse | None,
+        node: ast.AST,
+        *,
+        first: int,
+        last: int = 0,
+        lambdas_alone: bool = False,
+    ) -> None:
+        """Mark the parts that the other version does not have, each in its function or its lambda."""
+        start = first if isinstance(node, Definition) else getattr(node, "lineno", first)
+        for line, inner in dict.fromkeys(self._parts(old, new, start)):
+            if inner is not None:
+                body = scope.of_lambda(inner, excuse, whole=False)
+                body.mark(line, inner, body.excuse, whole=False, first=inner.lineno)
+            elif not lambdas_alone:
+                scope.mark(line, node, excuse, whole=False, first=first, last=last)
+
+    def _statement(self, old: ast.AST, new: ast.AST, ours: Scope, theirs: Scope) -> None:
         before, after = blocks_of(old), blocks_of(new)
         if not before and not after:
             assert isinstance(old, ast.stmt)
             assert isinstance(new, ast.stmt)
             annotation = _differs_by_annotation(old, new, self._numbers)
             for text, other, scope in ((old, new, theirs), (new, old, ours)):
-                excuse = Excuse.IDLE if annotation else excuses.of_statement(other)
-                for line in dict.fromkeys(self._parts(text, other, other.lineno)):
-                    scope.mark(line, other, excuse, whole=False, first=begins(other))
+                excuse = Excuse.IDLE if annotation and scope.class_name is None else scope.excuse_of(other)
+                self._mark_parts(text, other, scope, excuse, other, first=begins(other))
             return
         fixed = [[block for block in blocks if block.node is None] for blocks in (before, after)]
         for text, other in zip(*fixed, strict=True):
@@ -168,24 +175,22 @@ class _Comparison:
         nodes = [[block.node for block in blocks if block.node is not None] for blocks in (before, after)]
         for one, two in self._numbers.aligned(nodes[0], nodes[1], (_caught, type)):
             if one is None or two is None:
-                _mark_block(by_node[id(one or two)], ours if two is None else theirs)
+                mark_block(by_node[id(one or two)], ours if two is None else theirs)
             else:
                 self._block(by_node[id(one)], by_node[id(two)], ours, theirs)
 
-    def _block(self, old: Block, new: Block, ours: _Scope, theirs: _Scope) -> None:
+    def _block(self, old: Block, new: Block, ours: Scope, theirs: Scope) -> None:
         self._heads(old, new, ours, theirs)
         self.bodies(old.body, new.body, ours.inside(old), theirs.inside(new))
 
-    def _heads(self, old: Block, new: Block, ours: _Scope, theirs: _Scope) -> None:
+    def _heads(self, old: Block, new: Block, ours: Scope, theirs: Scope) -> None:
         if self._numbers.of(list(old.head)) == self._numbers.of(list(new.head)):
             return
         for text, other, scope in ((old, new, theirs), (new, old, ours)):
-            for line in dict.fromkeys(self._parts(list(text.head), list(other.head), other.line)):
-                scope.mark(
-                    line, other.node or ast.Pass(), other.head_excuse, whole=False, first=other.line, last=other.last
-                )
+            parts, node = (list(text.head), list(other.head)), other.node or UnnamedHead(lineno=other.line)
+            self._mark_parts(*parts, scope, scope.head_excuse_of(other), node, first=other.line, last=other.last)
 
-    def _parts(self, old: object, new: object, line: int) -> Iterator[int]:
+    def _parts(self, old: object, new: object, line: int, within: ast.Lambda | None = None) -> Iterator[_Part]:
         """The lines where the parts of a statement begin that the other one does not have."""
         of = self._numbers.of
         # The normal form of a message has no line of its own.
@@ -194,31 +199,34 @@ class _Comparison:
             if len(old) == len(new):
                 for text, other in zip(old, new, strict=True):
                     if of(text) != of(other):
-                        yield from self._parts(text, other, line)
+                        yield from self._parts(text, other, line, within)
                 return
             had = Counter(map(of, old))
             had.subtract(map(of, new))
             only = [part for part in new if had[of(part)] < 0]
-            yield from (getattr(part, "lineno", line) for part in only) if only else (line,)
+            yield from ((getattr(part, "lineno", line), within) for part in only) if only else ((line, within),)
+            yield from ((inner.body.lineno, inner) for part in only for inner in lambdas_of(part))
         elif isinstance(old, ast.AST) and type(old) is type(new) and not isinstance(old, ast.Constant):
+            inner = new if isinstance(new, ast.Lambda) else within
             for name in old._fields:
                 text, other = getattr(old, name, None), getattr(new, name, None)
                 if of(text) != of(other):
-                    yield from self._parts(text, other, here)
+                    yield from self._parts(text, other, here, inner)
         else:
-            yield here
+            yield here, within
+            yield from ((inner.body.lineno, inner) for inner in lambdas_of(new))
 
 
 def _definitions(body: list[ast.stmt]) -> list[ast.AST]:
-    return [item for item in body if isinstance(item, _Definition)]
+    return [item for item in body if isinstance(item, Definition)]
 
 
 def _others(body: list[ast.stmt]) -> list[ast.AST]:
-    return [item for item in body if not isinstance(item, _Definition)]
+    return [item for item in body if not isinstance(item, Definition)]
 
 
 def _class_head(node: ast.ClassDef) -> Block:
-    return Block((*node.bases, *node.keywords, *node.decorator_list), [], first_line(node))
+    return Block((*node.bases, *node.keywords, *node.decorator_list), [], first_line(node), node)
 
 
 def _title(node: ast.AST) -> Hashable:
@@ -238,7 +246,9 @@ def _called_by(node: Function) -> tuple[object, ...]:
     by_name = [item.arg for item in arguments.kwonlyargs]
     counts = [len(arguments.posonlyargs)]
     values = (list(arguments.defaults), list(arguments.kw_defaults), list(node.decorator_list))
-    return (type(node).__name__, plain, rests, by_name, counts, *values)
+    inside = (item for statement in node.body for item in excuses.own_nodes(statement))
+    generator = any(isinstance(item, ast.Yield | ast.YieldFrom) for item in inside)
+    return (type(node).__name__, generator, plain, rests, by_name, counts, *values)
 
 
 def _differs_by_annotation(old: ast.stmt, new: ast.stmt, numbers: TreeNumbers) -> bool:
@@ -246,36 +256,3 @@ def _differs_by_annotation(old: ast.stmt, new: ast.stmt, numbers: TreeNumbers) -
     if not isinstance(old, ast.AnnAssign) or not isinstance(new, ast.AnnAssign):
         return False
     return numbers.of([old.target, old.value]) == numbers.of([new.target, new.value])
-
-
-def _mark_whole(node: ast.AST | None, scope: _Scope) -> None:
-    """All of a statement that the other version does not have."""
-    assert isinstance(node, ast.stmt)
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            if scope.owner.node is not None:
-                line = first_line(node)
-                scope.mark(line, node, None, whole=True, first=line, last=line)
-            inner = scope.function(node, whole=True)
-            for item in node.body:
-                _mark_whole(item, inner)
-        case ast.ClassDef():
-            line = first_line(node)
-            scope.mark(line, node, None, whole=True, first=line, last=node.lineno)
-            for item in node.body:
-                _mark_whole(item, scope.of_class(node))
-        case _ if blocks := blocks_of(node):
-            for block in blocks:
-                _mark_block(block, scope)
-        case _:
-            line = begins(node)
-            scope.mark(line, node, excuses.of_statement(node), whole=True, first=line)
-
-
-def _mark_block(block: Block, scope: _Scope) -> None:
-    if block.head or block.node is not None:
-        scope.mark(
-            block.line, block.node or ast.Pass(), block.head_excuse, whole=True, first=block.line, last=block.last
-        )
-    for item in block.body:
-        _mark_whole(item, scope.inside(block))

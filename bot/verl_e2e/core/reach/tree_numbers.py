@@ -75,5 +75,7 @@ class TreeNumbers:
             yield from self.paired(old, new, keys)
             return
         for kind, begin, end, at, until in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
-            if kind != "equal":
+            if kind == "equal":
+                yield from zip(old[begin:end], new[at:until], strict=True)
+            else:
                 yield from self.paired(old[begin:end], new[at:until], keys)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from verl_e2e.core.judge.execution_text import and_more, not_recorded_text
+from verl_e2e.core.judge.execution_text import NOT_READ, and_more, not_recorded_text
 from verl_e2e.core.judge.joined_execution import JoinedExecution, JoinedFunction
 from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.execution import Entered, line_ranges
@@ -97,4 +97,6 @@ def _what_became_of(item: JoinedFunction) -> str:
     condition = f" ({function.condition})" if function.condition else ""
     if item.by_tests:
         return f"{base}executed by Bridge tests alone{condition}"
+    if item.never and function.entered is Entered.AROUND and not function.symbol:
+        return f"{base}{NOT_READ}"
     return f"{base}{'never ran' if item.never else 'not known'}{condition}"

@@ -75,6 +75,17 @@ def test_a_run_that_only_went_around_the_changed_lines_is_blocked() -> None:
     assert verdict.cause == f"{NEVER}{LORA}:40 LoRA.transform (entered, but none of its changed lines ran)"
 
 
+def test_a_constant_that_nothing_read_blocks_the_run() -> None:
+    constant = AT_IMPORT.model_copy(update={"first_line": 3, "lines": (3,), "readers": (12,)})
+    verdict = of(change(constant), ran(lines={MAPPING: {3: (IN_TRAINER,)}}))
+    assert (verdict.result, verdict.decided_by) == (Result.BLOCKED, Criterion.CHANGE_EXECUTED)
+    assert verdict.cause == f"{NEVER}{MAPPING}:3 code at import (it ran, but no function that reads what it binds did)"
+    item = item_of(verdict)
+    assert item is not None
+    assert item.excerpt.startswith(f"{MAPPING}:3 code at import: no function that reads it in 4 processes; ")
+    assert of(change(constant), ran(lines={MAPPING: {3: (IN_TRAINER,), 12: (IN_SECOND,)}})).result is Result.PASS
+
+
 def test_code_at_import_is_not_enough_where_a_function_is_changed_too() -> None:
     verdict = of(change(AT_IMPORT, TRANSFORM), ran(lines={MAPPING: {3: (IN_TRAINER,)}}))
     assert verdict.result is Result.BLOCKED

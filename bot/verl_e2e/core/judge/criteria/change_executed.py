@@ -75,5 +75,6 @@ def _unseen(case: Case, found: ChangeExecution) -> str:
     tests = sum(function.entered is Entered.BY_TESTS for function in found.functions)
     by_tests = f", {tests} of the changed ones only by Bridge tests" if tests else ""
     first = found.telling[0]
-    where = f"none of its changed lines in {count} processes" if first.processes else f"in none of {count} processes"
+    around = "none of its changed lines" if first.symbol else "no function that reads it"
+    where = f"{around} in {count} processes" if first.processes else f"in none of {count} processes"
     return f"{first.place} {first.name}: {where}; {others} functions of the files ran{by_tests}"
