@@ -126,6 +126,55 @@ def test_what_was_seen_survives_sigkill(monitoring_python: str, make_place: Call
     assert {"merged", "Adapter.weights"} <= names(place.executed(), SOURCE)
 
 
+def test_a_process_that_could_not_write_all_of_it_says_so(
+    monitoring_python: str, make_place: Callable[..., Place]
+) -> None:
+    """As on a full disk: a file may not grow further."""
+    place = make_place()
+    code = """
+import os, resource, signal
+from megatron.bridge.peft import Adapter, merged, never
+merged(2)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+(record,) = os.scandir(os.environ["FOLDER"])
+resource.setrlimit(resource.RLIMIT_FSIZE, (record.stat().st_size + 20, resource.RLIM_INFINITY))
+never()
+Adapter().size
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+list(Adapter().weights())
+"""
+    assert place.run(monitoring_python, code, FOLDER=str(place.folder)).stderr == ""
+    executed = place.executed()
+    assert {"merged", "Adapter.weights"} <= names(executed, SOURCE)
+    assert [process.problem for process in executed.processes] == [
+        "some of it could not be written, as on a disk that is full"
+    ]
+
+
+def test_what_ran_before_a_record_could_be_opened_is_missing(
+    monitoring_python: str, make_place: Callable[..., Place]
+) -> None:
+    place = make_place()
+    code = """
+import os
+from megatron.bridge.peft import Adapter, merged, never
+os.rename(os.environ["FOLDER"], os.environ["FOLDER"] + "-away")
+pid = os.fork()
+if pid == 0:
+    merged(2)
+    os.rename(os.environ["FOLDER"] + "-away", os.environ["FOLDER"])
+    never()
+    os._exit(0)
+os.wait()
+"""
+    assert place.run(monitoring_python, code, FOLDER=str(place.folder)).stderr == ""
+    executed = place.executed()
+    problems = [process.problem for process in executed.processes]
+    assert [bool(problem) for problem in problems] == [False, True]
+    assert problems[1].endswith("entries before this one could not be written")
+    assert "never" in names(executed, SOURCE, process=1)
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_child_has_a_record_of_its_own(monitoring_python: str, method: str, make_place: Callable[..., Place]) -> None:
     place = make_place()

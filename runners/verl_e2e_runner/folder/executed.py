@@ -29,6 +29,8 @@ from verl_e2e_runner.process.confined import hand_folder_over
 from verl_e2e_runner.trees.worktrees import Trees
 
 BRIDGE_TESTS_PHASE = "bridge_tests"
+# How the instrumentation names the file of a process that could not write an entry.
+_LOST = ".lost"
 # All processes together.
 _MOST_BYTES = 256 << 20
 # `judge` reads a document of at most 250,000 values. So of the processes of one phase and role each function names
@@ -92,7 +94,7 @@ class ExecutionRecord:
             return
         if record.unreadable:
             self._cut["lines of processes that cannot be read"] += record.unreadable
-        self._processes.append(_process(record, phase, recorder))
+        self._processes.append(_process(record, phase, recorder, lost=name.endswith(_LOST)))
         self._add(record, len(self._processes) - 1, recorder)
 
     def _add(self, record: ProcessRecord, index: int, recorder: Recorder) -> None:
@@ -193,7 +195,7 @@ def _values(file: ExecutedFile) -> int:
     return 8 + functions + sum(2 + len(processes) for processes in file.lines.values())
 
 
-def _process(record: ProcessRecord, phase: str, recorder: Recorder) -> ExecutedProcess:
+def _process(record: ProcessRecord, phase: str, recorder: Recorder, *, lost: bool) -> ExecutedProcess:
     role, title = role_of([title for title, _ in record.titles])
     ranks = [int(rank) for _, rank in record.titles if rank.isascii() and rank.isdecimal()]
     if phase == BRIDGE_TESTS_PHASE:
@@ -203,6 +205,8 @@ def _process(record: ProcessRecord, phase: str, recorder: Recorder) -> ExecutedP
         problem = f"Python {record.python}: {problem}"
     elif record.full:
         problem = "it ran more than is recorded of one process"
+    elif lost:
+        problem = "some of it could not be written, as on a disk that is full"
     return ExecutedProcess(
         phase=phase,
         role=role,

@@ -18,37 +18,12 @@ WATCHED = ("megatron.bridge", "megatron.core", "verl")
 
 
 class _Witness:
-    """A finder that finds nothing itself: it lets the others find, and has the loader report."""
+    """Has the loader of a module report where it was found."""
 
     def __init__(self, path):
         self._path = path
-        self._busy = set()
 
-    def find_spec(self, name, path=None, target=None):
-        if name not in WATCHED or name in self._busy:
-            return None
-        self._busy.add(name)
-        try:
-            spec = self._ask_others(name, path, target)
-        finally:
-            self._busy.discard(name)
-        try:
-            if spec is not None:
-                self._observe(name, spec)
-        except Exception:
-            pass
-        return spec
-
-    def _ask_others(self, name, path, target):
-        for finder in list(sys.meta_path):
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                return spec
-        return None
-
-    def _observe(self, name, spec):
+    def observe(self, name, spec):
         load = getattr(spec.loader, "exec_module", None)
         if load is None or spec.origin is None:
             self._report(name, next(iter(spec.submodule_search_locations or []), ""))
@@ -110,7 +85,9 @@ try:
     if os.environ.get("VERL_E2E_PATH"):
         _restore_order(os.environ["VERL_E2E_PATH"])
     if os.environ.get("VERL_E2E_IMPORTS"):
-        sys.meta_path.insert(0, _Witness(os.environ["VERL_E2E_IMPORTS"]))
+        import verl_e2e_finder
+
+        verl_e2e_finder.watch_imports(WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
 except Exception:
     pass
 

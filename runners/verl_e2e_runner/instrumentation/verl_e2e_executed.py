@@ -10,8 +10,9 @@ own, one JSON array a line, each written at once, so that a process that is kill
     ["line", path, line, seconds]                               run for the first time, in changed files only
     ["full", seconds]                                           the last one: nothing more is recorded
 
-`seconds` are those of the monotonic clock. The body of a module or of a class is not a function. What torch.compile
-traces through is not run by Python, but its operations are: the tracer is watched, and what it goes through counts.
+The name of a file ends in `.lost` where an entry could not be written. `seconds` are those of the monotonic clock.
+The body of a module or of a class is not a function. What torch.compile traces through is not run by Python, but its
+operations are: the tracer is watched, and what it goes through counts.
 """
 
 import _thread
@@ -20,6 +21,9 @@ import sys
 import time
 
 MOST_BYTES = 8 << 20
+# The end of the name of a file that misses entries because they could not be written.
+LOST = ".lost"
+_BEFORE = "entries before this one could not be written"
 TITLE_S = 1.0
 # The others are named for a debugger, coverage, a profiler and an optimizer.
 TOOLS = (3, 4)
@@ -48,6 +52,8 @@ class _File:
         self._written = 0
         self._title = None
         self._titled = 0.0
+        self._path = ""
+        self._lost = False
 
     def is_of_this_process(self):
         return self._pid == os.getpid()
@@ -55,9 +61,15 @@ class _File:
     def write(self, *entry, problem=""):
         """Append an entry, and before it what the process is called now, if that is new."""
         now = time.monotonic()
+        try:
+            self._write(now, entry, problem)
+        except OSError:
+            self._lose()
+
+    def _write(self, now, entry, problem):
         with self._lock:
             if self._handle < 0:
-                self._open(now, problem)
+                self._open(now, problem or (_BEFORE if self._lost else ""))
             elif now - self._titled >= TITLE_S:
                 self._titled = now
                 title = _title()
@@ -68,9 +80,10 @@ class _File:
             self._append([*entry, now])
 
     def _open(self, now, problem):
-        name = f"{time.monotonic_ns():020d}-{self._pid}.jsonl"
+        path = os.path.join(self._folder, f"{time.monotonic_ns():020d}-{self._pid}.jsonl")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._handle = os.open(os.path.join(self._folder, name), flags, 0o600)
+        self._handle = os.open(path, flags, 0o600)
+        self._path = path
         self._title, self._titled = _title(), now
         version = ".".join(map(str, sys.version_info[:3]))
         self._append(["process", self._pid, version, *self._title, problem, now])
@@ -78,13 +91,25 @@ class _File:
     def _append(self, entry):
         import json
 
-        data = (json.dumps(entry) + "\n").encode()
+        # After an entry that was cut short, on a line of its own.
+        data = ("\n" * (self._lost and self._written > 0) + json.dumps(entry) + "\n").encode()
         if self._written >= MOST_BYTES:
             return
         self._written += len(data)
         if self._written >= MOST_BYTES:
             data = (json.dumps(["full", entry[-1]]) + "\n").encode()
-        os.write(self._handle, data)
+        if os.write(self._handle, data) < len(data):
+            self._lose()
+
+    def _lose(self):
+        """Say that entries are missing: a new name of the file needs no room on a disk that is full."""
+        self._lost = True
+        if self._path and not self._path.endswith(LOST):
+            try:
+                os.rename(self._path, self._path + LOST)
+                self._path += LOST
+            except OSError:
+                pass
 
 
 class _Monitor:

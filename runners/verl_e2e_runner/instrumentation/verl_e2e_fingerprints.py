@@ -11,7 +11,6 @@ of the method's result.
 """
 
 import contextlib
-import sys
 from collections import namedtuple
 
 ENGINE = "verl.workers.engine.megatron.transformer_impl"
@@ -29,42 +28,22 @@ TARGETS = {
 
 def watch(folder):
     """Wrap the methods as soon as their modules are imported; lines go into this folder."""
-    sys.meta_path.insert(0, _Finder(folder))
+    import verl_e2e_finder
+
+    verl_e2e_finder.watch_imports(TARGETS, lambda name, spec: _wrap_when_loaded(name, spec, folder))
 
 
-class _Finder:
-    """A finder that finds nothing itself: it lets the others find, and wraps what was loaded."""
+def _wrap_when_loaded(name, spec, folder):
+    load = getattr(spec.loader, "exec_module", None)
+    if load is None:
+        return
 
-    def __init__(self, folder):
-        self._folder = folder
-        self._busy = set()
+    def exec_module(module):
+        result = load(module)
+        _install(module, name, folder)
+        return result
 
-    def find_spec(self, name, path=None, target=None):
-        if name not in TARGETS or name in self._busy:
-            return None
-        self._busy.add(name)
-        try:
-            spec = self._ask_others(name, path, target)
-        finally:
-            self._busy.discard(name)
-        load = getattr(getattr(spec, "loader", None), "exec_module", None)
-        if load is not None:
-
-            def exec_module(module):
-                result = load(module)
-                _install(module, name, self._folder)
-                return result
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-    def _ask_others(self, name, path, target):
-        for finder in list(sys.meta_path):
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-        return None
+    spec.loader.exec_module = exec_module
 
 
 def _install(module, name, folder):

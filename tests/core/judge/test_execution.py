@@ -79,6 +79,11 @@ def test_a_function_whose_changed_lines_no_process_ran_was_not_executed() -> Non
     assert around.processes == ("trainer 0 (train)",)
 
 
+def test_another_rank_than_those_that_are_named_may_have_run_the_line() -> None:
+    record = ran(TRANSFORM, by=(IN_TRAINER,), lines={LORA: dict.fromkeys(TRANSFORM.lines, (IN_SECOND,))})
+    assert only(TRANSFORM, record).entered is Entered.IN_VERL
+
+
 def test_a_changed_line_that_a_test_ran_was_executed_by_tests() -> None:
     lines = {LORA: {**NO_CHANGED_LINE, 44: (IN_TEST,)}}
     assert only(TRANSFORM, ran(TRANSFORM, by=(IN_TRAINER, IN_TEST), lines=lines)).entered is Entered.BY_TESTS

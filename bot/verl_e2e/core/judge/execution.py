@@ -179,13 +179,12 @@ def _ran_change(
 
     To have entered it is enough where no line of it must run, and where lines are not those of the commit.
     """
-    processes = kind.intersection(times)
-    if not processes or patched:
-        return bool(processes)
-    # A process that was forked after the import runs what reads it, and not the import.
+    if patched or kind.isdisjoint(times):
+        return not kind.isdisjoint(times)
+    # A large record names the first processes of each entry alone, and one forked after an import has not run that.
     if function.readers and not _ran_one(function.readers, file, kind):
         return False
-    return not function.lines or _ran_one(function.lines, file, processes)
+    return not function.lines or _ran_one(function.lines, file, kind)
 
 
 def _ran_one(lines: Iterable[int], file: ExecutedFile, processes: frozenset[int]) -> bool:
