@@ -52,7 +52,7 @@ def read(old: str, new: str, base: str = BASE) -> dict[int, list[tuple[str, tupl
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     (
-        # A parameter of the name is another thing; a function on one line cannot be told from its definition.
+        # A parameter of the name is another thing; of a function on one line its call has no line of its own.
         ("LIMIT = 3", "LIMIT = 4", {3: [("h", (25,))]}),
         ("from a import g", "from b import g", {2: [("h", (24,))]}),
         ("TABLE: dict = {}", "TABLE: dict = {1: 2}", {4: [("h", (27,))]}),
