@@ -101,3 +101,6 @@ class Want:
     model: ModelWant = ModelWant()
     # Parts of the condition that no setting is known for, as the code states them: the settings may not be enough.
     open: tuple[str, ...] = ()
+    # The names of the rows by which parts of the condition became settings: what to correct when a run under these
+    # settings does not enter the place.
+    rules: tuple[str, ...] = ()
