@@ -98,6 +98,8 @@ class Want:
     axes: Mapping[Axis, Value] = field(default_factory=dict)
     # Sizes that must not be larger: code for a tensor size of 1 is left at 2. An axis that is not named has no limit.
     limits: Mapping[Axis, int] = field(default_factory=dict)
+    # Settings of verl that no axis has, by their Hydra key; for the transformer's configuration the actor's key.
+    overrides: Mapping[str, Value] = field(default_factory=dict)
     model: ModelWant = ModelWant()
     # Parts of the condition that no setting is known for, as the code states them: the settings may not be enough.
     open: tuple[str, ...] = ()
