@@ -92,7 +92,8 @@ def _at_import(marked: Marked, version: _Version) -> Iterator[tuple[ChangedFunct
 
 
 def _by_line(functions: Iterable[ChangedFunction | None]) -> tuple[ChangedFunction, ...]:
-    found = [function for function in functions if function is not None]
+    # Several lambdas on one line are one for a record.
+    found = dict.fromkeys(function for function in functions if function is not None)
     return tuple(sorted(found, key=lambda function: (function.first_line, function.symbol)))
 
 
