@@ -13,6 +13,7 @@ from tests.adapters.run_folders import write_run_folder
 from tests.core.builders import FILES as MODULE_FILES
 from tests.core.builders import ended, judged, make_job, make_record, passing_tests
 from tests.core.executions import DROPOUT, change, ran
+from tests.core.judged import RUNS
 from tests.core.logs import recorded
 from tests.core.pulls.entries import run as order
 from verl_e2e.adapters.files import folders as stored
@@ -20,6 +21,7 @@ from verl_e2e.adapters.files.run_folder import FolderError
 from verl_e2e.app.judge_finished import judge_ended
 from verl_e2e.app.judge_folder import card_of, judge_folders, make_card, write_judgement
 from verl_e2e.cli.command import exit_code
+from verl_e2e.config import packaged_policy
 from verl_e2e.core.judge.criteria.state import STATE
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.evidence import State
@@ -212,3 +214,17 @@ def test_a_run_that_never_entered_the_change_is_kept_as_that(tmp_path: Path) -> 
     judgement = judge_ended(order(job).model_copy(update={"job": job}), executed, FOLDERS)
     assert (judgement.result, judgement.never_entered) == (Result.BLOCKED, True)
     assert "the run never entered the changed code" in judgement.sentence
+
+
+def test_a_declared_defect_of_a_resume_turns_a_recorded_fail_into_a_limitation(tmp_path: Path) -> None:
+    """The recorded run of unchanged Bridge did not restore the critic's head, and nothing else was wrong."""
+    folder = tmp_path / "1-resume"
+    shutil.copytree(RUNS / "level1-head-not-restored", folder)
+    (before,) = judge_folders(FOLDERS, folder)
+    assert before.result is Result.FAIL
+    job = json.loads((folder / "job.json").read_text())
+    entries = [entry.model_dump(mode="json") for entry in packaged_policy().not_restored]
+    (folder / "job.json").write_text(json.dumps({**job, "not_restored": entries}))
+    (after,) = judge_folders(FOLDERS, folder)
+    assert after.result is Result.PASS, after.sentence
+    assert any("critic-value-head: output_layer.weight of the critic" in text for text in after.limitations)

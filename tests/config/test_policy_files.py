@@ -210,7 +210,8 @@ def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(mode
     kinds = {schema["title"]: schema, **schema["$defs"]}
     keys = {(f"{name}.{key}", about.get("description")) for name, kind in kinds.items() for key, about in _keys(kind)}
     assert [key for key, description in keys if not description] == []
-    pages = (("policy.md", "schema"), ("policy.md", "patches"), ("site-profiles.md", "name"))
+    documents = ("schema", "patches", "not_restored")
+    pages = (*(("policy.md", name) for name in documents), ("site-profiles.md", "name"))
     shown = set().union(*(keys_shown(schema, documented(*page), kinds) for page in pages))
     # One capability serves as the example; the site's documents are described as documents of the job too.
     free = ("Access.", "Checkpoint.", "Data.", "DeselectedTest.")

@@ -31,6 +31,10 @@ RECORDED = {
     # Of runs with an execution record and fingerprints (docs/planted-faults.md).
     "level0-branch-not-taken": ("Blocked", "train_step", "entered, but none of its changed lines ran"),
     "level0-export-writes-live": ("Fail", "export_weight_sync", "changed by 'after export'"),
+    "level0-adapter-half-trained": ("Fail", "train_step", "weight decay alone moved it"),
+    "level0-partly-executed": ("Pass", None, "1 of 2 functions, 1 of 3 lines"),
+    "level0-stale-adapter-export": ("Fail", "export_weight_sync", "a stale copy"),
+    "level1-head-not-restored": ("Fail", "checkpoint_load", "output_layer.weight: a stale copy"),
     "level1-moments-lost": ("Fail", "checkpoint_load", "exp_avg"),
     "level2-cp": ("Pass", None, "cp=2"),
     "level3-adapter-export": ("Fail", "export_weight_sync", "mixed torch.Tensor and DTensor"),

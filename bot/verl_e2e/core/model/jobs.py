@@ -81,6 +81,24 @@ class Patch(DescribedDocument):
     """The address of the fix upstream."""
 
 
+class NotRestored(DescribedDocument):
+    """Parameters that the pinned verl and Bridge leave as they are when a checkpoint is loaded, shown on the card.
+
+    The change is not to blame for it, as long as such a parameter has the bits that it had before the load.
+    """
+
+    name: str
+    """Shown on the card."""
+    model: Literal["actor", "critic"]
+    """The model that holds them."""
+    parameters: tuple[str, ...]
+    """Their names in Megatron's model."""
+    reason: str
+    """Why nothing restores them, shown on the card."""
+    upstream: str = ""
+    """The address of the report or fix upstream."""
+
+
 class Checkpoint(DescribedDocument):
     """The model of the run: a hub id, optionally at a local path, or a dummy config with random weights."""
 
@@ -282,6 +300,8 @@ class Job(Document):
     reward_model: bool = False
     # Declared patches of the repositories.
     patches: tuple[Patch, ...] = ()
+    # What a load of a checkpoint is known to leave as it was; for a job that saves and resumes.
+    not_restored: tuple[NotRestored, ...] = ()
     # Node ids of the focused Bridge tests, nearest first.
     bridge_tests: tuple[str, ...] = ()
     # Those of them that the policy does not list, each with the reason.
@@ -314,10 +334,11 @@ class Job(Document):
 
     @model_serializer(mode="wrap")
     def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without `changed` where there is none, so that the digest of such a job is what earlier versions made."""
+        """Without the newer keys where they are empty: the digest of such a job is what earlier versions made."""
         document: dict[str, object] = whole(self)
-        if not self.changed:
-            document.pop("changed", None)
+        for key in ("changed", "not_restored"):
+            if not getattr(self, key):
+                document.pop(key, None)
         return document
 
     @model_validator(mode="after")

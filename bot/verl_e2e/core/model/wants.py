@@ -18,7 +18,7 @@ class Axis(StrEnum):
 
     TENSOR = "tensor"
     PIPELINE = "pipeline"
-    # Model chunks on each pipeline rank; 1 is no virtual pipeline.
+    # Model chunks on each pipeline rank; 1 means none.
     VIRTUAL_PIPELINE = "virtual pipeline"
     CONTEXT = "context"
     EXPERT = "expert"
@@ -30,7 +30,7 @@ class Axis(StrEnum):
     RECOMPUTE = "recompute"
     # Parameters, gradients and optimizer state leave the GPU between phases, a switch.
     OFFLOAD = "offload"
-    # Gradient reduction and parameter gathering run beside the computation, a switch.
+    # Gradient reduction and parameter gathering overlap with the computation, a switch.
     OVERLAP = "overlap"
     # Weight gradients are accumulated by the fused kernel, a switch.
     FUSION = "fusion"

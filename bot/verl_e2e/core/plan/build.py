@@ -120,6 +120,7 @@ def build_job(
         data=_data(site, data),
         reward_model=reward_model,
         patches=fitting,
+        not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
         bridge_tests=_in_order(policy, chosen),
         chosen_tests=chosen,
         bridge_tests_limit_s=policy.test_choice.seconds,

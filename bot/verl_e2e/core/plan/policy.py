@@ -6,7 +6,7 @@ from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringCons
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, Patch, Sha, Variable
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
@@ -247,6 +247,8 @@ class PolicyFile(DescribedDocument):
     """What switches each feature of level 4 on."""
     patches: tuple[Patch, ...] = ()
     """Declared patches of verl or Bridge."""
+    not_restored: tuple[NotRestored, ...] = ()
+    """Parameters that the pinned commits leave as they are when a checkpoint is loaded."""
     require_bridge_checks: bool = True
     """Whether a gate needs the focused Bridge tests on this very commit."""
     isolation: Isolation = Isolation.PREFERRED

@@ -1,5 +1,6 @@
 """Level 1: what was loaded is what was saved, on each rank and tensor by tensor."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from verl_e2e.core.judge.criteria.resumed_state import resumed_state
 from verl_e2e.core.judge.criteria.snapshots import NOT_RECORDED, Finding
 from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.fingerprints import Kind, Point, Ranks
+from verl_e2e.core.model.jobs import NotRestored
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
 
@@ -156,3 +158,54 @@ def test_a_job_that_never_saves_resumes_nothing() -> None:
 def test_a_folder_without_fingerprints_is_a_limitation_alone() -> None:
     item = resumed_state(resume_run().case()).evidence
     assert (item.state, item.summary) == (State.WAIVED, NOT_RECORDED)
+
+
+HEAD = NotRestored(
+    name="head", model="critic", parameters=(LORA_A,), reason="verl does not save it", upstream="https://example.org/1"
+)
+
+
+def stale(change: Any = None) -> Taken:
+    """The run in which a parameter of the critic has after the load what it had before."""
+    built = (item for item in RUN.snapshots if item.point is Point.MODEL_BUILT and item.model == "critic")
+    before = next(held for item in built for held in item.tensors if held.name == LORA_A)
+    return RUN.with_tensor(LORA_A, change or (lambda _: before), LOADED, model="critic")
+
+
+def declared(taken: Taken, *entries: NotRestored) -> Finding:
+    case = resume_run(fingerprints=taken.document()).case()
+    return resumed_state(replace(case, job=case.job.model_copy(update={"not_restored": entries})))
+
+
+def test_a_parameter_that_the_load_left_alone_is_named_as_such() -> None:
+    item = found(stale()).evidence
+    assert item.state is State.BROKEN
+    assert item.summary.endswith(f"{LORA_A}: a stale copy: the values of an earlier point")
+
+
+def test_a_parameter_that_is_known_not_to_be_restored_is_a_limitation() -> None:
+    item = declared(stale(), HEAD)
+    assert item.evidence.state is State.MET
+    assert item.notes == (
+        f"Known defect head: {LORA_A} of the critic has after the load what it had before: verl does not save it "
+        "(https://example.org/1)",
+    )
+
+
+@pytest.mark.parametrize("change", [zeroed, absent, scaled(2.0), other])
+def test_a_known_defect_excuses_no_other_difference(change: Any) -> None:
+    item = declared(stale(change), HEAD)
+    assert (item.evidence.state, item.notes) == (State.BROKEN, ())
+
+
+def test_a_known_defect_excuses_no_other_tensor_and_no_other_model() -> None:
+    both = stale().with_tensor(MOMENT, zeroed, LOADED, model="critic")
+    item = declared(both, HEAD)
+    assert item.evidence.state is State.BROKEN
+    assert item.evidence.summary.endswith(f"{MOMENT}: all zero")
+    assert len(item.notes) == 1
+    assert declared(stale(), HEAD.model_copy(update={"model": "actor"})).evidence.state is State.BROKEN
+
+
+def test_a_known_defect_that_does_not_show_is_not_mentioned() -> None:
+    assert declared(RUN, HEAD).notes == ()

@@ -81,7 +81,7 @@ def test_an_adapter_without_a_gradient_is_a_fail_that_nothing_else_sees(name: st
     assert verdict.decided_by is Criterion.TRAINED_WEIGHTS
     assert verdict.cause == (
         f"parameters of the actor did not train in 2 optimizer step(s) of the train phase: {name}: "
-        "its moments are zero and it did not move"
+        "its moments are zero, so it got no gradient, and it did not move"
     )
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.TRAINED_WEIGHTS]
 
@@ -106,6 +106,21 @@ def test_a_step_that_half_precision_does_not_show_is_a_step() -> None:
     for state in ("exp_avg", "exp_avg_sq"):
         main_alone = main_alone.with_tensor(f"{LORA_A}/{state}[0:8]", zeroed, STEP, model="actor")
     assert found(main_alone).evidence.state is State.MET
+
+
+@pytest.mark.parametrize("factor", [0.99999, 0.9999999999])
+def test_weight_decay_is_no_training(factor: float) -> None:
+    """As a detached adapter was on a GPU: moments of zero, and a main copy that decay makes smaller."""
+    taken = untrained(RUN, LORA_A)
+    main = f"{LORA_A}/main[0:8]"
+    last = weights(8, "main")
+    decayed = tensor(main, [value * factor for value in last], kind=Kind.OPTIMIZER, dtype="float32")
+    taken = taken.with_tensor(main, lambda _: decayed, STEP, model="actor", number=1)
+    item = found(taken).evidence
+    assert item.state is State.BROKEN
+    assert f"{LORA_A}: its moments are zero, so it got no gradient, and weight decay alone moved it" in item.summary
+    grown = tensor(main, [value * 2 for value in last], kind=Kind.OPTIMIZER, dtype="float32")
+    assert found(taken.with_tensor(main, lambda _: grown, STEP, model="actor", number=1)).evidence.state is State.MET
 
 
 def test_a_step_from_zero_shows_in_any_precision() -> None:

@@ -1,7 +1,8 @@
 """Level 1: what the second phase loaded is what the first one had saved, tensor by tensor, moments included.
 
 The state is taken on each rank after the save and after the load. On the same rank the bits must be equal; where
-ranks hold other parts of a tensor than before, its sums over all ranks must be.
+ranks hold other parts of a tensor than before, its sums over all ranks must be. A parameter that has after the load
+what it had before was not restored; where the policy declares that the pinned commits never do, it is a limitation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,24 +37,42 @@ def resumed_state(case: Case) -> Finding:
     if len(planned) < 2:
         return finding(_CRITERION, State.MISSING, "the job saves nothing, so nothing is resumed", _STAGE)
     save, resume = planned[0], planned[1]
-    compared, count = [], 0
+    compared, count, notes = [], 0, list[str]()
     for model in trained_models(case):
         saved = _of_step(snapshots(case, Point.CHECKPOINT_SAVED, model=model, phase=save.name), save.last_step)
         loaded = _first(snapshots(case, Point.CHECKPOINT_LOADED, model=model, phase=resume.name))
-        faults = tuple(_faults(saved, loaded)) if saved and loaded else ()
+        before = _first(snapshots(case, Point.MODEL_BUILT, model=model, phase=resume.name))
+        found = tuple(_faults(saved, loaded, before)) if saved and loaded else ()
+        declared = _declared(case, model)
+        faults = tuple(fault for fault in found if not (fault.stale and fault.name in declared))
+        notes += (declared[fault.name] for fault in found if fault not in faults)
         if faults:
             text = f"what the {resume.name} phase loaded of the {model} is not what the {save.name} phase saved"
-            return broken(_CRITERION, _STAGE, text, faults)
+            return broken(_CRITERION, _STAGE, text, faults, notes)
         missing = gap(case, model, save.name, Point.CHECKPOINT_SAVED) or gap(
             case, model, resume.name, Point.CHECKPOINT_LOADED
         )
         if missing or not _holds_moments(saved):
             text = missing or f"the fingerprints of the {model}'s checkpoint hold no state of the optimizer"
-            return finding(_CRITERION, State.MISSING, text, _STAGE)
+            return finding(_CRITERION, State.MISSING, text, _STAGE, notes)
         compared += [*saved.values(), *loaded.values()]
         count += sum(len(_state(snapshot)) for snapshot in loaded.values())
+    count -= len(notes)
     text = f"{count} tensors of {' and '.join(trained_models(case))}, optimizer state included, are as they were saved"
-    return finding(_CRITERION, State.MET, text, _STAGE, left_out_note(compared))
+    return finding(_CRITERION, State.MET, text, _STAGE, [*notes, *left_out_note(compared)])
+
+
+def _declared(case: Case, model: str) -> dict[str, str]:
+    """By parameter what a card says of one that is known to stay as it was."""
+    return {
+        parameter: (
+            f"Known defect {entry.name}: {parameter} of the {model} has after the load what it had before: "
+            f"{entry.reason}{f' ({entry.upstream})' if entry.upstream else ''}"
+        )
+        for entry in case.job.not_restored
+        if entry.model == model
+        for parameter in entry.parameters
+    }
 
 
 def _state(snapshot: Snapshot) -> dict[str, Tensor]:
@@ -74,24 +93,30 @@ def _first(found: Sequence[Snapshot]) -> dict[int, Snapshot]:
     return {snapshot.ranks.rank: snapshot for snapshot in reversed(found)}
 
 
-def _faults(saved: dict[int, Snapshot], loaded: dict[int, Snapshot]) -> Iterator[TensorFault]:
+def _faults(
+    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], built: dict[int, Snapshot]
+) -> Iterator[TensorFault]:
     common = [rank for rank in saved if rank in loaded]
     if any(_parts_of(loaded[rank]) - _parts_of(saved[rank]) for rank in common) and set(saved) == set(loaded):
         yield from _faults_of_sums(saved, loaded)
         return
     for rank in common:
         before, after = _state(saved[rank]), _state(loaded[rank])
+        start = tensors(built[rank]) if rank in built else {}
         for name, tensor in before.items():
-            yield from _faults_of_tensor(tensor, after.get(name), loaded[rank])
+            yield from _faults_of_tensor(tensor, after.get(name), start.get(name), loaded[rank])
 
 
-def _faults_of_tensor(saved: Tensor, loaded: Tensor | None, snapshot: Snapshot) -> Iterator[TensorFault]:
+def _faults_of_tensor(
+    saved: Tensor, loaded: Tensor | None, built: Tensor | None, snapshot: Snapshot
+) -> Iterator[TensorFault]:
     if loaded is None:
         if not snapshot.left_out and not snapshot.problem:
             yield TensorFault(saved.name, f"not there on rank {snapshot.ranks.rank} after the load", saved)
         return
     # A count of steps may be a number before and a tensor after, of another type.
-    kind = None if count(saved) == 1 and adds_up([loaded], [saved]) else difference(saved, loaded)
+    earlier = (built,) if built is not None else ()
+    kind = None if count(saved) == 1 and adds_up([loaded], [saved]) else difference(saved, loaded, earlier=earlier)
     if kind:
         yield TensorFault.differs(saved, loaded, kind)
 

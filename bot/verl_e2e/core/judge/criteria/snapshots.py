@@ -6,7 +6,7 @@ Code under test writes the snapshots, so they find faults and no forgery: hostil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from verl_e2e.core.compare.tensors import Found
+from verl_e2e.core.compare.tensors import Difference, Found
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.phases import planned_phases
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
@@ -43,11 +43,13 @@ class TensorFault:
     # What was expected and what was found, None where one of them is not there.
     expected: Tensor | None = None
     found: Tensor | None = None
+    # Whether it has what it had at an earlier point.
+    stale: bool = False
 
     @classmethod
     def differs(cls, expected: Tensor, found: Tensor, kind: Found) -> "TensorFault":
         """A tensor that differs from the expected one in this way."""
-        return cls(found.name, str(kind), expected, found)
+        return cls(found.name, str(kind), expected, found, kind.kind is Difference.STALE)
 
 
 def tensors(snapshot: Snapshot, *kinds: Kind) -> dict[str, Tensor]:

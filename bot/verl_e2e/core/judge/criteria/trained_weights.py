@@ -1,8 +1,10 @@
 """What should train does: each parameter with `requires_grad` got a gradient, and the adapters moved.
 
-A weight in half precision may stay as it is although it trains, because the step is smaller than its type shows. So a
-parameter counts as trained when its bits changed, or its main copy did, or a moment of it is not zero. It surely did
-not train when its moments are zero and its bits stayed, or when it began as zero and stayed zero while others moved.
+A weight in half precision may stay as it is although it trains, because the step is smaller than its type shows. On
+the other hand weight decay scales a weight, or its main copy, that never gets a gradient. So a parameter counts as
+trained when a moment of it is not zero, or when it or its main copy changed by more than a factor near one; where the
+optimizer keeps no moments any change counts. It surely did not train when its moments are zero and no more than decay
+changed it, or when it began as zero and stayed zero while others moved.
 
 That is a fault for every adapter of a decoder layer once the optimizer made two steps: in the first one `lora_A` gets
 no gradient, because `lora_B` is zero. For other parameters it is a fault when it holds for all of a kind. Experts
@@ -14,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.tensors import same
+from verl_e2e.core.compare.tensors import Difference, difference, same
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.health import trained_models
 from verl_e2e.core.judge.criteria.snapshots import (
@@ -39,6 +41,8 @@ _CRITERION, _STAGE = Criterion.TRAINED_WEIGHTS, Stage.TRAIN_STEP
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})
 # Under the precision-aware optimizer the main copy is a part of its state.
 _MAIN = frozenset({"main", "master_param"})
+# The learning rate times the weight decay of all steps of a run stays far below a tenth.
+_LEAST_DECAY = 0.9
 _MAY_REST = re.compile(r"expert|router|mtp|vision|visual|audio|image")
 _NUMBER = re.compile(r"\d+")
 
@@ -54,6 +58,8 @@ class _Parameter:
     moved: bool = False
     # Whether its main copy changed on any rank.
     main_moved: bool = False
+    # Whether weight decay alone cannot have made such a change of it or of its main copy.
+    stepped: bool = False
     # The moments that ranks hold of it.
     moments: list[Tensor] = field(default_factory=list)
 
@@ -65,7 +71,7 @@ class _Parameter:
     @property
     def trained(self) -> bool:
         """Whether anything shows that it trains."""
-        return self.moved or self.main_moved or self.has_gradient
+        return self.has_gradient or self.stepped or (not self.moments and (self.moved or self.main_moved))
 
 
 def trained_weights(case: Case) -> Finding:
@@ -123,12 +129,23 @@ def _add(found: dict[str, _Parameter], start: Snapshot, made: Sequence[Snapshot]
         if not tensor.requires_grad:
             continue
         item = found.setdefault(f"{name} {_place(start.ranks, tensor)}", _Parameter(tensor, tensor.square == 0))
-        item.moved |= name in held and not same(tensor, held[name])
+        if name in held:
+            item.moved |= not same(tensor, held[name])
+            item.stepped |= _beyond_decay(tensor, held[name])
         for key, state in states.get(name, ()):
             if key in _MOMENTS:
                 item.moments.append(state)
             elif key in _MAIN and state.name in earlier:
                 item.main_moved |= not same(earlier[state.name], state)
+                item.stepped |= _beyond_decay(earlier[state.name], state)
+
+
+def _beyond_decay(before: Tensor, after: Tensor) -> bool:
+    """Whether one factor near one for all elements does not explain a change."""
+    change = difference(before, after)
+    if change is None or change.kind is Difference.ROUNDED:
+        return False
+    return change.kind is not Difference.SCALE or not _LEAST_DECAY <= change.factor <= 1
 
 
 def _place(ranks: Ranks, tensor: Tensor) -> str:
@@ -186,7 +203,10 @@ def _is_sure(item: _Parameter, *, others_moved: bool) -> bool:
 def _what(item: _Parameter) -> str:
     if item.has_gradient:
         return "it got a gradient, and yet it is still zero"
-    return "its moments are zero and it did not move" if item.moments else "it is still zero"
+    if not item.moments:
+        return "it is still zero"
+    moved = "weight decay alone moved it" if item.moved or item.main_moved else "it did not move"
+    return f"its moments are zero, so it got no gradient, and {moved}"
 
 
 def _notes(still: Mapping[str, _Parameter], model: str, steps: int) -> Iterator[str]:
