@@ -5,7 +5,7 @@ run of a resume and the baseline of a learning signal are started whatever becom
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -51,3 +51,12 @@ COSTS = {
     "4-feature": Cost(400),
     "5-signal": Cost(404, 404, CostBasis.MEASURED),
 }
+
+# The job of each level that stands for those without a measurement or an estimate of their own.
+_OF_LEVEL = {"0": "0-lora-ddp", "1": "1-resume", "2": "2-dense", "3": "3-fsdp", "4": "4-feature", "5": "5-signal"}
+
+
+def expected_cost(job_id: str) -> Cost:
+    """The cost of a job by its id, `<level>-<name>`; an estimate from its level where the name is not in the table."""
+    known = COSTS.get(job_id)
+    return known or replace(COSTS[_OF_LEVEL[job_id[0]]], basis=CostBasis.ESTIMATE)

@@ -1,190 +1,78 @@
-"""The coverage levels, their variants and the wrapper environment that each one asks for.
+"""The named jobs of each level: points of the space of settings that people know by name.
 
 Source: Megatron-Bridge's guide to verl end-to-end testing; `docs/levels.md` explains each level.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
-from types import MappingProxyType
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.variant import (
+    AMPLIFIED_LORA,
+    BASE_WRAPPER,
+    DETERMINISTIC,
+    DISTINCT_SAMPLES,
+    FULL_RECOMPUTE,
+    NO_GRADIENT_FUSION,
+    PARITY_STEPS,
+    PROBE_LEARNING_RATE,
+    TELLING_LEARNING_RATE,
+    Level,
+    Variant,
+)
+from verl_e2e.core.model.wants import Axis, Value
 
-from verl_e2e.core.model.costs import COSTS, Cost
+__all__ = [
+    "AMPLIFIED_LORA",
+    "BASE_WRAPPER",
+    "DATA_PARALLEL",
+    "DETERMINISTIC",
+    "DISTINCT_SAMPLES",
+    "FULL_RECOMPUTE",
+    "NO_GRADIENT_FUSION",
+    "PARITY_STEPS",
+    "POINTS",
+    "PROBE_LEARNING_RATE",
+    "TELLING_LEARNING_RATE",
+    "VARIANTS",
+    "Level",
+    "Variant",
+    "variant_named",
+    "variants_of",
+]
 
 
-class Level(IntEnum):
-    """Ordered depth of testing; level 0 runs first and alone."""
-
-    SMOKE = 0
-    SAVE_RESUME = 1
-    PARALLELISM = 2
-    MEGATRON_FSDP = 3
-    FEATURE = 4
-    LEARNING_SIGNAL = 5
-
-    @property
-    def title(self) -> str:
-        """The level's name as the card prints it."""
-        return _TITLES[self]
+def _point(level: Level, axes: dict[Axis, Value]) -> Point:
+    return Point.of_level(level).with_axes(axes)
 
 
-_TITLES = {
-    Level.SMOKE: "LoRA + DDP smoke",
-    Level.SAVE_RESUME: "Save/resume",
-    Level.PARALLELISM: "Parallelism stress",
-    Level.MEGATRON_FSDP: "Megatron-FSDP",
-    Level.FEATURE: "Feature e2e",
-    Level.LEARNING_SIGNAL: "Learning signal",
+# By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
+# equal and could be swapped unseen.
+_NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
+    (Level.SMOKE, "lora-ddp"): {},
+    (Level.SMOKE, "amplified-lora"): {Axis.ADAPTER_B_START: "xavier"},
+    (Level.SMOKE, "recompute"): {Axis.RECOMPUTE: "full"},
+    (Level.SAVE_RESUME, "resume"): {},
+    (Level.PARALLELISM, "dense"): {
+        Axis.TENSOR: 2,
+        Axis.PIPELINE: 2,
+        Axis.VIRTUAL_PIPELINE: 1,
+        Axis.CONTEXT: 1,
+    },
+    (Level.PARALLELISM, "vpp"): {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2},
+    (Level.PARALLELISM, "cp"): {Axis.CONTEXT: 2},
+    (Level.PARALLELISM, "expert"): {Axis.TENSOR: 2, Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 1},
+    (Level.PARALLELISM, "dp"): {Axis.DATA: 4},
+    (Level.MEGATRON_FSDP, "fsdp"): {},
+    (Level.FEATURE, "feature"): {},
+    (Level.LEARNING_SIGNAL, "signal"): {},
 }
 
-# The Level 0 exports; every other variant overrides some of them.
-BASE_WRAPPER: Mapping[str, str] = MappingProxyType(
-    {
-        "VERL_USE_UV": "0",
-        "PROFILE_STEPS": "null",
-        "ENGINE": "vllm",
-        "USE_MBRIDGE": "True",
-        "VANILLA_MBRIDGE": "False",
-        "VALUE_VANILLA_MBRIDGE": "False",
-        "LORA_RANK": "4",
-        "USE_MEGATRON_FSDP": "False",
-        "COMMON_PP": "1",
-        "COMMON_VPP": "null",
-        "COMMON_CP": "1",
-        "COMMON_TP": "1",
-        "INFER_TP": "1",
-        "ALL_OFFLOAD": "False",
-        "TOTAL_TRAIN_STEPS": "1",
-        "SAVE_FREQ": "-1",
-        "VAL_BEFORE_TRAIN": "False",
-        "TEST_FREQ": "-1",
-    }
-)
+# A job that joins its level's default one only where the change touches this feature.
+_FEATURES = {"expert": "moe"}
 
-_FUSION_ROOTS = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
-NO_GRADIENT_FUSION = tuple(
-    f"++{root}.megatron.override_transformer_config.gradient_accumulation_fusion=False" for root in _FUSION_ROOTS
-)
+# The named jobs as points, by job id.
+POINTS: dict[str, Point] = {f"{int(level)}-{name}": _point(level, axes) for (level, name), axes in _NAMED.items()}
 
-
-# levels.md: full recompute is how a lost gradient hook shows, and it is off by default.
-FULL_RECOMPUTE = tuple(
-    f"++{root}.megatron.override_transformer_config.{key}"
-    for root in ("actor_rollout_ref.actor", "critic")
-    for key in ("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")
-)
-
-# lora_B starts at zero, so a fault in the adapter's export cannot show in the first step without this.
-AMPLIFIED_LORA = ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",)
-
-# The default learning rate, 1e-6, moves no adapter in twenty steps.
-PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
-
-# Every request of the rollout gets the same seed in every run: two runs of the same weights draw the same samples.
-DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
-
-# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every rank of
-# data parallelism one of each: every rank then has the gradient of the whole batch, and one that is never averaged
-# cannot show. So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share
-# one is chance.
-DISTINCT_SAMPLES = (
-    "actor_rollout_ref.rollout.n=1",
-    "data.train_batch_size=64",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
-)
-
-# One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
-TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
-
-# The median over fewer steps would be one batch of unlucky samples.
-PARITY_STEPS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to run a level: its wrapper overrides, Hydra overrides, and the fewest GPUs.
-
-    `steps` is the training step that the run ends at. A variant with a `feature` joins its level's default one
-    when the change touches that feature, and needs a checkpoint that has it; other variants join by name.
-    """
-
-    level: Level
-    name: str
-    gpu_count: int
-    wrapper: Mapping[str, str] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
-    steps: int = 1
-    feature: str = ""
-
-    @property
-    def job_id(self) -> str:
-        """`<level>-<name>`, the name of the run's folder under `jobs/`."""
-        return f"{int(self.level)}-{self.name}"
-
-    @property
-    def cost(self) -> Cost:
-        """What it takes on its own GPUs with a small model; a cost of no known variant is that of the smoke."""
-        return COSTS.get(self.job_id, Cost(COSTS["0-lora-ddp"].run_s))
-
-    @property
-    def gpu_minutes(self) -> int:
-        """GPUs times minutes of all runs of the job, on its own GPUs with a small model."""
-        return self.cost.gpu_minutes(self.gpu_count)
-
-
-# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
-DATA_PARALLEL = Variant(Level.PARALLELISM, "dp", 4)
-
-VARIANTS: tuple[Variant, ...] = (
-    Variant(Level.SMOKE, "lora-ddp", 1),
-    Variant(Level.SMOKE, "amplified-lora", 1, overrides=AMPLIFIED_LORA),
-    Variant(Level.SMOKE, "recompute", 1, overrides=FULL_RECOMPUTE),
-    Variant(
-        Level.SAVE_RESUME,
-        "resume",
-        1,
-        {"SAVE_FREQ": "1"},
-        (*DETERMINISTIC, *TELLING_LEARNING_RATE),
-        steps=2,
-    ),
-    Variant(
-        Level.PARALLELISM,
-        "dense",
-        4,
-        {"COMMON_TP": "2", "COMMON_PP": "2", "COMMON_VPP": "null", "COMMON_CP": "1", "INFER_TP": "2"},
-    ),
-    Variant(Level.PARALLELISM, "vpp", 2, {"COMMON_PP": "2", "COMMON_VPP": "2"}),
-    Variant(Level.PARALLELISM, "cp", 2, {"COMMON_CP": "2"}),
-    Variant(
-        Level.PARALLELISM,
-        "expert",
-        2,
-        # With tensor size 1 as well, expert and dense tensor sizes would be equal and could be swapped unseen.
-        {
-            "COMMON_TP": "2",
-            "INFER_TP": "2",
-            "COMMON_EP": "2",
-            "COMMON_ETP": "1",
-            "ROUTING_REPLAY_MODE": "disabled",
-        },
-        feature="moe",
-    ),
-    DATA_PARALLEL,
-    Variant(
-        Level.MEGATRON_FSDP,
-        "fsdp",
-        1,
-        {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"},
-        NO_GRADIENT_FUSION,
-    ),
-    Variant(Level.FEATURE, "feature", 1),
-    Variant(
-        Level.LEARNING_SIGNAL,
-        "signal",
-        1,
-        {"TOTAL_TRAIN_STEPS": "20", "SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"},
-        PROBE_LEARNING_RATE,
-        steps=20,
-    ),
+VARIANTS: tuple[Variant, ...] = tuple(
+    POINTS[f"{int(level)}-{name}"].variant(level, name, feature=_FEATURES.get(name, "")) for level, name in _NAMED
 )
 
 
@@ -196,3 +84,7 @@ def variants_of(level: Level) -> tuple[Variant, ...]:
 def variant_named(job_id: str) -> Variant | None:
     """The variant with this job id, `<level>-<name>`, or None."""
     return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
+
+
+# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
+DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")

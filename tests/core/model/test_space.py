@@ -1,0 +1,322 @@
+"""Points in the space of settings: the named jobs, what wants join to, GPUs, cost and the job that comes out."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_e2e.core.model.costs import COSTS, CostBasis
+from verl_e2e.core.model.levels import BASE_WRAPPER, POINTS, VARIANTS, Level, variant_named
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
+from verl_e2e.core.model.space import Clash, Conflict, Point
+from verl_e2e.core.model.space_rules import Refused
+from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
+
+RECOMPUTE = tuple(
+    f"++{role}.megatron.override_transformer_config.{key}"
+    for role in ("actor_rollout_ref.actor", "critic")
+    for key in ("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")
+)
+FUSION = tuple(
+    f"++{role}.megatron.override_transformer_config.gradient_accumulation_fusion=False"
+    for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
+)
+SIGNAL = {"TOTAL_TRAIN_STEPS": "20", "SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
+RESUME = (
+    "actor_rollout_ref.rollout.full_determinism=True",
+    "actor_rollout_ref.actor.optim.lr=0.001",
+)
+EXPERT = {"COMMON_TP": "2", "INFER_TP": "2", "COMMON_EP": "2", "COMMON_ETP": "1", "ROUTING_REPLAY_MODE": "disabled"}
+
+# The twelve as they were written before they became points: GPUs, variables, overrides, steps, feature.
+NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
+    "0-lora-ddp": (1, {}, (), 1, ""),
+    "0-amplified-lora": (1, {}, ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",), 1, ""),
+    "0-recompute": (1, {}, RECOMPUTE, 1, ""),
+    "1-resume": (1, {"SAVE_FREQ": "1"}, RESUME, 2, ""),
+    "2-dense": (
+        4,
+        {"COMMON_TP": "2", "COMMON_PP": "2", "COMMON_VPP": "null", "COMMON_CP": "1", "INFER_TP": "2"},
+        (),
+        1,
+        "",
+    ),
+    "2-vpp": (2, {"COMMON_PP": "2", "COMMON_VPP": "2"}, (), 1, ""),
+    "2-cp": (2, {"COMMON_CP": "2"}, (), 1, ""),
+    "2-expert": (2, EXPERT, (), 1, "moe"),
+    "2-dp": (4, {}, (), 1, ""),
+    "3-fsdp": (1, {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"}, FUSION, 1, ""),
+    "4-feature": (1, {}, (), 1, ""),
+    "5-signal": (1, SIGNAL, ("actor_rollout_ref.actor.optim.lr=0.0001",), 20, ""),
+}
+
+
+def want(
+    axes: dict[Axis, Value] | None = None, model: ModelWant | None = None, limits: dict[Axis, int] | None = None
+) -> Want:
+    return Want("src/a.py", "f", (1,), "", axes or {}, limits or {}, model=model or ModelWant())
+
+
+def joined(point: Point, axes: dict[Axis, Value]) -> Point:
+    made = point.joined(want(axes))
+    assert isinstance(made, Point)
+    return made
+
+
+def conflict(point: Point, axes: dict[Axis, Value] | None = None, model: ModelWant | None = None) -> Conflict:
+    made = point.joined(want(axes, model))
+    assert isinstance(made, Conflict)
+    return made
+
+
+@pytest.mark.parametrize("job_id", NAMED)
+def test_the_named_jobs_are_what_they_were_before_they_were_points(job_id: str) -> None:
+    gpu_count, wrapper, overrides, steps, feature = NAMED[job_id]
+    made = variant_named(job_id)
+    assert made is not None
+    assert made.wrapper == wrapper
+    assert list({**BASE_WRAPPER, **made.wrapper}.items()) == list({**BASE_WRAPPER, **wrapper}.items())
+    assert (made.gpu_count, made.overrides, made.steps, made.feature) == (gpu_count, overrides, steps, feature)
+
+
+def test_each_named_job_is_a_point_and_nothing_else_is_one() -> None:
+    assert list(POINTS) == [variant.job_id for variant in VARIANTS] == list(NAMED)
+    for variant in VARIANTS:
+        assert variant.level in POINTS[variant.job_id].levels
+
+
+def test_sizes_join_by_the_larger_one_and_bring_what_they_need() -> None:
+    point = joined(joined(Point.default(), {Axis.PIPELINE: 2, Axis.TENSOR: 2}), {Axis.PIPELINE: 3})
+    assert (point[Axis.PIPELINE], point[Axis.TENSOR], point.gpu_count) == (4, 2, 8)
+    assert joined(Point.default(), {Axis.VIRTUAL_PIPELINE: 2}).settings == {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2}
+    assert joined(Point.default(), {Axis.EXPERT: 2}).model.features == {"moe"}
+    assert joined(Point.default(), {Axis.SYNCS: 3})[Axis.STEPS] == 2
+    assert joined(Point.default(), {Axis.RESUME: True, Axis.SYNCS: 2})[Axis.STEPS] == 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "clash", "words"),
+    (
+        ({Axis.RECOMPUTE: "selective"}, Clash.DIFFERENT, "recompute is 'full' and 'selective' is wanted"),
+        ({Axis.FSDP: True, Axis.PIPELINE: 2}, Clash.EXCLUDED, "megatron fsdp with pipeline of 2 or more: Megatron"),
+        ({Axis.TENSOR: 0}, Clash.INVALID, "tensor is a whole number of 1 or more, not 0"),
+        ({Axis.TENSOR: True}, Clash.INVALID, "tensor is a whole number of 1 or more, not True"),
+        ({Axis.FSDP: "yes"}, Clash.INVALID, "megatron fsdp is a switch, not 'yes'"),
+        ({Axis.ADAPTER: "qlora"}, Clash.INVALID, "adapter is one of lora, canonical_lora, dora, vlm_lora, none"),
+        ({Axis.ADAPTER_DROPOUT: 1.0}, Clash.INVALID, "adapter dropout is a number from 0 to below 1, not 1.0"),
+        ({Axis.ADAPTER_TARGETS: "linear_qkv, x"}, Clash.INVALID, "adapter targets are names of modules"),
+        ({Axis.ADAPTER_TARGETS: "$(id)"}, Clash.INVALID, "adapter targets are names of modules"),
+        ({Axis.ADAPTER_TARGETS: None}, Clash.INVALID, "adapter targets are names of modules, not None"),
+    ),
+)
+def test_what_does_not_fit_is_a_conflict_with_its_reason(axes: dict[Axis, Value], clash: Clash, words: str) -> None:
+    found = conflict(Point.default().with_axes({Axis.RECOMPUTE: "full"}), axes)
+    assert found.clash is clash
+    assert words in found.reason
+    assert (found.refused is None) == (found.source == "") == (clash is not Clash.EXCLUDED)
+
+
+def test_a_rule_keeps_its_kind_and_its_source() -> None:
+    found = conflict(Point.default(), {Axis.PRECISION: "fp32"})
+    assert (found.refused, found.source, found.axes) == (
+        Refused.ERROR,
+        "verl: McoreEngineConfig.__post_init__",
+        (Axis.PRECISION,),
+    )
+
+
+def test_models_join_unless_family_or_a_field_differs() -> None:
+    tied = ModelWant("qwen", {"tie_word_embeddings": True}, frozenset({"moe"}))
+    both = Point.default().joined(want({}, tied))
+    assert isinstance(both, Point)
+    more = both.joined(want({}, ModelWant(fields={"num_hidden_layers": 4}, features=frozenset({"mla"}))))
+    assert isinstance(more, Point)
+    assert more.model == ModelWant(
+        "qwen", {"tie_word_embeddings": True, "num_hidden_layers": 4}, frozenset({"moe", "mla"})
+    )
+    assert conflict(both, model=ModelWant("llama")).clash is Clash.MODEL
+    found = conflict(both, model=ModelWant(fields={"tie_word_embeddings": False}))
+    assert found.reason == "the model's tie_word_embeddings cannot be True and False"
+    assert Point.default().with_axes({Axis.EXPERT: 2}).with_model(ModelWant("qwen")).model.features == {"moe"}
+
+
+def test_a_size_that_a_want_limits_is_not_raised() -> None:
+    alone = Point.default().joined(want(limits={Axis.TENSOR: 2, Axis.DATA: 1}))
+    assert isinstance(alone, Point)
+    tighter = alone.joined(want({Axis.TENSOR: 1}, limits={Axis.TENSOR: 1, Axis.PIPELINE: 8}))
+    assert isinstance(tighter, Point)
+    assert tighter.limits == {Axis.TENSOR: 1, Axis.DATA: 1, Axis.PIPELINE: 8}
+    found = conflict(tighter, {Axis.TENSOR: 2})
+    assert (found.clash, found.reason) == (Clash.LIMIT, "tensor is 2 and must not be more than 1")
+    # Two expert ranks of one tensor rank each are two data-parallel ranks.
+    assert conflict(tighter, {Axis.EXPERT: 2}).axes == (Axis.DATA,)
+
+
+@pytest.mark.parametrize(
+    ("axes", "gpu_count"),
+    (
+        ({}, 1),
+        ({Axis.TENSOR: 2, Axis.PIPELINE: 2, Axis.CONTEXT: 2}, 8),
+        ({Axis.EXPERT: 2}, 2),
+        ({Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 2}, 4),
+        ({Axis.EXPERT: 4, Axis.TENSOR: 2}, 4),
+        ({Axis.EXPERT: 2, Axis.PIPELINE: 2}, 4),
+        ({Axis.EXPERT: 2, Axis.TENSOR: 4}, 4),
+        ({Axis.DATA: 3}, 4),
+        ({Axis.FSDP: True, Axis.TENSOR: 2, Axis.DATA: 2}, 4),
+    ),
+)
+def test_the_gpus_are_those_that_the_sizes_need(axes: dict[Axis, Value], gpu_count: int) -> None:
+    point = joined(Point.default(), axes)
+    assert point.gpu_count == gpu_count
+    assert point.gpu_minutes == point.cost.gpu_minutes(gpu_count)
+
+
+def test_a_point_costs_as_much_as_the_nearest_job_that_was_measured() -> None:
+    resume = joined(Point.default(), {Axis.RESUME: True, Axis.EXPERT: 2})
+    assert (resume.cost.run_s, resume.cost.reference_s) == (COSTS["1-resume"].run_s, COSTS["1-resume"].reference_s)
+    assert resume.cost.basis is CostBasis.ESTIMATE
+    assert joined(Point.default(), {Axis.CONTEXT: 2}).cost.run_s == COSTS["2-dense"].run_s
+    assert Point.default().cost.run_s == COSTS["0-lora-ddp"].run_s
+
+
+def test_a_derived_job_costs_as_much_as_the_default_of_its_level() -> None:
+    point = joined(Point.of_level(Level.SAVE_RESUME), {Axis.EXPERT: 2})
+    assert point.variant(Level.SAVE_RESUME, "resume-ep2").cost == point.cost
+    assert point.cost.basis is not COSTS["1-resume"].basis
+
+
+def test_a_derived_job_has_the_variables_and_overrides_of_its_settings() -> None:
+    point = joined(
+        Point.of_level(Level.SAVE_RESUME),
+        {Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 2, Axis.ADAPTER_SHARING: "per expert", Axis.ADAPTER_ALPHA: 16},
+    )
+    made = point.variant(Level.SAVE_RESUME, "resume-ep2")
+    assert (made.job_id, made.gpu_count, made.steps) == ("1-resume-ep2", 4, 2)
+    assert made.wrapper == {
+        "COMMON_EP": "2",
+        "COMMON_ETP": "2",
+        "LORA_ALPHA": "16",
+        "SAVE_FREQ": "1",
+        "ROUTING_REPLAY_MODE": "disabled",
+    }
+    assert made.overrides == (
+        "++actor_rollout_ref.model.lora.share_expert_adapters=False",
+        "++critic.model.lora.share_expert_adapters=False",
+        *RESUME,
+    )
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "wrapper", "overrides"),
+    (
+        (Axis.ADAPTER, "none", {"LORA_RANK": "0"}, ()),
+        (
+            Axis.ADAPTER,
+            "dora",
+            {},
+            ("actor_rollout_ref.model.lora.type=dora", "critic.model.lora.type=dora"),
+        ),
+        (Axis.ADAPTER_TARGETS, "a,*.0.b", {"LORA_TARGET_MODULES": "['a','*.0.b']"}, ()),
+        (Axis.ADAPTER_SHARING, "shared", {}, ()),
+        (
+            Axis.ADAPTER_DROPOUT,
+            0.1,
+            {},
+            ("actor_rollout_ref.model.lora.dropout=0.1", "critic.model.lora.dropout=0.1"),
+        ),
+        (Axis.ADAPTER_A_START, "kaiming", {}, ("actor_rollout_ref.model.lora.lora_A_init_method=kaiming",)),
+        (Axis.RECOMPUTE, "none", {}, ()),
+        (
+            Axis.RECOMPUTE,
+            "selective",
+            {},
+            tuple(
+                f"++{role}.megatron.override_transformer_config.recompute_granularity=selective"
+                for role in ("actor_rollout_ref.actor", "critic")
+            ),
+        ),
+        (Axis.RESUME, False, {}, ()),
+        (Axis.PACKING, True, {"USE_REMOVE_PADDING": "True"}, ()),
+        (Axis.ADAPTER_MERGE, True, {"LORA_MERGE": "True"}, ()),
+        (
+            Axis.PRECISION,
+            "fp16",
+            {},
+            (
+                "actor_rollout_ref.actor.megatron.dtype=float16",
+                "actor_rollout_ref.ref.megatron.dtype=float16",
+                "critic.megatron.dtype=float16",
+                "actor_rollout_ref.rollout.dtype=float16",
+            ),
+        ),
+        (Axis.STEPS, 3, {}, ()),
+        (Axis.CONTENT, "images", {}, ()),
+    ),
+)
+def test_what_a_setting_is_in_verl(
+    axis: Axis, value: Value, wrapper: dict[str, str], overrides: tuple[str, ...]
+) -> None:
+    made = setting_of(axis, value)
+    assert (dict(made.wrapper), made.overrides) == (wrapper, overrides)
+
+
+@pytest.mark.parametrize(
+    ("axes", "level"),
+    (
+        ({Axis.RESUME: True}, Level.PARALLELISM),
+        ({Axis.FSDP: True}, Level.SMOKE),
+        ({Axis.ADAPTER: "none"}, Level.SMOKE),
+        ({}, Level.PARALLELISM),
+        ({}, Level.SAVE_RESUME),
+        ({Axis.STEPS: 3}, Level.LEARNING_SIGNAL),
+        ({Axis.PRECISION: "fp32"}, Level.FEATURE),
+    ),
+)
+def test_a_level_that_cannot_have_the_settings_is_refused(axes: dict[Axis, Value], level: Level) -> None:
+    with pytest.raises(ValueError, match=r"^odd: "):
+        Point.default().with_axes(axes).variant(level, "odd")
+
+
+def test_a_value_that_no_job_has_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="recompute is one of none, full, selective, not 'some'"):
+        Point.default().with_axes({Axis.RECOMPUTE: "some"})
+
+
+def values_of(axis: Axis) -> st.SearchStrategy[Any]:
+    if axis in SIZES:
+        return st.integers(1, 4)
+    if axis in CHOICES:
+        return st.sampled_from(CHOICES[axis])
+    if isinstance(DEFAULTS[axis], bool):
+        return st.booleans()
+    named: dict[Axis, st.SearchStrategy[Any]] = {
+        Axis.ADAPTER_TARGETS: st.just("linear_qkv"),
+        Axis.ADAPTER_DROPOUT: st.just(0.1),
+    }
+    return named.get(axis, st.sampled_from((4, 16)))
+
+
+AXES = st.fixed_dictionaries({}, optional={axis: values_of(axis) for axis in Axis})
+
+
+@given(first=AXES, second=AXES)
+def test_the_order_of_wants_does_not_matter_and_a_job_has_all_that_it_took(
+    first: dict[Axis, Value], second: dict[Axis, Value]
+) -> None:
+    def both(one: dict[Axis, Value], other: dict[Axis, Value]) -> Point | Conflict:
+        point = Point.default().joined(want(one))
+        return point.joined(want(other)) if isinstance(point, Point) else point
+
+    made, reverse = both(first, second), both(second, first)
+    if isinstance(made, Conflict) or isinstance(reverse, Conflict):
+        assert isinstance(made, Conflict) == isinstance(reverse, Conflict)
+        return
+    assert made == reverse
+    assert made.levels
+    for axes in (first, second):
+        for axis, value in axes.items():
+            assert made.size(axis) >= int(str(value)) if axis in SIZES else made[axis] == value
+    for level in made.levels:
+        assert made.variant(level, "any").gpu_count == made.gpu_count
