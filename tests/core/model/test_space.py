@@ -1,15 +1,17 @@
 """Points in the space of settings: the named jobs, what wants join to, GPUs, cost and the job that comes out."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_e2e.core.model.conflicts import Clash, Conflict
 from verl_e2e.core.model.costs import COSTS, CostBasis
 from verl_e2e.core.model.levels import BASE_WRAPPER, POINTS, VARIANTS, Level, variant_named
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
-from verl_e2e.core.model.space import Clash, Conflict, Point
+from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.space_rules import Refused
 from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
 
@@ -139,6 +141,31 @@ def test_models_join_unless_family_or_a_field_differs() -> None:
     found = conflict(both, model=ModelWant(fields={"tie_word_embeddings": False}))
     assert found.reason == "the model's tie_word_embeddings cannot be True and False"
     assert Point.default().with_axes({Axis.EXPERT: 2}).with_model(ModelWant("qwen")).model.features == {"moe"}
+
+
+def keys(**overrides: Value) -> Want:
+    return replace(want(), overrides={key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def test_settings_that_no_axis_has_reach_the_job_or_conflict() -> None:
+    actor = "actor_rollout_ref.actor.megatron.override_transformer_config"
+    point = Point.default().joined(replace(want(), overrides={f"{actor}.moe_aux_loss_coeff": 0.1, "data.seed": None}))
+    assert isinstance(point, Point)
+    assert point.variant(Level.FEATURE, "any").overrides == (
+        f"++{actor}.moe_aux_loss_coeff=0.1",
+        "++critic.megatron.override_transformer_config.moe_aux_loss_coeff=0.1",
+        "++data.seed=null",
+    )
+    assert point.joined(keys(data__seed=None)) == point
+    for bad in (keys(data__seed=1), keys(data__seed="a b"), keys(data__seed="$(id)"), keys(data__seed="1"), keys(x=1)):
+        found = point.joined(bad)
+        assert isinstance(found, Conflict)
+        assert found.axes == ()
+    switch = Point.default().joined(keys(a__b=True))
+    assert isinstance(switch, Point)
+    found = switch.joined(keys(a__b=1))
+    assert isinstance(found, Conflict)
+    assert (found.clash, found.reason) == (Clash.DIFFERENT, "a.b cannot be True and 1")
 
 
 def test_a_size_that_a_want_limits_is_not_raised() -> None:

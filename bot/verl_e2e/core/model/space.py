@@ -3,14 +3,22 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from types import MappingProxyType
 
+from verl_e2e.core.model.conflicts import Clash, Conflict, joined_models, joined_values
 from verl_e2e.core.model.costs import COSTS, Cost, CostBasis
-from verl_e2e.core.model.settings import DEFAULTS, OWN_ROUTING, Setting, invalid_value, setting_of
-from verl_e2e.core.model.space_rules import Refused, completed, exclusion_of
+from verl_e2e.core.model.settings import (
+    DEFAULTS,
+    OWN_ROUTING,
+    Setting,
+    invalid_override,
+    invalid_value,
+    override_of,
+    setting_of,
+)
+from verl_e2e.core.model.space_rules import completed, exclusion_of
 from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, Level, Variant
-from verl_e2e.core.model.wants import SIZES, Axis, FieldValue, ModelWant, Value, Want
+from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
 
 _PARALLEL = (
     *(Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT),
@@ -25,37 +33,6 @@ _OF_LEVEL: Mapping[Level, Mapping[Axis, Value]] = {
 }
 
 
-class Clash(StrEnum):
-    """Why a want does not fit a point."""
-
-    # No job can have the value.
-    INVALID = "invalid"
-    # The point has another value on the axis.
-    DIFFERENT = "different"
-    # A rule excludes them in one job.
-    EXCLUDED = "excluded"
-    # A size would be larger than one of the wants allows.
-    LIMIT = "limit"
-    # The models differ.
-    MODEL = "model"
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """Why one job cannot have all the settings."""
-
-    # What kind of conflict it is.
-    clash: Clash
-    # The axes that it is about; none where the models differ.
-    axes: tuple[Axis, ...]
-    # Why, a clause for people.
-    reason: str
-    # For a rule: what kind of obstacle it states.
-    refused: Refused | None = None
-    # For a rule: the code that it comes from.
-    source: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Point:
     """The settings of one job and the model that it needs. Build one by `default` or `of`, and join wants to it."""
@@ -66,6 +43,8 @@ class Point:
     model: ModelWant = field(default_factory=ModelWant)
     # Sizes that must not be larger.
     limits: Mapping[Axis, int] = field(default_factory=dict)
+    # Settings of verl that no axis has, by their Hydra key.
+    overrides: Mapping[str, Value] = field(default_factory=dict)
 
     @classmethod
     def default(cls) -> "Point":
@@ -115,11 +94,17 @@ class Point:
                 return Conflict(Clash.DIFFERENT, (axis,), f"{axis} is {mine!r} and {value!r} is wanted")
             else:
                 settings[axis] = value
-        model = _joined_models(self.model, want.model)
+        model = joined_models(self.model, want.model)
         if isinstance(model, Conflict):
             return model
+        problems = (invalid_override(key, value) for key, value in want.overrides.items())
+        if problem := next(filter(None, problems), ""):
+            return Conflict(Clash.INVALID, (), problem)
+        overrides = joined_values(self.overrides, want.overrides)
+        if isinstance(overrides, str):
+            return Conflict(Clash.DIFFERENT, (), overrides)
         limits = {**self.limits, **{axis: min(most, self.limits.get(axis, most)) for axis, most in want.limits.items()}}
-        point = Point(settings, model, limits).with_axes({})
+        point = Point(settings, model, limits, overrides).with_axes({})
         return point.conflict or point
 
     @property
@@ -195,6 +180,7 @@ class Point:
         parts = [setting_of(axis, value) for axis, value in self.settings.items()]
         parts.append(OWN_ROUTING if Axis.EXPERT in self.settings else Setting())
         parts.append(_purpose(level, self.size(Axis.STEPS)))
+        parts += [override_of(key, value) for key, value in self.overrides.items()]
         return Variant(
             level,
             name,
@@ -220,13 +206,3 @@ def _ordered(settings: Mapping[Axis, Value]) -> dict[Axis, Value]:
 
 def _shown(settings: Mapping[Axis, Value]) -> str:
     return ", ".join(f"{axis} {value}" for axis, value in settings.items()) or "of level 0"
-
-
-def _joined_models(first: ModelWant, second: ModelWant) -> ModelWant | Conflict:
-    if first.family and second.family and first.family != second.family:
-        return Conflict(Clash.MODEL, (), f"a model of {first.family} cannot be one of {second.family}")
-    fields: dict[str, FieldValue] = dict(first.fields)
-    for name, value in second.fields.items():
-        if fields.setdefault(name, value) != value:
-            return Conflict(Clash.MODEL, (), f"the model's {name} cannot be {fields[name]!r} and {value!r}")
-    return ModelWant(first.family or second.family, fields, first.features | second.features)
