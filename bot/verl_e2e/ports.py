@@ -25,6 +25,7 @@ from verl_e2e.core.pulls.forge import (
 from verl_e2e.core.pulls.ledger import Approval, Override, Posted, RecordedCommand, Run, RunState
 from verl_e2e.core.pulls.messages import Letter, Message
 from verl_e2e.core.pulls.pull import MergeGroup, OpenPull, Pull, PullRef
+from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.summary import Summary
 from verl_e2e.core.signal.figure import SignalFigure
 
@@ -92,6 +93,18 @@ class SummaryStore(Protocol):
 
     def save(self, summaries: Mapping[str, Summary]) -> None:
         """Keep more summaries."""
+        ...
+
+
+class UsesStore(Protocol):
+    """What another program uses of a package, kept by a digest of all that this depends on."""
+
+    def load(self, key: str) -> Uses | None:
+        """The uses that were kept under a key, None where none were."""
+        ...
+
+    def save(self, key: str, uses: Uses) -> None:
+        """Keep uses under a key."""
         ...
 
 

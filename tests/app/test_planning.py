@@ -12,8 +12,9 @@ from tests.core.model.test_execution_maps import map_of
 from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo
 from verl_e2e.app.explain import explain
 from verl_e2e.app.known_repository import OtherRepositoryError
-from verl_e2e.app.plan_change import Planned, Planner, uses_at
+from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps
+from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump

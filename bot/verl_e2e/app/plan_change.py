@@ -15,7 +15,7 @@ from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
-from verl_e2e.core.reach.entries import Uses, uses_of
+from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.program import Program, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.standins import TreeNames, is_among, stand_ins
@@ -30,14 +30,6 @@ _NO_SOURCE = "No source file that verl could reach differs, and no link or setti
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside((), NO_EFFECT, "no requirement that verl's run imports differs")
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def uses_at(repository: SourceTrees, revision: str, reach: ReachPolicy, source: str) -> Uses:
-    """What verl uses of the package at a revision."""
-    tree = {path: blob for path, blob in repository.tree(revision, reach.callers).items() if path.endswith(".py")}
-    contents = repository.read_objects(list(tree.values()))
-    sources = {path: content for path, blob in tree.items() if (content := contents[blob]) is not None}
-    return uses_of(sources, reach.package, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,7 @@ class _Reader:
         self.source = source
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
+        self._constructor = yaml.SafeLoader("")
 
     def read(self, node: yaml.Node, path: Path) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -107,7 +108,7 @@ class _Reader:
 
     def _scalar(self, node: yaml.Node, path: Path) -> str | int | float | bool | None:
         try:
-            value = yaml.SafeLoader("").construct_object(node, deep=True)
+            value = self._constructor.construct_object(node, deep=True)
         except (yaml.YAMLError, ValueError):
             self._problem(node, path, f"{node.value!r} with tag {node.tag!r} is not a plain value", "put it in quotes")
             return None

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.adapters.files.reach_cache import SummaryCache
+from verl_e2e.adapters.files.uses_cache import UsesCache
 from verl_e2e.app.explain import explain as explain_paths
 from verl_e2e.app.known_code import maps_of
 from verl_e2e.app.known_repository import OtherRepositoryError, holds_package, require_package
-from verl_e2e.app.plan_change import Planned, Planner, uses_at
+from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.app.plan_details import with_bumps, with_verl_files
+from verl_e2e.app.verl_uses import uses_at
 from verl_e2e.config.callers import packaged_uses, uses_json
 from verl_e2e.config.labels import load_labels
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
@@ -198,7 +200,7 @@ def uses_for(order: PlanRequest, policy: Policy) -> Uses:
     except NotARepositoryError:
         return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy)
     commit = verl.resolve(order.verl_ref or "HEAD")
-    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}")
+    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}", UsesCache(order.cache))
     held = f". It holds {policy.reach.package}: give it as --repo" if _verl_holds_package(order, policy) else ""
     return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, held)
 

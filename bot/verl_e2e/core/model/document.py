@@ -6,7 +6,8 @@ from pydantic import BaseModel, ConfigDict
 class Document(BaseModel):
     """A strict, frozen document: an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A program that starts builds the validators of the documents that it reads, not of all.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class DescribedDocument(Document):

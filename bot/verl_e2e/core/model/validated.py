@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import pathspec
+from pathspec import RegexPattern
+from pathspec.util import lookup_pattern
 from pydantic import AfterValidator, Field, GetPydanticSchema, StringConstraints
 
 from verl_e2e.core.model.levels import Level
@@ -41,12 +42,16 @@ def _written(form: Any, build: Callable[[Any], Any]) -> GetPydanticSchema:
     return GetPydanticSchema(lambda _, schema_of: schema_of(Annotated[form, AfterValidator(build)]))
 
 
+# A `PathSpec` would also build a search database for each of the policy's hundreds of patterns.
+_PATTERN = lookup_pattern("gitignore")
+
+
 def _compiled_pattern(line: str) -> tuple[re.Pattern[str], bool]:
     try:
-        pattern = next(iter(pathspec.PathSpec.from_lines("gitignore", [line]).patterns), None)
+        pattern = _PATTERN(line)
     except ValueError:
         pattern = None
-    if not (isinstance(pattern, pathspec.RegexPattern) and pattern.regex and line.strip("/! ")):
+    if not (isinstance(pattern, RegexPattern) and pattern.regex and line.strip("/! ")):
         raise UnfitError(f"{line!r} is not a path pattern", "write it as in a .gitignore file")
     return pattern.regex, bool(pattern.include)
 

@@ -9,6 +9,8 @@ from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.summary import parse
 from verl_e2e.core.reach.walk import Entry
 
+# Raise it whenever the same sources would read differently: stored uses are then made again.
+USES_VERSION = 1
 _CALLS_FOLLOWED = 2
 _ASKING = frozenset({"getattr", "hasattr", "setattr"})
 
