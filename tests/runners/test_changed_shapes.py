@@ -61,8 +61,8 @@ def demanded(shape: Shape) -> ChangedCode:
     found = compare(shape.before.encode(), shape.after.encode()).functions
 
     def placed(function: ChangedFunction) -> ChangedFunction:
-        readers = found.readers.get(function.first_line, ()) if function.at_import else ()
-        lines = tuple(line for reader in readers for line in reader.lines)
+        read_by = found.readers.get(function.first_line) if function.at_import else None
+        lines = tuple(line for reader in read_by.functions for line in reader.lines) if read_by is not None else ()
         return function.model_copy(update={"path": PATHS[shape.name], "readers": lines})
 
     return ChangedCode(functions=tuple(map(placed, found.changed)))

@@ -96,6 +96,30 @@ def test_only_what_is_reached_reads_what_an_import_binds() -> None:
     assert (len(lines), found) == (2, [(lines[0],), ()])
 
 
+@pytest.mark.parametrize(
+    ("import_", "taken"),
+    (
+        ("from p.a import LIMIT", True),
+        ("from p.a import *", True),
+        ("import p.a", True),
+        ("from p import a", True),
+        ("from p.a import f", False),
+        ("from p.other import LIMIT", False),
+    ),
+)
+def test_what_another_file_imports_may_be_read_there(import_: str, taken: bool) -> None:
+    source = (
+        "import os\nLIMIT = 3\nclass A:\n    size = 1\n    def m(self):\n        return 1\n"
+        "def f():\n    A().m()\n    return LIMIT\n"
+    )
+    other = {"src/p/__init__.py": f"from p.a import f\n{import_}\n", "src/p/other.py": "LIMIT = 1\n"}
+    files = {**other, "src/p/a.py": source}
+    changed = {"src/p/a.py": source.replace("LIMIT = 3", "LIMIT = 5").replace("size = 1", "size = 2")}
+    head = [item.function for item in effects(files, changed, ENTRY).functions if not item.earlier]
+    # What a class holds is read through its objects, whoever imports it.
+    assert [(item.first_line, item.readers) for item in head] == [(2, () if taken else (9,)), (4, (6,))]
+
+
 def test_a_removed_function_is_reached_as_the_base_reaches_it() -> None:
     head = MODULE.replace("Own().run() + inner()", "inner()").replace("    def run(self):\n        return 1\n", "")
     found = [item for item in effects(BASE, {"src/p/a.py": head}, ENTRY).functions if item.function.symbol == "Own.run"]

@@ -46,7 +46,7 @@ call = lambda x: (
 def read(old: str, new: str, base: str = BASE) -> dict[int, list[tuple[str, tuple[int, ...]]]]:
     assert base.count(old) == 1
     found = compare(base.encode(), base.replace(old, new).encode()).functions
-    return {line: [(item.symbol, item.lines) for item in readers] for line, readers in found.readers.items()}
+    return {line: [(item.symbol, item.lines) for item in read.functions] for line, read in found.readers.items()}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def read(old: str, new: str, base: str = BASE) -> dict[int, list[tuple[str, tupl
         ("TABLE: dict = {}", "TABLE: dict = {1: 2}", {4: [("h", (27,))]}),
         ("TABLE: dict = {}", "TABLE: dict = {}\nTABLE[1] = 2", {}),
         ("TABLE: dict = {}", "TABLE: dict = {}\nTABLE += 2", {5: [("h", (28,))]}),
-        ("size: int = 4", "size: int = 5", {8: [("A.run", (14,))]}),
+        ("size: int = 4", "size: int = 5", {8: [("A.run", (14, 15))]}),
         ("kind = 1", "kind = 2", {}),
         ("A.shared = 1", "A.shared = 2", {33: [("<lambda>", (35,))]}),
-        # A class is read where it is named, and by each of its methods.
+        # A class is read where it is named, and each of its methods shows that it is in use.
         ("class A(Base)", "class A(Other)", {7: [("A.run", (14, 15)), ("<lambda>", (35,))]}),
         ("class Inner(Base)", "class Inner(Other)", {}),
         ("A.shared = 1", "print(LIMIT)", {}),

@@ -12,7 +12,7 @@ from verl_e2e.core.model.changed_code import ChangedFunction, Excuse, ExcusedLin
 from verl_e2e.core.reach.code_lines import CodeLines, first_line
 from verl_e2e.core.reach.marks import Mark, Marked
 from verl_e2e.core.reach.normal import Frozen
-from verl_e2e.core.reach.readers import Reader, Readers
+from verl_e2e.core.reach.readers import ReadBy, Readers
 from verl_e2e.core.reach.tree_differences import differences
 
 
@@ -24,8 +24,8 @@ class ChangedFunctions:
     changed: tuple[ChangedFunction, ...] = ()
     # On the merge base: all that is gone or exchanged, so what a run there must execute to enter the same code.
     earlier: tuple[ChangedFunction, ...] = ()
-    # By the first line of an entry of the head without a symbol: the functions that read what its statements bind.
-    readers: Mapping[int, tuple[Reader, ...]] = field(default_factory=dict)
+    # By the first line of an entry of the head without a symbol: the functions that read what its statement binds.
+    readers: Mapping[int, ReadBy] = field(default_factory=dict)
 
 
 NO_FUNCTIONS = ChangedFunctions()
@@ -64,31 +64,35 @@ def changed_functions(
     earlier = [_function(marked, old, Side.MERGE_BASE, marked.marks) for marked in before]
     modules = [marked for marked in after if marked.node is None]
     at_import = [found for marked in modules for found in _at_import(marked, new)]
-    readers = {function.first_line: read_by for function, read_by in at_import if read_by}
+    readers = {function.first_line: read_by for function, read_by in at_import if read_by is not None}
     changed = _by_line([function for function, _ in at_import] + head)
     return ChangedFunctions((*changed, *_by_line(gone)), _by_line(earlier), readers)
 
 
-def _at_import(marked: Marked, version: _Version) -> Iterator[tuple[ChangedFunction, tuple[Reader, ...]]]:
+def _at_import(marked: Marked, version: _Version) -> Iterator[tuple[ChangedFunction, ReadBy | None]]:
     """What runs at import: an entry for each statement that functions of the file read, and one for the rest."""
     if version.code is None or not marked.marks:
         return
     readers = Readers(version.tree, version.code)
     found: dict[int, list[Mark]] = {}
+    read_by: dict[int, ReadBy] = {}
     rest: list[Mark] = []
     for mark in marked.marks:
-        read = mark.excuse is None and mark.first > 1 and bool(readers.of(mark))
-        (found.setdefault(mark.first, []) if read else rest).append(mark)
+        own = readers.of(mark) if mark.excuse is None and mark.first > 1 else None
+        if own is None:
+            rest.append(mark)
+        else:
+            found.setdefault(mark.first, []).append(mark)
+            read_by.setdefault(mark.first, own)
     for first, marks in found.items():
         function = _function(marked, version, Side.HEAD, marks)
         if function is not None and function.lines:
-            own = tuple(dict.fromkeys(reader for mark in marks for reader in readers.of(mark)))
-            yield function.model_copy(update={"first_line": first}), own
+            yield function.model_copy(update={"first_line": first}), read_by[first]
         else:
             rest.extend(marks)
     function = _function(marked, version, Side.HEAD, rest)
     if function is not None:
-        yield function, ()
+        yield function, None
 
 
 def _by_line(functions: Iterable[ChangedFunction | None]) -> tuple[ChangedFunction, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from verl_e2e.core.model.changed_code import MOST_READERS, ChangedFunction, Side
 from verl_e2e.core.reach.changed_functions import ChangedFunctions
 from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.readers import ReadBy
 from verl_e2e.core.reach.walk import Reach
 
 _LOCALS = ".<locals>."
@@ -47,6 +48,26 @@ class ReachedTree:
         node = Node(module, name)
         return (node in self.reach.steps or node in self.reach.live) and (self.counts is None or self.counts(node))
 
+    def reading_lines(self, read_by: ReadBy, module: str | None) -> tuple[int, ...]:
+        """Lines of reached functions that read what a statement binds; none where another file may be what reads it."""
+        if module is None or self._is_taken(read_by.names, module):
+            return ()
+        reached = (reader for reader in read_by.functions if self.reaches(module, reader.symbol))
+        return tuple(sorted({line for reader in reached for line in reader.lines})[:MOST_READERS])
+
+    def _is_taken(self, names: frozenset[str], module: str) -> bool:
+        """Whether another imported module takes one of the names from the module, or the module itself."""
+        outer, _, own = module.rpartition(".")
+        taken = {(module, name) for name in (*names, None, "*")} | {(outer, own)}
+        others = (self.program.view(name) for name in self.reach.imported if name != module) if names else ()
+        return any(
+            (view.target(item), item.attribute) in taken
+            for view in others
+            if view is not None
+            for scope in view.by_scope.values()
+            for item in scope
+        )
+
 
 def touched_functions(
     found: ChangedFunctions,
@@ -60,9 +81,8 @@ def touched_functions(
         for function in functions:
             at = 1 if function.side is Side.HEAD else 0
             reached = trees[at].reaches(modules[at], function.symbol)
-            readers = found.readers.get(function.first_line, ()) if at and function.at_import else ()
-            reading = {line for item in readers if trees[at].reaches(modules[at], item.symbol) for line in item.lines}
-            lines = tuple(sorted(reading)[:MOST_READERS])
+            read_by = found.readers.get(function.first_line) if at and function.at_import else None
+            lines = trees[at].reading_lines(read_by, modules[at]) if read_by is not None else ()
             named = function.model_copy(update={"path": names[at], "reached": reached, "readers": lines})
             yield TouchedFunction(named, effects_path, symbol_of_effect(function.symbol), earlier)
 

@@ -26,11 +26,22 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Who reads what statements bind."""
+
+    # The names of the module that they bind: another file may import them. Empty for what classes hold.
+    names: frozenset[str]
+    # The functions of the file.
+    functions: tuple[Reader, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _Bound:
     """What a statement binds: names of the module, attributes, and a class."""
 
     names: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
+    # Of a class each method counts: what reads its fields and inherits from it may be in another file.
     class_name: str = ""
 
 
@@ -51,11 +62,12 @@ class Readers:
         nodes = (node for node in ast.walk(tree) if isinstance(node, _Node))
         self._functions = tuple(_reading(node, code) for node in nodes if code.name(node))
 
-    def of(self, mark: Mark) -> tuple[Reader, ...]:
-        """The functions that read what a statement of the module or of a class body binds."""
+    def of(self, mark: Mark) -> ReadBy | None:
+        """The functions that read what a statement of the module or of a class body binds; None where none does."""
         bound = _bound_by(mark)
         found = ((function.symbol, _lines(function, bound)) for function in self._functions)
-        return tuple(Reader(symbol, tuple(sorted(lines))) for symbol, lines in found if lines)
+        functions = tuple(Reader(symbol, tuple(sorted(lines))) for symbol, lines in found if lines)
+        return ReadBy(frozenset() if bound.class_name else bound.names, functions) if functions else None
 
 
 def _reading(node: _Node, code: CodeLines) -> _Reading:
@@ -98,7 +110,9 @@ def _bound_by(mark: Mark) -> _Bound:
         case ast.Assign() | ast.AnnAssign() | ast.AugAssign() | ast.Import() | ast.ImportFrom():
             names = frozenset(name for item in excuses.own_nodes(mark.node) for name in bound_names(item))
             stored = frozenset(_attributes(mark.node))
-            return _Bound(names, stored) if mark.class_name is None else _Bound(attributes=names | stored)
+            if mark.class_name is not None:
+                return _Bound(attributes=names | stored, class_name=mark.class_name)
+            return _Bound(names, stored)
         case _:
             return _Bound()
 
