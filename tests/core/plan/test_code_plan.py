@@ -152,7 +152,11 @@ def test_the_merge_base_s_side_goes_with_each_job() -> None:
 def test_files_that_could_not_be_read_are_named_where_their_level_is() -> None:
     unread = Effects(unread={A: "it is not Python"}, unknown={A: "it is not Python"})
     made = planned(edited("run"), known=unread)
-    assert made.changed == ChangedCode(unread={A: "it is not Python"})
+    # Verl imports it, so it hides at least one function: the gate must not open as if there were none.
+    assert made.changed == ChangedCode(unread={A: "it is not Python"}, left_out=1)
+    assert {job.id: job.changed.left_out for job in made.jobs} == {"0-lora-ddp": 1, "1-resume": 1}
+    unimported = planned(edited("run"), known=Effects(unread={A: "it is not Python"}))
+    assert unimported.changed == ChangedCode(unread={A: "it is not Python"})
     assert {job.id: dict(job.changed.unread) for job in made.jobs}["1-resume"] == {A: "it is not Python"}
     by_name = plan(change(A, "docs/x.md", "src/p/data.json"), POLICY)
     no_source = "it is not Python source, and whether a run reads it is not recorded"

@@ -79,6 +79,29 @@ def test_an_error_of_the_file_s_own_that_another_function_catches_is_no_error_pa
     assert changed("", always) == ["f: !error path 1,2,3"]
 
 
+@pytest.mark.parametrize(
+    ("call", "error", "demanded"),
+    [
+        ("f(x)", "KeyError", True),
+        ("self.f(x)", "KeyError", True),
+        ("f(x)", "OSError", False),
+        ("f", "KeyError", False),
+        ("A(x)", "KeyError", False),
+    ],
+)
+def test_an_error_that_a_caller_of_the_file_catches_is_an_answer(call: str, error: str, demanded: bool) -> None:
+    calling = f"def g(x):\n    try:\n        return {call}\n    except LookupError:\n        return 1\n"
+    old = f"{calling}def f(x):\n    if x:\n        b()\n    return 2\n"
+    row = "9" if demanded else "!error path 9"
+    assert changed(old, old.replace("b()", f"b()\n        raise {error}")) == [f"f: {row}"]
+
+
+def test_what_makes_an_object_is_called_by_the_name_of_its_class() -> None:
+    calling = "def g(x):\n    try:\n        return A(x)\n    except ValueError:\n        return 1\n"
+    old = f"{calling}class A:\n    def __init__(self, x):\n        b()\n"
+    assert changed(old, old.replace("b()", "b()\n        if x:\n            raise ValueError")) == ["A.__init__: 9 10"]
+
+
 def test_a_handler_and_a_case_that_raise_for_control_must_run() -> None:
     old = "def f(x):\n    a()\n"
     handler = "def f(x):\n    try:\n        a()\n    except KeyError:\n        raise StopIteration\n"

@@ -116,7 +116,7 @@ def test_what_another_file_imports_may_be_read_there(import_: str, taken: bool) 
     files = {**other, "src/p/a.py": source}
     changed = {"src/p/a.py": source.replace("LIMIT = 3", "LIMIT = 5").replace("size = 1", "size = 2")}
     head = [item.function for item in effects(files, changed, ENTRY).functions if not item.earlier]
-    # What a class holds is read through its objects, whoever imports it.
+    # What a class holds is read through its objects, in any file.
     assert [(item.first_line, item.readers) for item in head] == [(2, () if taken else (9,)), (4, (6,))]
 
 

@@ -96,7 +96,7 @@ class ChangedCode(Document):
     earlier: Annotated[tuple[ChangedFunction, ...], FailFast(), Field(max_length=MOST_FUNCTIONS)] = ()
     # Changed files under test whose functions are not known, each with the reason.
     unread: dict[str, str] = Field(default_factory=dict)
-    # How many functions more there were than are listed.
+    # How many functions more there were than are listed; a source that verl imports and that is unread counts as one.
     left_out: Annotated[int, Field(ge=0)] = 0
 
     @property

@@ -44,14 +44,15 @@ class CodePlan:
 
     def whole(self) -> ChangedCode:
         """Everything that the change touches, as far as it is known."""
-        return _code(self._functions, self._unread, (MOST_FUNCTIONS, MOST_LINES))
+        return _code(self._functions, self._unread, len(self._hidden), (MOST_FUNCTIONS, MOST_LINES))
 
     def planned(self, job: JobOutline) -> JobOutline:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
         unread = {path: why for path, why in self._unread.items() if self._is_for_path(job, path)}
         words = self._words({touched.path for touched in wanted})
-        return replace(job, changed=_code(wanted, unread, MOST_OF_JOB), changed_words=words)
+        hidden = sum(path in unread for path in self._hidden)
+        return replace(job, changed=_code(wanted, unread, hidden, MOST_OF_JOB), changed_words=words)
 
     def _words(self, paths: Collection[str]) -> frozenset[str]:
         """The identifiers of the changed statements in some of the files."""
@@ -109,6 +110,13 @@ class CodePlan:
                 found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its sources were not read"
         return {readable(path): reason for path, reason in sorted(found.items())}
 
+    @cached_property
+    def _hidden(self) -> tuple[str, ...]:
+        """The sources that verl imports and that could not be compared: at least one function of each may differ."""
+        if self.effects is None:
+            return ()
+        return tuple(readable(path) for path in self.effects.unread if path in self.effects.unknown)
+
     def _reasons_of(self, touched: TouchedFunction) -> list[Reason]:
         """The reasons that name the symbol that a function is in; import-time code has none of its own."""
         path = readable(touched.path)
@@ -153,14 +161,19 @@ def _is_source(path: str) -> bool:
     return path.endswith(".py")
 
 
-def _code(functions: Iterable[TouchedFunction], unread: Mapping[str, str], most: tuple[int, int]) -> ChangedCode:
-    """The functions by path and line, those that verl reaches first to be kept where there are too many."""
+def _code(
+    functions: Iterable[TouchedFunction], unread: Mapping[str, str], hidden: int, most: tuple[int, int]
+) -> ChangedCode:
+    """The functions by path and line, those that verl reaches first to be kept where there are too many.
+
+    `hidden` are functions that are known to differ and are not known themselves.
+    """
     sides: dict[bool, list[ChangedFunction]] = {False: [], True: []}
     for touched in functions:
         sides[touched.earlier].append(touched.function)
     changed, earlier = (_bounded(sides[side], most) for side in (False, True))
     named = dict(list(unread.items())[: most[0]])
-    left_out = len(sides[False]) - len(changed) + len(unread) - len(named)
+    left_out = len(sides[False]) - len(changed) + len(unread) - len(named) + hidden
     return ChangedCode(functions=changed, earlier=earlier, unread=named, left_out=left_out)
 
 

@@ -28,8 +28,7 @@ _READING = frozenset(
 )
 # Python itself, or a loop, catches them and goes on.
 _CONTROL = frozenset({"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit"})
-_ASKED_BY_PYTHON = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__anext__"})
-ANY_ERROR = frozenset({"BaseException"})
+_ASKED_BY_PYTHON = ("__getattr__", "__getattribute__", "__getitem__", "__missing__", "__next__", "__anext__")
 
 
 def of_statement(node: ast.stmt) -> Excuse | None:
@@ -96,11 +95,10 @@ def is_protocol(node: ast.ClassDef) -> bool:
 def may_go_on(nodes: Iterable[ast.AST], here: frozenset[str], elsewhere: frozenset[str]) -> bool:
     """Whether an error that statements raise may be caught where the run goes on.
 
-    `here` are the errors that are caught around them in their function, `elsewhere` the file's own ones that another
-    place of it catches.
+    `here` are the errors that are caught around them, `elsewhere` the file's own ones that another place of it catches.
     """
     raised = (item for node in nodes for item in own_nodes(node) if isinstance(item, ast.Raise))
-    return any(_may_go_on(_error_name(item.exc), here, elsewhere) for item in raised)
+    return any(_may_go_on(_last_name(item.exc), here, elsewhere) for item in raised)
 
 
 def _may_go_on(name: str, here: frozenset[str], elsewhere: frozenset[str]) -> bool:
@@ -139,9 +137,16 @@ def own_errors_caught(tree: ast.Module) -> frozenset[str]:
     return frozenset(name for name in found if not hasattr(builtins, name))
 
 
-def caught_by_callers(node: Function) -> frozenset[str]:
-    """The errors of a method that Python asks and that answers with an error."""
-    return ANY_ERROR if node.name in _ASKED_BY_PYTHON else frozenset()
+def caught_by_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
+    """By the name of a function: the errors after which a caller in the file, or Python for some methods, goes on."""
+    found = dict.fromkeys(_ASKED_BY_PYTHON, frozenset({"BaseException"}))
+    for node in ast.walk(tree):
+        caught = errors_caught(node)
+        body = getattr(node, "body", ()) if caught else ()
+        for call in (item for statement in body for item in own_nodes(statement) if isinstance(item, ast.Call)):
+            name = _last_name(call.func)
+            found[name] = found.get(name, frozenset()) | caught
+    return found
 
 
 def _names(node: ast.expr | None) -> Iterator[str]:
@@ -149,10 +154,10 @@ def _names(node: ast.expr | None) -> Iterator[str]:
         for item in node.elts:
             yield from _names(item)
     else:
-        yield (_error_name(node) if node is not None else "") or "BaseException"
+        yield (_last_name(node) if node is not None else "") or "BaseException"
 
 
-def _error_name(node: ast.expr | None) -> str:
+def _last_name(node: ast.expr | None) -> str:
     return "" if node is None else dotted(node).rpartition(".")[2]
 
 

@@ -1,7 +1,7 @@
 """What differs in one version of a file, function by function, and where a statement of it is."""
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from verl_e2e.core.model.changed_code import Excuse
@@ -59,6 +59,8 @@ class Scope:
     found: list[Marked]
     # The file's own errors that some place of the file catches.
     caught_elsewhere: frozenset[str] = frozenset()
+    # By the name of a function: the errors that callers of the file catch.
+    callers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Prefix of the qualified names of what is defined here.
     prefix: str = ""
     excuse: Excuse | None = None
@@ -94,7 +96,8 @@ class Scope:
     def function(self, node: Function, *, whole: bool) -> "Scope":
         """The body of a function that is defined here."""
         name = f"{self.prefix}{node.name}"
-        inner = replace(self, caught=excuses.caught_by_callers(node))
+        called = node.name if node.name != "__init__" else (self.class_name or "").rpartition(".")[2]
+        inner = replace(self, caught=self.callers.get(called, frozenset()))
         own = excuses.of_function(node, in_protocol=self.in_protocol)
         return self._inner(node, name, self.excuse or inner._unless_caught(own, node.body), inner.caught, whole=whole)
 
@@ -116,7 +119,8 @@ class Scope:
     ) -> "Scope":
         owner = Marked(node, name, excuse, whole)
         self.found.append(owner)
-        return Scope(owner, self.found, self.caught_elsewhere, f"{name}.<locals>.", excuse, caught=caught)
+        prefix = f"{name}.<locals>."
+        return Scope(owner, self.found, self.caught_elsewhere, self.callers, prefix, excuse, caught=caught)
 
     def of_class(self, node: ast.ClassDef) -> "Scope":
         """The body of a class that is defined here."""

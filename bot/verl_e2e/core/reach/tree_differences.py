@@ -36,7 +36,8 @@ def differences(
     """What differs in the older and in the newer version, each function with its marks."""
     sides = tuple(Marked(None, "") for _ in range(2))
     caught = excuses.own_errors_caught(before) | excuses.own_errors_caught(after)
-    scopes = tuple(Scope(side, [side], caught) for side in sides)
+    callers = (excuses.caught_by_callers(before), excuses.caught_by_callers(after))
+    scopes = tuple(Scope(side, [side], caught, names) for side, names in zip(sides, callers, strict=True))
     _Comparison(TreeNumbers(tokens)).bodies(before.body, after.body, scopes[0], scopes[1])
     return tuple(scopes[0].found), tuple(scopes[1].found)
 
