@@ -1,0 +1,80 @@
+"""One tree of sources whose functions can be looked into: parsed when first asked for, with who names what."""
+
+from collections.abc import Callable, Iterable
+
+from verl_e2e.core.reach.conditions.flow import Flows
+from verl_e2e.core.reach.program import Node, Program
+from verl_e2e.core.reach.summary import BODY
+from verl_e2e.core.reach.walk import Reach
+
+
+class CodeTree:
+    """The program of one side of a change, what is reached in it, and the text of its files."""
+
+    def __init__(self, program: Program, reach: Reach, flows: Callable[[str], Flows | None]) -> None:
+        self.program = program
+        self.reach = reach
+        # The functions of a file by its path, None for one that cannot be read.
+        self.flows = flows
+        self._naming: dict[str, dict[Node, None]] | None = None
+        self._below: dict[Node, list[Node]] | None = None
+        self.used_outside = frozenset(entry.attribute for entry in reach.entries if entry.attribute)
+
+    def path_of(self, module: str) -> str:
+        """The path of a module, empty for one without a file."""
+        return self.program.paths.get(module, "")
+
+    def naming(self, name: str) -> tuple[Node, ...]:
+        """The reached symbols that name something: all that could call it, however they come by it."""
+        if self._naming is None:
+            self._naming = {}
+            for node in (*self.reach.steps, *self.reach.live):
+                symbol = self.program.symbol(node)
+                for part in _parts(symbol.refs if symbol is not None else ()):
+                    self._naming.setdefault(part, {})[node] = None
+        return tuple(self._naming.get(name, ()))
+
+    def below(self, cls: Node) -> tuple[Node, ...]:
+        """The live classes that inherit from a class directly."""
+        if self._below is None:
+            self._below = {}
+            for node in self.reach.live:
+                for base in self._bases(node):
+                    if base is not None:
+                        self._below.setdefault(base, []).append(node)
+        return tuple(self._below.get(cls, ()))
+
+    def has_foreign_base(self, cls: Node) -> bool:
+        """Whether code outside of the program may call the methods of a class, as a base of it is from there."""
+        return any(base is None or self.has_foreign_base(base) for base in self._bases(cls))
+
+    def _bases(self, cls: Node) -> Iterable[Node | None]:
+        symbol = self.program.symbol(cls)
+        for base in symbol.bases if symbol is not None else ():
+            found, rest = self.program.dotted(cls.module, base.split("."))
+            known = found is not None and found.kind == "class" and not rest
+            if known and found is not None and found.node != cls:
+                yield found.node
+            elif base.rpartition(".")[2] not in _PASSIVE:
+                yield None
+
+
+# Bases that call no method of a class that they do not define themselves.
+_PASSIVE = frozenset(
+    {"object", "ABC", "Generic", "Protocol", "Enum", "StrEnum", "metaclass=ABCMeta", "metaclass=abc.ABCMeta"}
+)
+
+
+def _parts(refs: Iterable[str]) -> Iterable[str]:
+    return {part for ref in refs for part in ref.strip("!?").replace("()", "").split(".")}
+
+
+def owner_of(node: Node) -> Node | None:
+    """The class that a method belongs to."""
+    owner = node.symbol.rpartition(".")[0]
+    return Node(node.module, owner) if owner else None
+
+
+def is_body(node: Node) -> bool:
+    """Whether a node is what runs when a module is imported."""
+    return node.symbol == BODY

@@ -1,0 +1,309 @@
+"""From a condition to the settings that fulfil it, by the table; what the table does not know stays open."""
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.reach.conditions.formula import All, Any, Formula, Literal, Names, conjuncts, formula, text_of
+from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
+from verl_e2e.core.reach.conditions.table import (
+    CHUNK_LISTS,
+    FIRST_STAGE,
+    GROUP_NAMES,
+    LAST_STAGE,
+    NAME_PARTS,
+    NAME_SUBJECTS,
+    RANK_NAMES,
+    SIZE_NAMES,
+    Row,
+    rows_by_name,
+)
+
+_ROWS = rows_by_name()
+_TRIED_SIZES = (1, 2, 4, 8)
+_HELD: Final = True
+_DEEPEST = 4
+_COMPARISONS: dict[type[ast.cmpop], Callable[..., object]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda left, right: left in right,
+    ast.NotIn: lambda left, right: left not in right,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings of a condition, and the parts that no setting is known for."""
+
+    settings: Settings
+    open: tuple[str, ...] = ()
+
+
+class _Subject(NamedTuple):
+    """What a test looks at: `owner.name`, where `owner` is the last name before the dot."""
+
+    owner: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A test of one subject against constants: whether a value of the subject passes it."""
+
+    subject: _Subject
+    passes: Callable[[object], bool]
+    # The constants that it is compared with.
+    constants: tuple[object, ...] = ()
+
+
+def resolve(condition: Formula, path: str) -> Resolved:
+    """The settings that fulfil a condition in a file, as far as the table knows them."""
+    settings, unknown = ANY_RUN, []
+    for part in conjuncts(condition):
+        found = _settings_of(part, path, 0)
+        both = joined(settings, found) if found is not None else None
+        if both is not None:
+            settings = both
+        elif not _is_healthy(part):
+            unknown.append(text_of(part))
+    return Resolved(_between_stages(settings), tuple(dict.fromkeys(unknown)))
+
+
+def _is_healthy(part: Formula) -> bool:
+    if isinstance(part, Literal):
+        return part.healthy
+    return bool(part.parts) and all(map(_is_healthy, part.parts))
+
+
+def _between_stages(settings: Settings) -> Settings:
+    """Neither the first nor the last stage: four stages, as three divide few numbers of layers."""
+    if {"first stage", "last stage"} <= {*settings.rules} and settings.axes.get(Axis.PIPELINE) == 2:
+        return replace(settings, axes={**settings.axes, Axis.PIPELINE: 4})
+    return settings
+
+
+def _settings_of(part: Formula, path: str, depth: int) -> Settings | None:
+    """The settings that fulfil a part; None where they are not known."""
+    match part:
+        case All(parts=parts):
+            settings: Settings | None = ANY_RUN
+            for item in parts:
+                found = _settings_of(item, path, depth)
+                settings = joined(settings, found) if settings is not None and found is not None else None
+            return settings
+        case Any(parts=parts):
+            ways = [found for item in parts if (found := _settings_of(item, path, depth)) is not None]
+            return min(ways, key=lambda way: way.count, default=None)
+        case Literal(test=ast.expr() as test):
+            return _of_test(test, part.names, path, depth)
+        case Literal():
+            return None
+
+
+def _of_test(test: ast.expr, names: Names, path: str, depth: int) -> Settings | None:
+    found = next((settings for settings in _by_table(test, path) if settings is not None), None)
+    if found is not None or depth >= _DEEPEST:
+        return found
+    replaced = _with_values(test, names)
+    return None if replaced is None else _settings_of(formula(replaced, names), path, depth + 1)
+
+
+def _with_values(test: ast.expr, names: Names) -> ast.expr | None:
+    """The test with the name that it looks at replaced by the only value that the function gives it."""
+    match test:
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _with_values(operand, names)
+            return None if inner is None else ast.UnaryOp(ast.Not(), inner)
+        case ast.Compare(left=left, ops=ops, comparators=rights):
+            inner = _with_values(left, names) if isinstance(left, ast.Name) else None
+            return None if inner is None else ast.Compare(inner, ops, rights)
+        case _:
+            return None
+
+
+def _by_table(test: ast.expr, path: str) -> Iterator[Settings | None]:
+    yield _of_name_test(test)
+    found = _test_of(test)
+    if found is None:
+        return
+    yield _of_stage(found)
+    yield _of_size(found)
+    yield _of_rank(found)
+    row = _ROWS.get(found.subject.name)
+    if row is not None and row.under in path:
+        yield _of_row(row, found)
+
+
+def _of_row(row: Row, test: _Test) -> Settings | None:
+    for value, settings in row.values:
+        if test.passes(value):
+            return None if settings is None else replace(settings, rules=(row.name,))
+    if row.free is not None:
+        for constant in test.constants:
+            if isinstance(constant, str | int | float | bool) and test.passes(constant):
+                return replace(row.free(constant), rules=(row.name,))
+    return None
+
+
+def _of_stage(test: _Test) -> Settings | None:
+    name = test.subject.name
+    kind = "first stage" if name in FIRST_STAGE else "last stage" if name in LAST_STAGE else ""
+    if not kind:
+        return None
+    # Some rank holds the first stage, and some rank the last one, whatever the size.
+    return Settings(rules=()) if test.passes(_HELD) else Settings(axes={Axis.PIPELINE: 2}, rules=(kind,))
+
+
+def _of_size(test: _Test) -> Settings | None:
+    owner, name = test.subject
+    axis = SIZE_NAMES.get(name) if name != "size" else GROUP_NAMES.get(owner)
+    if name == "len" and owner in CHUNK_LISTS:
+        axis = Axis.VIRTUAL_PIPELINE
+    if axis is None:
+        return None
+    absent = axis is Axis.VIRTUAL_PIPELINE and name != "len"
+    fits = [size for size in _TRIED_SIZES if test.passes(None if absent and size == 1 else size)]
+    if not fits:
+        return None
+    axes: dict[Axis, Value] = {axis: fits[0]} if fits[0] > 1 else {}
+    limits = {axis: fits[-1]} if fits[-1] < _TRIED_SIZES[-1] else {}
+    if axis in {Axis.EXPERT, Axis.EXPERT_TENSOR} and axes:
+        return Settings(axes, limits, features=frozenset({"moe"}), rules=(f"{axis} size",))
+    return Settings(axes, limits, rules=(f"{axis} size",))
+
+
+def _of_rank(test: _Test) -> Settings | None:
+    axis = RANK_NAMES.get(test.subject.name)
+    if axis is None:
+        return None
+    absent = axis is Axis.VIRTUAL_PIPELINE
+    if absent and test.passes(None):
+        return Settings(limits={axis: 1}, rules=(f"{axis} rank",))
+    rank = next((rank for rank in range(4) if test.passes(rank)), None)
+    if rank is None:
+        return None
+    size = max(rank + 1, 2 if absent else 1)
+    features = frozenset({"moe"} if axis in {Axis.EXPERT, Axis.EXPERT_TENSOR} and size > 1 else ())
+    return Settings({axis: size} if size > 1 else {}, features=features, rules=(f"{axis} rank",))
+
+
+def _of_name_test(test: ast.expr) -> Settings | None:
+    """The settings for a test of a parameter's or module's name; another name always passes a negative test."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return ANY_RUN if _of_name_test(test.operand) is not None else None
+    part, subject, holds = "", _NO_SUBJECT, True
+    match test:
+        case ast.Compare(left=ast.Constant(value=str(part)), ops=[ast.In() | ast.NotIn() as op], comparators=[right]):
+            subject, holds = _subject(right), isinstance(op, ast.In)
+        case ast.Call(
+            func=ast.Attribute(value=value, attr="endswith" | "startswith"), args=[ast.Constant(value=str(part))]
+        ):
+            subject = _subject(value)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant(value=str(part))]):
+            subject, holds = _subject(left), isinstance(op, ast.Eq)
+        case _:
+            return None
+    if subject is None or not subject.name.endswith(NAME_SUBJECTS):
+        return None
+    found = next(((word, settings) for word, settings in NAME_PARTS if word in part), None)
+    if found is None:
+        return None
+    return replace(found[1], rules=(f"name: {found[0]}",)) if holds else ANY_RUN
+
+
+def _test_of(test: ast.expr) -> _Test | None:
+    """A test in the form that rows are held against."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            inner = _test_of(operand)
+            return None if inner is None else replace(inner, passes=lambda value: not inner.passes(value))
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            return _comparison(left, op, right)
+        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
+            named = _kinds(kind)
+            return None if named is None else _Test(named, bool)
+        case _:
+            subject = _subject(test)
+            return None if subject is None else _Test(subject, bool)
+
+
+def _kinds(kind: ast.expr) -> _Subject | None:
+    kinds = [_subject(item) for item in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
+    return next((item for item in kinds if item is not None and item.name in _ROWS), None)
+
+
+def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> _Test | None:
+    mirrored: dict[type[ast.cmpop], ast.cmpop] = {
+        ast.Lt: ast.Gt(),
+        ast.Gt: ast.Lt(),
+        ast.LtE: ast.GtE(),
+        ast.GtE: ast.LtE(),
+    }
+    if isinstance(left, ast.Constant) and not isinstance(op, ast.In | ast.NotIn):
+        left, right, op = right, left, mirrored.get(type(op), op)
+    subject, constant = _subject(left), _constant(right)
+    if subject is None or constant is None:
+        return None
+    compare, value = _COMPARISONS[type(op)], constant[0]
+
+    def passes(candidate: object) -> bool:
+        try:
+            return bool(compare(candidate, value))
+        except TypeError:
+            return False
+
+    known = value if isinstance(value, tuple) else (value,)
+    return _Test(subject, passes, known)
+
+
+def _constant(node: ast.expr) -> tuple[object] | None:
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return (tuple(value) if isinstance(value, list | set) else value,)
+
+
+_NO_SUBJECT: _Subject | None = None
+
+
+def _subject(node: ast.expr) -> _Subject | None:
+    match node:
+        case ast.Name(id=name):
+            return _Subject("", name)
+        case ast.Attribute(value=value, attr=name):
+            return _Subject(_last(value), name)
+        case ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(name)), *_]):
+            return _Subject(_last(value), name)
+        case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(name)), *_]):
+            return _Subject(_last(value), name)
+        case ast.Subscript(value=value, slice=ast.Constant(value=str(name))):
+            return _Subject(_last(value), name)
+        case ast.Call(func=ast.Name(id="len"), args=[value]):
+            return _Subject(_last(value), "len")
+        case ast.Call(func=ast.Name(id="get_pg_size"), args=[group]):
+            return _Subject(_last(group), "size")
+        case ast.Call(
+            func=ast.Attribute(attr="get_world_size"), args=[], keywords=[ast.keyword(arg="group", value=group)]
+        ):
+            return _Subject(_last(group), "size")
+        case ast.Call(func=function):
+            return _subject(function)
+        case _:
+            return None
+
+
+def _last(node: ast.expr) -> str:
+    found = _subject(node)
+    return "" if found is None else found.name

@@ -1,0 +1,278 @@
+"""Which settings give a name of the code its values: the table by which tests become settings.
+
+Sources: verl's `McoreEngineConfig`, its `hf_model.yaml` (`lora`) and `transformer_impl.py`, which hands settings on to
+Bridge's providers; Bridge's `LoRA`; Megatron-LM's `TransformerConfig` and `parallel_state`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings
+
+_TRANSFORMER = "actor_rollout_ref.actor.megatron.override_transformer_config"
+_LORA = "actor_rollout_ref.model.lora"
+_PEFT = "/peft/"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that code tests: the values that it takes, and the settings that give it each."""
+
+    # How reports name the row.
+    name: str
+    # The names that it has in code.
+    names: frozenset[str]
+    # Its values with their settings, that of the default run first; None where no setting is known.
+    values: tuple[tuple[Value, Settings | None], ...]
+    # The settings for any other value that code compares it with; None where only the listed values are known.
+    free: Callable[[Value], Settings] | None = None
+    # The row counts only in files with this in their path; empty for all.
+    under: str = ""
+
+
+def _row(
+    names: str,
+    *values: tuple[Value, Settings | None],
+    free: Callable[[Value], Settings] | None = None,
+    under: str = "",
+) -> Row:
+    every = names.split()
+    return Row(every[0], frozenset(every), values, free, under)
+
+
+def _axis(axis: Axis, value: Value) -> Settings:
+    return Settings(axes={axis: value})
+
+
+def _feature(*features: str) -> Settings:
+    return Settings(features=frozenset(features))
+
+
+def _switch(names: str, axis: Axis, *, default: bool, under: str = "") -> Row:
+    return _row(names, *((value, _axis(axis, value)) for value in (default, not default)), under=under)
+
+
+def _has(names: str, *features: str) -> Row:
+    """A feature of the model that a flag or a class stands for; without it the default model will do."""
+    return _row(names, (False, ANY_RUN), (True, _feature(*features)))
+
+
+def _counts(names: str, feature: str) -> Row:
+    """A feature of the model that a number stands for, absent without it."""
+    return _row(names, (None, ANY_RUN), (8, _feature(feature)))
+
+
+def _field(names: str, values: tuple[Value, Value], feature: str = "") -> Row:
+    """A field of the model's configuration, without it and with it; only a model with the feature can have it."""
+    name = names.split()[0]
+    without, with_it = (Settings(fields={name: value}) for value in values)
+    features = frozenset(feature.split())
+    return _row(names, (values[0], without), (values[1], replace(with_it, features=features)))
+
+
+def _option(names: str, values: tuple[Value, ...]) -> Row:
+    """An option of Megatron's transformer configuration, by its own name."""
+    key = f"{_TRANSFORMER}.{names.split()[0]}"
+    return _row(names, *((value, Settings(overrides={key: value})) for value in values))
+
+
+def _lora(names: str, values: tuple[Value, ...], *, key: str = "", under: str = "") -> Row:
+    """An option of verl's `lora` section."""
+    name = f"{_LORA}.{key or names.split()[0]}"
+    adapters = {Axis.ADAPTER: "lora"}
+    found = ((value, Settings(axes=adapters, overrides={name: value})) for value in values)
+    return _row(names, *found, under=under)
+
+
+def _recompute(value: Value) -> Settings:
+    return _axis(Axis.RECOMPUTE, "none" if value is None else value)
+
+
+def _rope(value: Value) -> Settings:
+    return Settings(fields={"rope_scaling.rope_type": value})
+
+
+_FSDP_NAMES = "use_megatron_fsdp _module_uses_fsdp uses_fsdp is_fsdp is_megatron_fsdp DTensor MegatronFSDP"
+_EXPERT_NAMES = "is_expert is_moe is_moe_layer is_expert_linear"
+_ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper _adapter_enabled peft_cls"
+
+ROWS: tuple[Row, ...] = (
+    _switch(f"{_FSDP_NAMES} FullyShardedDataParallel", Axis.FSDP, default=False),
+    _row(
+        "recompute_granularity",
+        (None, _recompute(None)),
+        ("full", _recompute("full")),
+        ("selective", _recompute("selective")),
+    ),
+    _row("recompute_method", (None, _recompute(None)), ("uniform", _recompute("full"))),
+    _switch("overlap_grad_reduce", Axis.OVERLAP, default=False),
+    _switch("overlap_param_gather", Axis.OVERLAP, default=False),
+    _row("bf16", (True, _axis(Axis.PRECISION, "bf16")), (False, None)),
+    _row("fp16", (False, _axis(Axis.PRECISION, "bf16")), (True, _axis(Axis.PRECISION, "fp16"))),
+    # verl switches it off for a tensor size of 1, and on for any other.
+    _row(
+        "sequence_parallel",
+        (False, Settings(limits={Axis.TENSOR: 1})),
+        (True, _axis(Axis.TENSOR, 2)),
+    ),
+    # Both a training step and the log-probabilities before it run the model.
+    _row("training is_grad_enabled", (True, ANY_RUN), (False, ANY_RUN)),
+    _row("wrap_with_ddp use_distributed_optimizer load_weights", (True, ANY_RUN), (False, None)),
+    _switch("merge_adapter_weights", Axis.ADAPTER_MERGE, default=False),
+    _row(_ADAPTER_NAMES, (True, _axis(Axis.ADAPTER, "lora")), (False, ANY_RUN)),
+    _row(
+        "share_expert_adapters",
+        (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "shared"})),
+        (False, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "per expert"}, features=frozenset({"moe"}))),
+    ),
+    _row(
+        "experts_shared_outer_loras",
+        (False, ANY_RUN),
+        (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "outer"}, features=frozenset({"moe"}))),
+    ),
+    _row("dropout", (0.0, _axis(Axis.ADAPTER_DROPOUT, 0.0)), (0.1, _axis(Axis.ADAPTER_DROPOUT, 0.1)), under=_PEFT),
+    _lora("dropout_position", ("pre", "post"), under=_PEFT),
+    _lora("use_a2a a2a_experimental", (False, True), key="a2a_experimental"),
+    _lora("normalize_moe_lora", (False, True)),
+    _lora("sequence_parallel_input_regather", (False, True)),
+    _lora("freeze_vision_model", (True, False), under=_PEFT),
+    _lora("freeze_vision_projection", (True, False), under=_PEFT),
+    # Of a feature of the model.
+    _has(_EXPERT_NAMES, "moe"),
+    _counts("num_moe_experts num_experts n_routed_experts", "moe"),
+    _has("is_grouped_expert is_grouped_expert_linear is_grouped_expert_name TEGroupedLinear TopKRouter", "moe"),
+    _has("TEColumnParallelGroupedLinear TERowParallelGroupedLinear GroupedMLP TEGroupedMLP SequentialMLP", "moe"),
+    _has("multi_latent_attention is_mla is_mla_provider use_mla MLATransformerConfig MLASelfAttention", "mla"),
+    _has("has_mtp mtp_process", "mtp"),
+    _counts("mtp_num_layers num_nextn_predict_layers", "mtp"),
+    _has("MambaModel MambaMixer MambaLayer is_mamba is_hybrid_model", "ssm"),
+    # Of a field of the model's configuration.
+    _field(
+        "tie_word_embeddings share_embeddings_and_output_weights embeddings_are_tied share_embeddings", (True, False)
+    ),
+    _field("sliding_window window_size", (None, 32)),
+    _field("use_sliding_window", (False, True)),
+    _field("q_lora_rank", (None, 32), "mla"),
+    _field("attention_bias", (False, True)),
+    _field("mlp_bias", (False, True)),
+    _field("norm_topk_prob", (False, True), "moe"),
+    _field("n_shared_experts", (None, 1), "moe"),
+    _row("rope_type", ("default", _rope("default")), free=_rope),
+    # Of the data.
+    _row(
+        "pixel_values image_grid_thw has_images",
+        (None, _axis(Axis.CONTENT, "text")),
+        (True, _axis(Axis.CONTENT, "images")),
+    ),
+    _row(
+        "input_features input_audio_features", (None, _axis(Axis.CONTENT, "text")), (True, _axis(Axis.CONTENT, "audio"))
+    ),
+    _row("packed_seq_params", (None, Settings(axes={Axis.PACKING: False})), (1, Settings(axes={Axis.PACKING: True}))),
+    # Options of the transformer's configuration that the default run leaves off.
+    _option("cpu_offloading", (False, True)),
+    _option("moe_shared_expert_overlap", (False, True)),
+    _option("apply_rope_fusion", (False, True)),
+    _option("moe_permute_fusion", (False, True)),
+    _option("use_transformer_engine_op_fuser", (False, True)),
+    _row("fp8 fp4 fp8_param", (None, ANY_RUN), (True, None)),
+)
+
+# Names of sizes, and of the groups whose size or rank code asks for.
+SIZE_NAMES: Mapping[str, Axis] = MappingProxyType(
+    {
+        name: axis
+        for axis, names in {
+            Axis.TENSOR: "tp_size tp_world_size tensor_parallel_size tensor_model_parallel_size "
+            "get_tensor_model_parallel_world_size",
+            Axis.PIPELINE: "pp_size pipeline_model_parallel_size get_pipeline_model_parallel_world_size",
+            Axis.CONTEXT: "cp_size context_parallel_size get_context_parallel_world_size",
+            Axis.EXPERT: "ep_size expert_model_parallel_size get_expert_model_parallel_world_size",
+            Axis.EXPERT_TENSOR: "etp_size expert_tensor_parallel_size get_expert_tensor_parallel_world_size",
+            Axis.DATA: "dp_size data_parallel_size get_data_parallel_world_size",
+            Axis.VIRTUAL_PIPELINE: "vp_size vpp_size virtual_pipeline_model_parallel_size "
+            "get_virtual_pipeline_model_parallel_world_size",
+        }.items()
+        for name in names.split()
+    }
+)
+RANK_NAMES: Mapping[str, Axis] = MappingProxyType(
+    {
+        name: axis
+        for axis, names in {
+            Axis.TENSOR: "tp_rank get_tensor_model_parallel_rank",
+            Axis.PIPELINE: "pp_rank get_pipeline_model_parallel_rank",
+            Axis.CONTEXT: "cp_rank get_context_parallel_rank",
+            Axis.EXPERT: "ep_rank get_expert_model_parallel_rank",
+            Axis.EXPERT_TENSOR: "etp_rank get_expert_tensor_parallel_rank",
+            Axis.DATA: "dp_rank get_data_parallel_rank",
+            Axis.VIRTUAL_PIPELINE: "vp_stage vp_rank get_virtual_pipeline_model_parallel_rank",
+        }.items()
+        for name in names.split()
+    }
+)
+GROUP_NAMES: Mapping[str, Axis] = MappingProxyType(
+    {
+        "tp": Axis.TENSOR,
+        "tp_group": Axis.TENSOR,
+        "pp": Axis.PIPELINE,
+        "pp_group": Axis.PIPELINE,
+        "cp": Axis.CONTEXT,
+        "cp_group": Axis.CONTEXT,
+        "ep": Axis.EXPERT,
+        "ep_group": Axis.EXPERT,
+        "expt_tp": Axis.EXPERT_TENSOR,
+        "dp": Axis.DATA,
+        "dp_group": Axis.DATA,
+    }
+)
+# What a list of model chunks is called.
+CHUNK_LISTS = frozenset(
+    {"model", "models", "megatron_model", "megatron_models", "model_chunks", "unwrapped_model_list"}
+)
+
+# Whether a rank holds the first or the last pipeline stage.
+FIRST_STAGE = frozenset({"pre_process", "is_first_pp_stage", "is_pp_first_stage", "is_pipeline_first_stage"})
+LAST_STAGE = frozenset({"post_process", "is_last_pp_stage", "is_pp_last_stage", "is_pipeline_last_stage"})
+
+# Parts of parameter and module names, with the models and adapters that have such names; the first that fits counts.
+NAME_PARTS: tuple[tuple[str, Settings], ...] = (
+    ("adapter", _axis(Axis.ADAPTER, "lora")),
+    ("lora_", _axis(Axis.ADAPTER, "lora")),
+    ("to_wrap", _axis(Axis.ADAPTER, "lora")),
+    ("linear_in", _axis(Axis.ADAPTER, "lora")),
+    ("linear_out", _axis(Axis.ADAPTER, "lora")),
+    ("shared_expert", Settings(fields={"n_shared_experts": 1}, features=frozenset({"moe"}))),
+    ("experts", _feature("moe")),
+    ("router", _feature("moe")),
+    ("mtp", _feature("mtp")),
+    ("mamba", _feature("ssm")),
+    ("linear_q_down_proj", _feature("mla")),
+    ("linear_q_up_proj", _feature("mla")),
+    ("linear_kv_down_proj", _feature("mla")),
+    ("linear_kv_up_proj", _feature("mla")),
+    ("kv_a_proj", _feature("mla")),
+    ("vision", _feature("vlm")),
+    ("visual", _feature("vlm")),
+    ("audio", _feature("audio")),
+    ("output_layer", Settings(fields={"tie_word_embeddings": False})),
+    ("lm_head", Settings(fields={"tie_word_embeddings": False})),
+    ("word_embeddings", ANY_RUN),
+    ("embed_tokens", ANY_RUN),
+    ("linear_qkv", ANY_RUN),
+    ("linear_proj", ANY_RUN),
+    ("linear_fc1", ANY_RUN),
+    ("linear_fc2", ANY_RUN),
+)
+# What the subject of a test of such a name is called, or ends with.
+NAME_SUBJECTS = ("name", "prefix", "param", "key", "fqn")
+# Classes that verl makes for one adapter type alone.
+ADAPTER_CLASSES: Mapping[str, str] = MappingProxyType(
+    {"CanonicalLoRA": "canonical_lora", "DoRA": "dora", "VLMLoRA": "vlm_lora"}
+)
+
+
+def rows_by_name() -> Mapping[str, Row]:
+    """The rows by each name that they have in code."""
+    return MappingProxyType({name: row for row in ROWS for name in row.names})

@@ -1,0 +1,158 @@
+"""Which settings lead a run into changed code: a want for each group of changed lines with one condition."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from verl_e2e.core.model.changed_code import ChangedFunction, Side
+from verl_e2e.core.model.wants import ModelWant, Want
+from verl_e2e.core.reach.conditions.callers import Demand, Ways
+from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
+from verl_e2e.core.reach.conditions.differences import changed_guards, guards_inside, new_calls, new_parts
+from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
+from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
+from verl_e2e.core.reach.conditions.resolve import resolve
+from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
+from verl_e2e.core.reach.program import Node, module_name
+from verl_e2e.core.reach.reached_functions import TouchedFunction, symbol_of_effect
+from verl_e2e.core.reach.syntax import dotted
+
+_MOST_WANTS = 400
+
+
+def wants_of(
+    functions: Iterable[TouchedFunction], trees: tuple[CodeTree, CodeTree], roots: Sequence[str]
+) -> tuple[Want, ...]:
+    """The wants of the functions that a change touches; `trees` are the merge base's and the head's.
+
+    A place that every run enters has no want.
+    """
+    touched = list(functions)
+    earlier = {(item.path, item.function.symbol): item.function.path for item in touched if item.earlier}
+    sides = {Side.MERGE_BASE: _Side(trees[0], roots), Side.HEAD: _Side(trees[1], roots)}
+    found: dict[tuple[str, str, tuple[int, ...], str], Want] = {}
+    for item in touched:
+        function = item.function
+        if item.earlier or not (function.reached and function.demanded and function.symbol):
+            continue
+        head = function.side is Side.HEAD
+        other = sides[Side.MERGE_BASE if head else Side.HEAD]
+        other_path = earlier.get((item.path, function.symbol), function.path) if head else item.path
+        pair = other.flow(other_path, function.symbol)
+        for want in sides[function.side].wants(function, pair):
+            found.setdefault((want.path, want.symbol, want.lines, want.condition), want)
+    return tuple(found.values())[:_MOST_WANTS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Changed lines with one condition."""
+
+    lines: tuple[int, ...]
+    condition: Formula
+    # What the functions that they newly call are guarded by inside, each with its file.
+    called: tuple[tuple[Formula, str], ...] = ()
+
+
+class _Side:
+    """One tree with what is known of its functions."""
+
+    def __init__(self, tree: CodeTree, roots: Sequence[str]) -> None:
+        self._tree = tree
+        self._roots = roots
+        self._ways = Ways(tree)
+
+    def flow(self, path: str, symbol: str) -> FunctionFlow | None:
+        """A function of a file, or the one around it that is known; None where there is none."""
+        flows = self._tree.flows(path)
+        while flows is not None and symbol:
+            found = flows.get(symbol)
+            if found is not None:
+                return found
+            symbol = symbol.rpartition(".<locals>.")[0]
+        return None
+
+    def wants(self, function: ChangedFunction, other: FunctionFlow | None) -> Iterator[Want]:
+        """The wants of one function."""
+        flow = self.flow(function.path, function.symbol)
+        if flow is None:
+            return
+        around = self._ways.into(Node(module_name(function.path, self._roots) or "", symbol_of_effect(function.symbol)))
+        for group in self._groups(function, flow, other):
+            want = _want(function, group, around)
+            if want.condition:
+                yield want
+
+    def _groups(self, function: ChangedFunction, flow: FunctionFlow, other: FunctionFlow | None) -> Iterator[_Group]:
+        found: dict[tuple[Formula, tuple[tuple[Formula, str], ...]], list[int]] = {}
+        for line in function.lines:
+            place = _place_at(flow, line)
+            guards = NOTHING if place is None else place.guards
+            called = () if place is None else tuple(self._inside_called(place, function, other))
+            for part in (NOTHING,) if place is None else new_parts(place, other, flow):
+                found.setdefault((all_of((flow.defined, guards, part)), called), []).append(line)
+        if not function.lines:
+            found[flow.defined, ()] = []
+        yield from (_Group(tuple(lines), condition, called) for (condition, called), lines in found.items())
+        if other is not None and function.side is Side.HEAD:
+            yield from (_Group(function.lines, all_of((flow.defined, part))) for part in changed_guards(other, flow))
+
+    def _inside_called(
+        self, place: Place, function: ChangedFunction, other: FunctionFlow | None
+    ) -> Iterator[tuple[Formula, str]]:
+        """What the functions are guarded by that a place newly calls, or calls no more."""
+        module = module_name(function.path, self._roots) or ""
+        owner = owner_of(Node(module, symbol_of_effect(function.symbol)))
+        for call in new_calls(place, other):
+            parts = dotted(call.func).split(".")
+            if parts[0] in {"self", "cls"} and owner is not None and len(parts) == 2:
+                node = Node(module, f"{owner.symbol}.{parts[1]}")
+            else:
+                known, rest = self._tree.program.dotted(module, parts) if parts[0] else (None, [])
+                if known is None or rest or known.kind != "function":
+                    continue
+                node = known.node
+            path = self._tree.path_of(node.module)
+            flow = self.flow(path, node.symbol)
+            inside = NOTHING if flow is None else guards_inside(flow)
+            if inside != NOTHING:
+                yield inside, path
+
+
+def _place_at(flow: FunctionFlow, line: int) -> Place | None:
+    """The innermost statement on a line; None for what belongs to the function as a whole."""
+    fitting = [place for place in flow.places if line in place.lines]
+    return max(fitting, key=lambda place: (place.lines.start, -place.lines.stop), default=None)
+
+
+def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand]) -> Want:
+    settings, unknown, texts = ANY_RUN, list[str](), list[str]()
+    for condition, path in ((group.condition, function.path), *group.called):
+        resolved = resolve(condition, path)
+        both = joined(settings, resolved.settings)
+        unknown.extend(resolved.open if both is not None else (*resolved.open, text_of(condition)))
+        settings = both or settings
+        texts.append(text_of(condition))
+    for demand in around:
+        both = joined(settings, demand.settings) if demand.settings is not None else None
+        settings = both or settings
+        unknown.extend(() if both is not None else (demand.text,))
+        texts.append(demand.text)
+    return want_of(function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), settings, unknown)
+
+
+def want_of(
+    function: ChangedFunction, lines: tuple[int, ...], condition: str, settings: Settings, unknown: Iterable[str]
+) -> Want:
+    """A want for lines of a function."""
+    return Want(
+        path=function.path,
+        symbol=function.symbol,
+        lines=lines,
+        condition=condition,
+        axes=dict(settings.axes),
+        limits=dict(settings.limits),
+        overrides=dict(settings.overrides),
+        model=ModelWant(settings.family, dict(settings.fields), settings.features),
+        open=tuple(dict.fromkeys(unknown)),
+        rules=settings.rules,
+    )

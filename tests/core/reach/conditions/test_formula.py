@@ -1,0 +1,76 @@
+"""Tests of conditions in normal form."""
+
+import ast
+
+import pytest
+
+from verl_e2e.core.reach.conditions.formula import (
+    NOTHING,
+    Any,
+    Formula,
+    Literal,
+    all_of,
+    any_of,
+    as_healthy,
+    formula,
+    literals,
+    negation,
+    text_of,
+)
+
+
+def _formula(text: str, *, holds: bool = True) -> Formula:
+    return formula(ast.parse(text, mode="eval").body, {}, holds=holds)
+
+
+@pytest.mark.parametrize(
+    ("test", "text"),
+    [
+        ("a", "a"),
+        ("not a", "not a"),
+        ("not not a", "a"),
+        ("a and b", "a and b"),
+        ("not (a and b)", "not a or not b"),
+        ("not (a or not b)", "not a and b"),
+        ("a and (b or c)", "a and (b or c)"),
+        ("a or b and c", "a or (b and c)"),
+        ("not a == 1", "a != 1"),
+        ("not a is None", "a is not None"),
+        ("not x in y", "x not in y"),
+        ("not 1 < a", "1 >= a"),
+        ("1 < a < 4", "1 < a and a < 4"),
+        ("not 1 < a < 4", "1 >= a or a >= 4"),
+        ("(n := size()) > 1", "(n := size()) > 1"),
+        ("(n := size())", "size()"),
+        ("bool(a)", "a"),
+        ("a if c else b", "(c and a) or (not c and b)"),
+        ("True", ""),
+        ("a and True", "a"),
+        ("a and a", "a"),
+        ("a or True", ""),
+        ("(a or b) and a", "a"),
+        ("(a or b) and not a", "not a and b"),
+    ],
+)
+def test_a_test_has_one_normal_form(test: str, text: str) -> None:
+    assert text_of(_formula(test)) == text
+
+
+@pytest.mark.parametrize("test", ["a", "a and b", "a or b", "not a", "a and (b or c)", "a < b"])
+def test_a_negation_is_what_the_negated_test_says_and_twice_it_is_the_test(test: str) -> None:
+    assert negation(_formula(test)) == _formula(test, holds=False)
+    assert negation(negation(_formula(test))) == _formula(test)
+
+
+def test_what_never_holds_has_no_way_and_what_is_no_test_is_negated_in_words() -> None:
+    assert _formula("False") == Any(())
+    assert text_of(negation(Literal("except ImportError"))) == "not (except ImportError)"
+
+
+def test_what_holds_anyway_demands_nothing() -> None:
+    assert all_of(()) == NOTHING
+    assert any_of((_formula("a"), NOTHING)) == NOTHING
+
+
+def test_every_literal_of_a_healthy_condition_is_healthy() -> None:
+    assert [item.healthy for item in literals(as_healthy(_formula("a and (b or c)")))] == [True, True, True]

@@ -1,0 +1,117 @@
+"""Tests of the wants of a change."""
+
+import pytest
+
+from tests.core.reach.conditions.trees import FILE, wants
+from verl_e2e.core.model.wants import Axis, ModelWant, Want
+
+MAIN = "\ndef main():\n    f()\n"
+
+
+def _wants(old: str, new: str) -> tuple[Want, ...]:
+    base = {FILE: old + MAIN, "src/lib/__init__.py": ""}
+    return wants(base, {FILE: new + MAIN})
+
+
+def test_a_changed_line_wants_what_guards_it() -> None:
+    old = "def f():\n    if tp_size > 1 and x:\n        g(1)\n"
+    assert _wants(old, old.replace("g(1)", "g(2)")) == (
+        Want(
+            path=FILE,
+            symbol="f",
+            lines=(3,),
+            condition="tp_size > 1 and x",
+            axes={Axis.TENSOR: 2},
+            open=("x",),
+            rules=("tensor size",),
+        ),
+    )
+
+
+def test_what_every_run_enters_has_no_want() -> None:
+    assert _wants("def f():\n    g(1)\n", "def f():\n    g(2)\n") == ()
+
+
+def test_lines_with_one_condition_are_one_want() -> None:
+    old = "def f():\n    if is_expert:\n        g(1)\n        h(1)\n    if cp_size > 1:\n        g(3)\n"
+    found = _wants(old, old.replace("1)", "2)").replace("g(3)", "g(4)"))
+    assert [(want.lines, want.axes, want.model) for want in found] == [
+        ((3, 4), {}, ModelWant(features=frozenset({"moe"}))),
+        ((6,), {Axis.CONTEXT: 2}, ModelWant()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "condition"),
+    [
+        # An operand comes: both versions differ where the rest holds and the new one decides.
+        ("if a:\n        g(1)", "if a and tp_size > 1:\n        g(1)", "a and tp_size <= 1"),
+        ("if a:\n        g(1)", "if a or tp_size > 1:\n        g(1)", "not a and tp_size > 1"),
+        # An operand goes.
+        ("if a and b:\n        g(1)", "if a:\n        g(1)", "a and not b"),
+        ("if a or b:\n        g(1)", "if a:\n        g(1)", "not a and b"),
+        # A guard comes around a statement, or before it.
+        ("g(1)", "if a:\n        g(1)", "not a"),
+        ("g(1)", "if a:\n        return\n    g(1)", "a"),
+        ("if a:\n        return\n    g(1)", "g(1)", "a"),
+        # A test is negated.
+        ("if a:\n        g(1)", "if not a:\n        g(1)", "not a"),
+        # A part of an expression.
+        ("x = g(1) if a else h(1)", "x = g(1) if a else h(2)", "not a"),
+        ("x = [y for y in z if y.ok]", "x = [y + 1 for y in z if y.ok]", "y.ok"),
+        ("x = a and g(1)", "x = a and g(2)", "a"),
+    ],
+)
+def test_a_change_of_a_condition_wants_the_run_that_tells_the_versions_apart(
+    old: str, new: str, condition: str
+) -> None:
+    found = _wants(f"def f():\n    {old}\n", f"def f():\n    {new}\n")
+    assert condition in [want.condition for want in found]
+
+
+def test_a_check_that_only_raises_asks_for_no_run_that_fails() -> None:
+    found = _wants("def f():\n    g(1)\n", "def f():\n    if a:\n        raise E\n    g(1)\n")
+    assert [want.open for want in found] == []
+
+
+def test_a_new_call_wants_what_the_called_function_is_guarded_by() -> None:
+    helper = "def h(x):\n    if not isinstance(x, DTensor):\n        return x\n    x.full()\n    return x.gather()\n"
+    found = _wants(f"{helper}def f():\n    g(1)\n", f"{helper}def f():\n    g(h(1))\n")
+    assert [(want.symbol, want.condition, want.axes) for want in found] == [
+        ("f", "isinstance(x, DTensor)", {Axis.FSDP: True})
+    ]
+
+
+def test_a_method_that_is_newly_called_is_looked_into_as_well() -> None:
+    source = (
+        "class C:\n    def h(self):\n        if self.tp_size > 1:\n            self.x.append(1)\n"
+        "    def f(self):\n        self.k(1){}\n    def k(self, x):\n        return 1\ndef f():\n    C().f()\n"
+    )
+    found = _wants(
+        source.format(""), source.format("\n        self.h()\n        self.no()\n        x.y.z()\n        a()()")
+    )
+    assert [want.axes for want in found if 7 in want.lines] == [{Axis.TENSOR: 2}]
+
+
+def test_a_removed_function_wants_what_led_into_it() -> None:
+    old = "def gone():\n    g(1)\ndef f():\n    if pp_size > 1:\n        gone()\n    k()\n"
+    found = _wants(old, "def f():\n    k()\n")
+    assert [(want.symbol, want.axes) for want in found if want.symbol == "gone"] == [("gone", {Axis.PIPELINE: 2})]
+
+
+def test_demands_of_callers_that_no_run_fulfils_stay_open() -> None:
+    old = "def h():\n    if tp_size == 1:\n        g(1)\ndef f():\n    if tp_size > 1:\n        h()\n"
+    found = _wants(old, old.replace("g(1)", "g(2)"))
+    assert [(want.limits, want.open) for want in found] == [({Axis.TENSOR: 1}, ("tp_size > 1",))]
+
+
+def test_a_function_whose_signature_alone_differs_wants_what_leads_to_it() -> None:
+    old = "def h(a):\n    g(a)\ndef f():\n    if cp_size > 1:\n        h(1)\n"
+    found = _wants(old, old.replace("def h(a)", "def h(a, b=1)"))
+    assert [(want.symbol, want.lines, want.axes) for want in found] == [("h", (), {Axis.CONTEXT: 2})]
+
+
+def test_a_function_inside_another_wants_what_surrounds_it() -> None:
+    old = "def f():\n    if cp_size > 1:\n        def inner():\n            g(1)\n        inner()\n"
+    found = _wants(old, old.replace("g(1)", "g(2)"))
+    assert [(want.symbol, want.axes) for want in found] == [("f.<locals>.inner", {Axis.CONTEXT: 2})]
