@@ -9,7 +9,7 @@ from tests.core.fingerprints import BASE, LORA_B, NORM, Taken, absent, healthy, 
 from verl_e2e.core.judge.criteria.frozen_weights import frozen_weights
 from verl_e2e.core.judge.criteria.snapshots import Finding
 from verl_e2e.core.model.evidence import Criterion, State
-from verl_e2e.core.model.fingerprints import Point
+from verl_e2e.core.model.fingerprints import Point, Ranks
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.stages import Stage
 
@@ -79,6 +79,41 @@ def test_a_hook_that_never_fired_is_a_gap(point: Point) -> None:
     item = found(RUN.without(point, model="actor")).evidence
     expected = f"no fingerprint '{point}' of the actor in the train phase"
     assert (item.state, item.summary) == (State.MISSING, expected)
+
+
+@pytest.mark.parametrize(
+    ("point", "number", "text"),
+    [
+        (Point.AFTER_EXPORT, 2, "'after export' 3 of the actor on rank 1 in the train phase"),
+        (Point.BEFORE_EXPORT, 0, "'before export' 1 of the actor on rank 1 in the train phase"),
+        (Point.OPTIMIZER_STEP, 1, "'optimizer step' 2 of the actor on rank 1 in the train phase"),
+    ],
+)
+def test_a_point_that_one_rank_did_not_record_is_named(point: Point, number: int, text: str) -> None:
+    two = healthy((Ranks(data_size=2), Ranks(rank=1, data=1, data_size=2)))
+    assert found(two).notes == ()
+    item = found(two.without(point, model="actor", number=number, rank=1))
+    assert item.evidence.state is State.MET
+    assert item.notes == (f"There is no fingerprint {text}: nothing was compared there",)
+
+
+def test_several_points_that_are_not_there_are_counted() -> None:
+    item = found(RUN.without(Point.AFTER_EXPORT, number=0).without(Point.AFTER_EXPORT, number=1))
+    assert item.notes == (
+        "There is no fingerprint 'after export' 1 of the actor on rank 0 in the train phase (and 1 more): "
+        "nothing was compared there",
+    )
+
+
+def test_a_frozen_weight_that_was_made_trainable_and_changed_is_found() -> None:
+    unfrozen = RUN.with_tensor(
+        BASE,
+        lambda held: other(held).model_copy(update={"requires_grad": True}),
+        Point.OPTIMIZER_STEP,
+        model="actor",
+        number=1,
+    )
+    assert found(unfrozen).evidence.state is State.BROKEN
 
 
 def test_a_critic_exports_nothing_and_needs_no_export() -> None:

@@ -47,6 +47,16 @@ def test_weights_that_arrive_and_are_loaded_are_met() -> None:
     assert item.evidence.summary == "16 tensors arrived as they were exported, 18 were loaded as they arrived"
 
 
+def test_what_arrived_and_is_not_seen_in_the_engine_is_named() -> None:
+    text = f"Arrived at the rollout and not seen in the engine's model: {LORA}"
+    assert found(RUN.with_tensor(ENGINE_LORA, absent, LOADED, number=2)).notes == (text,)
+
+
+def test_a_sync_of_which_nothing_was_loaded_is_named() -> None:
+    (note,) = found(RUN.without(LOADED, number=1)).notes
+    assert note.startswith("There is no fingerprint 'rollout loaded' 2 of the rollout on rank 0 in the train phase: ")
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [

@@ -20,6 +20,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
     phases,
     snapshots,
     tensors,
+    uneven_notes,
     waived,
 )
 from verl_e2e.core.model.evidence import Criterion, State
@@ -57,9 +58,15 @@ def frozen_weights(case: Case) -> Finding:
     exports = sum(item.point is Point.AFTER_EXPORT for taken in processes.values() for item in taken)
     held = f"{frozen} frozen parameters of a rank never changed" if frozen else "no parameter is frozen"
     text = f"{held}, and none changed in {exports} exports"
-    return finding(
-        _CRITERION, State.MET, text, stage, left_out_note(item for taken in processes.values() for item in taken)
-    )
+    left_out = left_out_note(item for taken in processes.values() for item in taken)
+    return finding(_CRITERION, State.MET, text, stage, [*_uneven(case), *left_out])
+
+
+def _uneven(case: Case) -> Iterator[str]:
+    for phase in phases(case):
+        for model in trained_models(case):
+            yield from uneven_notes(case, model, phase, Point.BEFORE_EXPORT, Point.AFTER_EXPORT)
+            yield from uneven_notes(case, model, phase, Point.OPTIMIZER_STEP)
 
 
 def _gap(case: Case) -> str:
@@ -92,7 +99,7 @@ def _changed_frozen(taken: Sequence[Snapshot]) -> Iterator[Change]:
     frozen = _frozen(built) if built else frozenset[str]()
     for snapshot in taken if built else ():
         assert built is not None
-        faults = tuple(_differences(built, snapshot, frozen & _frozen(snapshot)))
+        faults = tuple(_differences(built, snapshot, frozen))
         if faults:
             yield snapshot, "frozen parameters", faults
 

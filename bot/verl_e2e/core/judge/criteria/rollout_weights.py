@@ -25,6 +25,7 @@ from verl_e2e.core.judge.criteria.snapshots import (
     phases,
     snapshots,
     tensors,
+    uneven_notes,
     waived,
 )
 from verl_e2e.core.model.evidence import Criterion, State
@@ -69,6 +70,9 @@ def rollout_weights(case: Case) -> Finding:
     if missing or not seen.arrived:
         text = missing or "no export has the number of a sync that arrived"
         return finding(_CRITERION, State.MISSING, text, _STAGE, seen.notes)
+    if seen.loaded:
+        for phase in phases(case):
+            seen.notes += uneven_notes(case, ROLLOUT, phase, Point.RECEIVED, Point.ROLLOUT_LOADED)
     taken = snapshots(case, Point.EXPORTED, Point.RECEIVED)
     if not seen.loaded:
         seen.notes.append("What the rollout engine made of the weights that arrived was not compared")
@@ -158,9 +162,12 @@ def _faults_of_load(
     """What the engine's model holds against all that had arrived in its process by then."""
     whole = not any(item.left_out or item.problem for item in group)
     unknown = []
+    found: set[str] = set()
     for name in dict.fromkeys(name for item in group for name in tensors(item)):
         parts = [held[name] for item in group if name in (held := tensors(item))]
-        wanted = [arrived[source] for source in sources(name, arrived)]
+        held_of = tuple(sources(name, arrived))
+        wanted = [arrived[source] for source in held_of]
+        found.update(held_of)
         if not wanted or len(parts) < len(group) or not _is_comparable(parts, wanted):
             unknown.append(name)
             continue
@@ -170,6 +177,9 @@ def _faults_of_load(
             yield fault
     if unknown and whole:
         seen.notes.append(f"Not compared of what the rollout engine loaded: {names(unknown)}")
+    absent = [name for name in arrived if name not in found]
+    if absent and whole:
+        seen.notes.append(f"Arrived at the rollout and not seen in the engine's model: {names(absent)}")
 
 
 class _Arrivals:

@@ -95,6 +95,20 @@ def gap(case: Case, model: str, phase: str, *points: Point) -> str:
     return ""
 
 
+def uneven_notes(case: Case, model: str, phase: str, *points: Point) -> Iterator[str]:
+    """Which snapshots are missing at points that a process passes equally often, together with every other process."""
+    seen = {point: snapshots(case, point, model=model, phase=phase) for point in points}
+    ranks = {snapshot.pid: snapshot.ranks.rank for taken in seen.values() for snapshot in taken}
+    count = max((snapshot.number + 1 for taken in seen.values() for snapshot in taken), default=0)
+    for point, taken in seen.items():
+        there = {(snapshot.pid, snapshot.number) for snapshot in taken}
+        absent = [(pid, number) for number in range(count) for pid in ranks if (pid, number) not in there]
+        if absent:
+            (pid, number), more = absent[0], f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+            of = f"{number + 1} of the {model} on rank {ranks[pid]} in the {phase} phase"
+            yield f"There is no fingerprint '{point}' {of}{more}: nothing was compared there"
+
+
 def hook_problems(case: Case) -> str:
     """Which hooks were not installed or failed, to explain a fingerprint that is not there."""
     found = case.record.fingerprints
