@@ -57,6 +57,7 @@ def _map_of(folders: RunFolders, folder: Path) -> ExecutionMap:
     return ExecutionMap(
         job=job.id,
         variant=f"{int(job.level)}-{job.variant}",
+        settings=job.settings,
         model=job.checkpoint.model_id,
         bridge=job.bridge.commit,
         verl=job.verl.commit,

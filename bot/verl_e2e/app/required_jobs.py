@@ -159,7 +159,8 @@ def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
         return outlines
     same = next((outline for outline in outlines if outline.variant.level is variant.level), None)
     left = (outline for outline in outlines if outline is same or outline.variant.level is not variant.level)
-    return [replace(outline, variant=variant) if outline is same else outline for outline in left]
+    plain = replace(same, variant=variant, purposes=(), settings={}, replaces="") if same is not None else None
+    return [plain if plain is not None and outline is same else outline for outline in left]
 
 
 def _with_options(outline: JobOutline, request: LevelRequest, policy: Policy) -> JobOutline:

@@ -6,6 +6,7 @@ from verl_e2e.core.model.changed_code import NO_CODE
 from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import DETERMINISTIC, DISTINCT_SAMPLES, PARITY_STEPS, TELLING_LEARNING_RATE, Level
+from verl_e2e.core.model.purposes import NO_PURPOSES
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
@@ -46,6 +47,7 @@ def unsharded(job: Job) -> Job:
         "require_bridge_checks": False,
         # What the change must execute is for the job to show that this one is compared with.
         "changed": NO_CODE,
+        **NO_PURPOSES,
     }
     return _with(job, changes, wrapper, overrides)
 

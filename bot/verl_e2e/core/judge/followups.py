@@ -19,6 +19,7 @@ from verl_e2e.core.model.expected import expected_config
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level, variant_named, variants_of
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.purposes import NO_PURPOSES
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.model.stages import Stage
 
@@ -149,7 +150,7 @@ def on_merge_base(job: Job, base: MergeBase) -> Job:
 
 def without_change(job: Job) -> Job:
     """The same job as a run to compare with: whether it enters the changed code is asked of the first one alone."""
-    return job.model_copy(update={"changed": NO_CODE})
+    return job.model_copy(update={"changed": NO_CODE, "purposes": ()})
 
 
 def without_saving(job: Job, variant: str) -> Job | None:
@@ -168,6 +169,7 @@ def without_saving(job: Job, variant: str) -> Job | None:
         "require_bridge_checks": False,
         # What the change must execute is for the first run to show; this one is compared with it.
         "changed": NO_CODE,
+        **NO_PURPOSES,
         "expected": {**job.expected, **expected_config(whole, (*job.site.overrides, *job.overrides))},
     }
     if job.level is Level.SAVE_RESUME:

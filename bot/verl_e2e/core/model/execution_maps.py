@@ -17,6 +17,7 @@ from verl_e2e.core.model.executed import (
     Executed,
     ProcessRole,
 )
+from verl_e2e.core.model.wants import Axis, Value
 
 # Bytes of a maps file, unpacked: a hundred jobs and more.
 MOST_MAPS_BYTES = 64 << 20
@@ -34,6 +35,8 @@ class ExecutionMap(Document):
     job: str
     # The level and the variant, `<level>-<variant>`.
     variant: str
+    # The settings of a derived job that differ from those of level 0, by axis; empty for a job of the table of levels.
+    settings: dict[Axis, Value] = Field(default_factory=dict)
     # The model that it trained.
     model: str
     # The Bridge commit that ran.

@@ -20,6 +20,8 @@ from pydantic import (
 from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
+from verl_e2e.core.model.wants import Axis, Value
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -322,6 +324,10 @@ class Job(Document):
     isolation: Isolation = Isolation.PREFERRED
     # What the run must execute; empty for a job that is for no change.
     changed: ChangedCode = ChangedCode()
+    # The places of the change that a derived job was made for; empty for a job of the table of levels.
+    purposes: Annotated[tuple[Purpose, ...], Field(max_length=MOST_PURPOSES)] = ()
+    # The settings of a derived job that differ from those of level 0, by axis; empty for a job of the table.
+    settings: dict[Axis, Value] = Field(default_factory=dict)
     # The host that it runs on.
     site: SiteProfile
 
@@ -336,7 +342,7 @@ class Job(Document):
     def _without_empty_change(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
         """Without the newer keys where they are empty: the digest of such a job is what earlier versions made."""
         document: dict[str, object] = whole(self)
-        for key in ("changed", "not_restored"):
+        for key in ("changed", "not_restored", "purposes", "settings"):
             if not getattr(self, key):
                 document.pop(key, None)
         return document

@@ -17,6 +17,7 @@ from verl_e2e.core.model.jobs import (
     common_overrides,
 )
 from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.purposes import MOST_PURPOSES
 from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
@@ -133,6 +134,8 @@ def build_job(
         time_limit_s=policy.time_limit_s.of(variant.level),
         isolation=policy.isolation,
         changed=outline.changed,
+        purposes=outline.purposes[:MOST_PURPOSES],
+        settings=dict(outline.settings),
         site=site,
     )
 

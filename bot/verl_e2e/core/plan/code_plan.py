@@ -131,9 +131,9 @@ class CodePlan:
 
     def _is_for(self, job: JobOutline, touched: TouchedFunction) -> bool:
         """Whether a job is planned to execute a function."""
-        variant = job.variant
-        default = variant is variants_of(variant.level)[0]
-        if variant.level in self.asked:
+        variant, standard = job.variant, variants_of(job.variant.level)[0]
+        default = (job.replaces or variant.job_id) == standard.job_id
+        if variant.level in self.asked or self._is_purpose(job, touched):
             return True
         if variant.level is Level.SMOKE and default:
             asked_for = any(reason.level is Level.SMOKE and reason.path is not None for reason in self.reasons)
@@ -145,11 +145,17 @@ class CodePlan:
             return False
         return bool(own) if default else any(self._names_variant(reason, job) for reason in own)
 
+    def _is_purpose(self, job: JobOutline, touched: TouchedFunction) -> bool:
+        """Whether a job was given settings under which a run enters the function."""
+        symbols = {touched.symbol, touched.function.symbol}
+        path = readable(touched.path)
+        return any(purpose.path == path and purpose.symbol in symbols for purpose in job.purposes)
+
     def _names_variant(self, reason: Reason, job: JobOutline) -> bool:
         """Whether a rule asks for a variant that is not its level's default one."""
         rule = self._rules.get(reason.rule)
-        variant = job.variant
-        return rule is not None and (variant.job_id in rule.variants or variant.feature in rule.features)
+        named, feature = job.replaces or job.variant.job_id, job.variant.feature
+        return rule is not None and (named in rule.variants or feature in rule.features)
 
     def _is_for_path(self, job: JobOutline, path: str) -> bool:
         """Whether a job is planned for a file whose functions are not known."""

@@ -1,6 +1,7 @@
 """The jobs of level 4: which family's checkpoint and which features a change asks for, and what switches them on."""
 
 from verl_e2e.core.model.levels import Level, variants_of
+from verl_e2e.core.model.wants import ModelWant
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
@@ -23,6 +24,16 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
             jobs.append(_of_family(family, had | settings, policy))
             open_tags -= had
     return tuple(jobs) or (_of_settings(tags, policy),)
+
+
+def job_of_model(model: ModelWant, policy: Policy) -> JobOutline:
+    """The job of level 4 for a family, or for features, that a condition in the code asks for."""
+    named = next((family for family in policy.families if family.name == model.family), None)
+    able = (family for family in policy.families if family.checkpoint and model.features <= {*_had(family, policy)})
+    family = named if model.family else next(able, None)
+    if family is None or not (model.family or model.features & {*family.features}):
+        return _of_settings(model.features, policy)
+    return _of_family(family, model.features, policy)
 
 
 def rules_of(path: Classified) -> tuple[Rule | SymbolRule, ...]:

@@ -1,7 +1,7 @@
 """A job before any machine is known: its variant, its checkpoint and the features that it must show."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from verl_e2e.core.judge.criteria.features import can_be_shown
@@ -9,6 +9,8 @@ from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.policy import UNDECLARED, Feature, ModelFacts
 from verl_e2e.core.plan.sizing import Fitted, fit
@@ -63,6 +65,12 @@ class JobOutline:
     changed: ChangedCode = NO_CODE
     # The identifiers of the changed statements in the files of that code.
     changed_words: frozenset[str] = frozenset()
+    # The places of the change that it was made for, or that it was given the settings for.
+    purposes: tuple[Purpose, ...] = ()
+    # The settings of a derived job that differ from those of level 0; empty for a job of the table of levels.
+    settings: Mapping[Axis, Value] = field(default_factory=dict)
+    # The id of the job of the table that a derived job takes the place of, empty where it takes none.
+    replaces: str = ""
 
     @property
     def id(self) -> str:

@@ -1,6 +1,6 @@
 """The plan: which levels a change asks for, which jobs prove them, and the reason for each, path by path."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import Change, readable
@@ -10,6 +10,7 @@ from verl_e2e.core.model.levels import DATA_PARALLEL, VARIANTS, Level, Variant, 
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
+from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
 from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
@@ -25,6 +26,8 @@ ANY_FAMILY = "any"
 NAMES_ALONE = "Planned by the names of the changed paths alone: the sources were not looked into."
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
+_CONDITION = "a run enters it only under a condition: {}"
+_VIA = ("a condition in the code",)
 _AT_IMPORT = "it runs when verl imports Bridge"
 
 
@@ -61,6 +64,8 @@ class Plan:
     changed: ChangedCode = NO_CODE
     # What execution maps say about the functions that a run must enter.
     known: tuple[KnownExecution, ...] = ()
+    # Places that no job is planned for, with the condition that leads into them.
+    not_covered: tuple[NotCovered, ...] = ()
 
     @property
     def gpu_minutes(self) -> int:
@@ -83,7 +88,8 @@ def with_data_parallel(planned: Plan) -> Plan:
     default = next((job for job in planned.jobs if job.variant.level is Level.PARALLELISM), None)
     if default is None or any(job.variant is DATA_PARALLEL for job in planned.jobs):
         return planned
-    return replace(planned, jobs=(*planned.jobs, replace(default, variant=DATA_PARALLEL)))
+    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="")
+    return replace(planned, jobs=(*planned.jobs, added))
 
 
 def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: Effects | None = None) -> Plan:
@@ -97,13 +103,16 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
     counted = tuple(path for path in paths if path.exemption is None)
     reasons = _reasons(counted, policy, asked, effects)
     levels = tuple(sorted({reason.level for reason in reasons}))
+    derived = _derived(_jobs(levels, counted, policy), counted, policy, effects)
+    reasons = (*reasons, *_reasons_of_conditions(derived, levels))
+    levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
     code = CodePlan(change, counted, policy, reasons, asked, effects)
     return Plan(
         base=change.base,
         head=change.head,
         levels=levels,
-        jobs=tuple(code.planned(job) for job in _jobs(levels, counted, policy)),
+        jobs=tuple(code.planned(job) for job in derived.jobs),
         reasons=reasons,
         not_required=not_required(levels, exempted),
         families=_family_names(counted, policy),
@@ -113,7 +122,30 @@ def plan(change: Change, policy: Policy, asked: Iterable[Level] = (), effects: E
         incomplete=effects.incomplete if effects else (),
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
+        not_covered=derived.not_covered,
     )
+
+
+def _derived(
+    jobs: tuple[JobOutline, ...], paths: tuple[Classified, ...], policy: Policy, effects: Effects | None
+) -> Derived:
+    """The jobs after the conditions in the changed code; without any job there is nothing to enter."""
+    counted = {path.path for path in paths}
+    wants = [want for want in effects.wants if want.path in counted] if effects is not None else []
+    if not jobs or not wants:
+        return Derived(jobs)
+    return with_derived_jobs(jobs, wants, policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy))
+
+
+def _reasons_of_conditions(derived: Derived, levels: Collection[Level]) -> tuple[Reason, ...]:
+    """Why there are levels that nothing but a condition asks for."""
+    found = {
+        Reason(job.variant.level, item.path, _CONDITION.format(item.condition), item.symbol or MODULE_LEVEL, _VIA)
+        for job in derived.jobs
+        if job.variant.level not in levels
+        for item in job.purposes
+    }
+    return tuple(sorted(found, key=lambda item: (item.level, item.path or "", item.symbol or "", item.reason)))
 
 
 def _reasons(

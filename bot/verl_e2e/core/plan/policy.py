@@ -222,6 +222,13 @@ class TimeLimits(DescribedDocument):
         return {int(name): limit for name, limit in self.levels.items()}.get(level, self.default)
 
 
+class Budget(DescribedDocument):
+    """What the jobs of one plan may take together."""
+
+    gpu_minutes: Annotated[int, Field(strict=True, ge=0)] = 60
+    """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
+
+
 class PolicyFile(DescribedDocument):
     """The keys of the policy file; `docs/policy.md` shows each in an example."""
 
@@ -261,6 +268,8 @@ class PolicyFile(DescribedDocument):
     """How long the wrapper may take, in seconds."""
     family_jobs: Annotated[int, Field(ge=1)] = 4
     """At most so many jobs of level 4: one for each family touched, the first ones of the table."""
+    budget: Budget = Budget()
+    """What the jobs of one plan may take together; those of the table of levels always stay."""
     bands: InnerPath | None = None
     """The path of a bands file in the repository: what healthy runs measured."""
     maps: InnerPath | None = None

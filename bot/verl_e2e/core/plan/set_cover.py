@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 Job = TypeVar("Job")
 Item = TypeVar("Item")
 
-# Tries of one search: some ten items that fit each other freely, in less than a tenth of a second.
-MOST_TRIES = 4_000
+# Tries of one search. Five items that fit each other freely take fewer; each try may have to build a job.
+MOST_TRIES = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
+from verl_e2e.core.model.wants import Want
 from verl_e2e.core.reach.changes import IMPORT_TIME, FileDifference, SymbolChange, compare
 from verl_e2e.core.reach.importing import ClaimKind
 from verl_e2e.core.reach.program import Node, Program, module_name
@@ -97,6 +98,8 @@ class Effects:
     incomplete: tuple[str, ...] = ()
     # The functions that the change touches in the files that were compared.
     functions: tuple[TouchedFunction, ...] = ()
+    # The settings under which runs enter places of the change.
+    wants: tuple[Want, ...] = ()
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""

@@ -1,0 +1,149 @@
+"""Which jobs the conditions in changed code ask for: few, within the budget, and what is left out is named."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.levels import VARIANTS, Level, variant_named, variants_of
+from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
+from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
+from verl_e2e.core.plan.obstacles import with_obstacles
+from verl_e2e.core.plan.outline import JobOutline
+from verl_e2e.core.plan.policy import Budget, Policy
+
+POLICY = packaged_policy().model_copy(update={"budget": Budget(gpu_minutes=500)})
+T, P, C, E = Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT
+MOE = frozenset({"moe"})
+
+
+def want(axes: dict[Axis, Value] | None = None, symbol: str = "f", **given: Any) -> Want:
+    model = ModelWant(**{name: given.pop(name) for name in ("family", "fields", "features") if name in given})
+    fields: dict[str, Any] = {"lines": (1,), "condition": "tp > 1", "model": model} | given
+    return Want("src/a.py", symbol, axes=axes or {}, **fields)
+
+
+def planned(*names: str, policy: Policy = POLICY) -> tuple[JobOutline, ...]:
+    """Jobs of the table, as a plan of the packaged policy has them."""
+    found = []
+    for name in names:
+        variant = variant_named(name)
+        assert variant is not None
+        checkpoint = next(item.checkpoint for item in policy.families if item.name == "qwen3_moe")
+        outline = JobOutline(variant, (), checkpoint if variant.feature else policy.checkpoint)
+        found.append(with_obstacles(outline, policy))
+    return tuple(found)
+
+
+def derive(names: tuple[str, ...], *wants: Want, policy: Policy = POLICY) -> Derived:
+    return with_derived_jobs(planned(*names), wants, policy, policy.checkpoint)
+
+
+def ids(derived: Derived) -> list[str]:
+    return [job.id for job in derived.jobs]
+
+
+SMOKE, RESUME = "0-lora-ddp", "1-resume"
+
+
+@pytest.mark.parametrize(
+    ("names", "wants", "expected"),
+    (
+        # What level 0 gives already needs no other job.
+        ((SMOKE,), (want({T: 1}, limits={T: 1}),), [SMOKE]),
+        ((SMOKE,), (want({Axis.FSDP: False, Axis.ADAPTER: "lora"}),), [SMOKE]),
+        # A job of its own, with the name of the table where there is one.
+        ((SMOKE,), (want({T: 2}),), [SMOKE, "2-tp2"]),
+        ((SMOKE,), (want({C: 2}),), [SMOKE, "2-cp"]),
+        ((SMOKE,), (want({P: 4}),), [SMOKE, "2-pp4"]),
+        ((SMOKE,), (want({Axis.RESUME: True}),), [SMOKE, RESUME]),
+        ((SMOKE,), (want({Axis.FSDP: True, T: 2}),), [SMOKE, "3-tp2-fsdp"]),
+        ((SMOKE,), (want({Axis.ADAPTER_B_START: "xavier"}),), [SMOKE, "0-amplified-lora"]),
+        ((SMOKE,), (want({Axis.ADAPTER: "dora"}),), [SMOKE, "0-adapter-dora"]),
+        # Experts bring a model that has some.
+        ((SMOKE,), (want({E: 2}),), [SMOKE, "2-ep2"]),
+        ((SMOKE,), (want(features=MOE),), [SMOKE, "4-feature-qwen3-moe"]),
+        # Several places ask for the same.
+        ((SMOKE,), (want({T: 2}, "f"), want({T: 2}, "g")), [SMOKE, "2-tp2"]),
+        # The larger size gives the smaller one as well.
+        ((SMOKE,), (want({T: 2}), want({T: 4})), [SMOKE, "2-tp4"]),
+        ((SMOKE,), (want({T: 2}), want({T: 2, Axis.ADAPTER: "dora"})), [SMOKE, "2-tp2-adapter-dora"]),
+        # Settings that exclude each other take two jobs.
+        ((SMOKE,), (want({Axis.ADAPTER: "dora"}), want({Axis.ADAPTER: "canonical_lora"})), None),
+        ((SMOKE,), (want({Axis.FSDP: True}), want({P: 2})), [SMOKE, "2-pp2", "3-fsdp"]),
+        # A planned job that costs no more with the setting gets it.
+        ((SMOKE, RESUME), (want({Axis.ADAPTER_B_START: "xavier"}),), [SMOKE, "1-b-xavier-resume"]),
+        ((SMOKE, "2-dense"), (want({T: 2}),), [SMOKE, "2-dense"]),
+        # Two more GPUs for a job of its own cost less than four more for the planned one.
+        ((SMOKE, "2-dense"), (want({C: 2}),), [SMOKE, "2-dense", "2-cp"]),
+        # Without an adapter no smoke is a job of level 0; saving is judged on anything.
+        ((SMOKE,), (want({Axis.ADAPTER: "none"}),), [SMOKE, "1-adapter-none-resume"]),
+        # A setting that no axis has.
+        ((SMOKE,), (want(overrides={"actor_rollout_ref.model.lora.a2a_experimental": True}),), None),
+    ),
+)  # fmt: skip
+def test_conditions_become_few_jobs(
+    names: tuple[str, ...], wants: tuple[Want, ...], expected: list[str] | None
+) -> None:
+    derived = derive(names, *wants)
+    assert derived.not_covered == ()
+    if expected is not None:
+        assert ids(derived) == expected
+    assert sum(len(job.purposes) for job in derived.jobs) == len(wants)
+    assert len(set(ids(derived))) == len(derived.jobs)
+
+
+def test_the_order_of_wants_changes_nothing() -> None:
+    wants = (want({T: 2}), want({C: 2}, "g"), want({Axis.ADAPTER: "dora"}), want({Axis.RESUME: True, E: 2}))
+    assert derive((SMOKE,), *wants) == derive((SMOKE,), *reversed(wants))
+
+
+AXES = {
+    T: (1, 2, 4, 16),
+    P: (1, 2, 4),
+    C: (1, 2),
+    E: (1, 2),
+    Axis.FSDP: (True, False),
+    Axis.ADAPTER: ("lora", "dora", "none"),
+    Axis.ADAPTER_B_START: ("xavier", "zero"),
+    Axis.RESUME: (True, False),
+    Axis.RECOMPUTE: ("full", "none"),
+}
+WANTS = st.builds(
+    want,
+    st.lists(st.sampled_from(tuple(AXES)), max_size=2, unique=True).flatmap(
+        lambda axes: st.fixed_dictionaries({axis: st.sampled_from(AXES[axis]) for axis in axes})
+    ),
+    st.sampled_from("fgh"),
+    features=st.sampled_from((frozenset(), MOE)),
+    limits=st.sampled_from(({}, {T: 1})),
+)
+TABLES = st.sampled_from(
+    ((SMOKE,), (SMOKE, RESUME), (SMOKE, "2-dense"), (SMOKE, "3-fsdp", "5-signal"), (SMOKE, "4-feature"))
+)
+
+
+@given(TABLES, st.lists(WANTS, max_size=4), st.sampled_from((0, 30, 500)))
+def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
+    names: tuple[str, ...], wants: list[Want], minutes: int
+) -> None:
+    policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=minutes)})
+    before = planned(*names)
+    derived = derive(names, *wants, policy=policy)
+    assert all(item.reason for item in derived.not_covered)
+    asked = [item for item in wants if item.axes or item.limits or item.model != ModelWant()]
+    assert sum(len(job.purposes) for job in derived.jobs) + len(derived.not_covered) == len(asked)
+    assert len({job.id for job in derived.jobs}) == len(derived.jobs)
+    # Every level keeps its job, level 0 the very same one, and no job comes that could not run.
+    assert derived.jobs[0] == replace(before[0], purposes=derived.jobs[0].purposes)
+    assert [job.variant.level for job in derived.jobs][: len(before)] == [job.variant.level for job in before]
+    assert not any(job.obstacles for job in derived.jobs[len(before) :])
+    cost, least = (sum(job.gpu_minutes for job in jobs) for jobs in (derived.jobs, before))
+    assert cost <= max(minutes, least)
+    for job in derived.jobs:
+        for purpose in job.purposes:
+            own = job.variant.wrapper.get("COMMON_TP", "1")
+            assert int(own) >= int(purpose.settings.get(T, 1) or 1)
