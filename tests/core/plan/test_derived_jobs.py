@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.levels import VARIANTS, Level, variant_named, variants_of
+from verl_e2e.core.model.levels import variant_named
 from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
 from verl_e2e.core.plan.obstacles import with_obstacles

@@ -123,6 +123,7 @@ def test_the_document_has_exactly_its_keys_and_a_reason_for_every_level() -> Non
         "looked_at",
         "changed",
         "known",
+        "not_covered",
     ]
     assert (document["schema"], document["base"], document["head"]) == (2, BASE, HEAD)
 

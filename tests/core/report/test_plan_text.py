@@ -8,8 +8,10 @@ from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction, Excus
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.derived_jobs import NotCovered
 from verl_e2e.core.plan.not_required import Exempted, NotRequired
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -206,4 +208,45 @@ def test_the_changed_code_is_counted_for_each_job() -> None:
     assert text_of(changed=ChangedCode(functions=(body,))) == ["Changed code that must run: 0 functions, 1 line"]
     assert text_of(changed=ChangedCode(functions=(changed_function("", path="a\nb", reached=False),)))[1:] == [
         "  not reached by verl: a\\nb"
+    ]
+
+
+PURPOSE = Purpose(path="a.py", symbol="f", condition="tp > 1")
+
+
+@pytest.mark.parametrize(
+    ("purposes", "expected"),
+    (
+        ((PURPOSE,), ["    for a.py:f: tp > 1"]),
+        ((PURPOSE, PURPOSE.model_copy(update={"symbol": "g"})), ["    for a.py:f, a.py:g: tp > 1"]),
+        ((PURPOSE.model_copy(update={"symbol": ""}),), ["    for a.py: tp > 1"]),
+        (
+            tuple(PURPOSE.model_copy(update={"symbol": name}) for name in "fghi"),
+            ["    for a.py:f, a.py:g and 2 more: tp > 1"],
+        ),
+        (
+            tuple(PURPOSE.model_copy(update={"condition": f"tp > {size}"}) for size in range(5)),
+            [*(f"    for a.py:f: tp > {size}" for size in range(3)), "    for 2 more conditions"],
+        ),
+        (
+            (PURPOSE.model_copy(update={"open": ("x is None",)}),),
+            ["    for a.py:f: tp > 1 (no setting is known for x is None, so the run may not get there)"],
+        ),
+    ),
+)
+def test_a_job_says_for_which_places_it_is_there(purposes: tuple[Purpose, ...], expected: list[str]) -> None:
+    lines = text_of(reasons=(SMOKE,), jobs=(outline(purposes=purposes),))
+    assert lines[-len(expected) :] == expected
+    assert lines[-len(expected) - 1].startswith("  job 0-lora-ddp")
+
+
+def test_places_without_a_job_are_named_by_reason() -> None:
+    other = PURPOSE.model_copy(update={"symbol": "g", "condition": "cp > 1"})
+    left = (NotCovered(PURPOSE, "it costs too much"), NotCovered(other, "no host is large enough"))
+    assert text_of(reasons=(SMOKE,), not_covered=left)[3:] == [
+        "No job is planned for 2 places of the change:",
+        "  it costs too much",
+        "    for a.py:f: tp > 1",
+        "  no host is large enough",
+        "    for a.py:g: cp > 1",
     ]

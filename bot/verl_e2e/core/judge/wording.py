@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.events import Ended
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.jobs import Job
@@ -103,7 +104,8 @@ FIX_HEALTH: Mapping[Criterion, str] = {
 
 def coverage(job: Job) -> str:
     """`Requested coverage:` of one job."""
-    return f"Level {int(job.level)}: {job.level.title} ({job.variant})"
+    made_for = "".join(f", {row}" for row in purpose_rows(job.purposes, 1))
+    return f"Level {int(job.level)}: {job.level.title} ({job.variant}{made_for})"
 
 
 def checkpoint(job: Job) -> str:

@@ -130,7 +130,8 @@ class JobMaker:
         if isinstance(draft, str):
             return draft
         level = planned.variant.level
-        if level not in draft.point.levels:
+        # A job of level 0 stays one: sizes, saving and features are what the other levels are for.
+        if level not in draft.point.levels or (level is Level.SMOKE and draft.level is not level):
             return f"level {int(level)} has no job with these settings"
         job = replace(planned, variant=_variant(draft, level))
         if not shows(planned, draft.point.model, self.policy):

@@ -97,12 +97,11 @@ def _within(made: Sequence[Candidate], minutes: int, maker: JobMaker) -> list[Ca
     """The candidates without the demands that cost most, until they take no more than these GPU minutes."""
     kept = list(made)
     while sum(item.price for item in kept) > minutes:
-        ways = [(item, _without(item, demand, maker)) for item in kept for demand in item.demands]
-        savings = [(item.price - (less.price if less else 0), place) for place, (item, less) in enumerate(ways)]
-        saved, place = max(savings, default=(0, 0))
-        if saved <= 0:
+        costly = [item for item in kept if item.price > (item.planned.gpu_minutes if item.planned is not None else 0)]
+        ways = [(item, _without(item, demand, maker)) for item in costly for demand in item.demands]
+        if not ways:
             break
-        item, less = ways[place]
+        item, less = max(ways, key=lambda way: way[0].price - (way[1].price if way[1] is not None else 0))
         kept = [*(other for other in kept if other is not item), *([less] if less is not None else [])]
     return kept
 

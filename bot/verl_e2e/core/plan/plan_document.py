@@ -8,6 +8,8 @@ from verl_e2e.core.model.changed_code import NO_CODE, ChangedCode
 from verl_e2e.core.model.costs import CostBasis
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.plan.known_execution import Entry, KnownExecution
 from verl_e2e.core.plan.outline import JobOutline, Obstacle
 from verl_e2e.core.plan.plan import Plan
@@ -55,6 +57,21 @@ class PlannedJob(_Part):
     blocked: str = ""
     # The same, one by one.
     obstacles: tuple[Obstacle, ...] = ()
+    # The places of the change that it was made for, or given settings for, each with its condition.
+    purposes: tuple[Purpose, ...] = ()
+    # The settings of a derived job that differ from those of level 0, by axis.
+    settings: dict[Axis, Value] = {}
+    # The id of the job of the table of levels that a derived job takes the place of.
+    replaces: str = ""
+
+
+class PlaceNotCovered(_Part):
+    """A place of the change that no job is planned for."""
+
+    # The place and its condition.
+    purpose: Purpose
+    # Why no job is planned for it.
+    reason: str
 
 
 class PlanReason(_Part):
@@ -122,6 +139,8 @@ class PlanDocument(_Part):
     changed: ChangedCode = NO_CODE
     # What execution maps say about the functions that a run must enter.
     known: tuple[KnownFunction, ...] = ()
+    # The places that no job is planned for.
+    not_covered: tuple[PlaceNotCovered, ...] = ()
 
 
 def plan_document(plan: Plan) -> PlanDocument:
@@ -143,6 +162,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         looked_at=plan.looked_at,
         changed=plan.changed,
         known=tuple(map(_known, plan.known)),
+        not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
     )
 
 
@@ -177,6 +197,9 @@ def _job(job: JobOutline) -> PlannedJob:
         script=job.script,
         blocked=job.blocked,
         obstacles=job.obstacles,
+        purposes=job.purposes,
+        settings=dict(job.settings),
+        replaces=job.replaces,
     )
 
 

@@ -7,6 +7,7 @@ text below it.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.commands import PREFIX
@@ -88,6 +89,8 @@ def _job_head(standing: Standing, verdict: Verdict | None) -> Block:
     )
     asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
     rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
+    if wanted.job is not None:
+        rows.extend(f"Made {sentence(row, 600)}." for row in purpose_rows(wanted.job.purposes))
     if run is not None and not waits(standing):
         rows.append(_how_it_ran(standing))
     if standing.override is not None:

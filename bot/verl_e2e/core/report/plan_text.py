@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.contract import Finding, Kind
 from verl_e2e.core.plan.plan import JobOutline, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
@@ -18,6 +20,7 @@ def render_plan_text(plan: Plan) -> str:
     """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
     blocks = [_head(plan)]
     blocks.extend(_required(level, plan) for level in plan.levels)
+    blocks.append("\n".join(_not_covered(plan)))
     blocks.append("\n".join(changed_code_lines(plan)))
     blocks.append("\n".join(known_code_lines(plan)))
     blocks.append("\n".join(_tests(plan)))
@@ -66,8 +69,23 @@ def _required(level: Level, plan: Plan) -> str:
     lines = [f"Level {int(level)}, {level.title}: required"]
     reasons = [reason for reason in plan.reasons if reason.level is level]
     lines.extend(f"  {line}" for line in _folded(reasons))
-    lines.extend(f"  {_job_line(job)}" for job in plan.jobs if job.variant.level is level)
+    for job in plan.jobs:
+        if job.variant.level is level:
+            lines.append(f"  {_job_line(job)}")
+            lines.extend(f"    {on_one_line(row)}" for row in purpose_rows(job.purposes))
     return "\n".join(lines)
+
+
+def _not_covered(plan: Plan) -> Iterable[str]:
+    """The places that no job is planned for, with what leads into them."""
+    if plan.not_covered:
+        yield f"No job is planned for {_count(len(plan.not_covered), 'place')} of the change:"
+    by_reason: dict[str, list[Purpose]] = {}
+    for item in plan.not_covered:
+        by_reason.setdefault(item.reason, []).append(item.purpose)
+    for reason, purposes in by_reason.items():
+        yield f"  {on_one_line(reason)}"
+        yield from (f"    {on_one_line(row)}" for row in purpose_rows(purposes))
 
 
 def _folded(reasons: Iterable[Reason]) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.text.blocks import Block, folded_text
@@ -34,6 +35,9 @@ def _rows(level: Level, plan: Plan) -> Iterator[str]:
     for text, reasons in groups.items():
         yield text
         yield from _places(reasons)
+    for job in plan.jobs:
+        rows = purpose_rows(job.purposes) if job.variant.level is level else ()
+        yield from (f"job {job.id}: {row}" for row in rows)
 
 
 def _places(reasons: list[Reason]) -> Iterator[str]:
@@ -60,6 +64,10 @@ def _rest(plan: Plan) -> Iterator[str]:
     else:
         yield from (f"Level {int(item.level)}, {item.level.title}: {item.reason}" for item in plan.not_required)
     yield from plan.notes
+    for left in plan.not_covered[:SHOWN_PLACES]:
+        yield from (f"No job is planned {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+    if len(plan.not_covered) > SHOWN_PLACES:
+        yield f"No job is planned for {_count(len(plan.not_covered) - SHOWN_PLACES, 'more place')}"
     if not plan.levels and plan.looked_at is not None:
         yield plan.looked_at.sentence
     for test in plan.tests.tests:

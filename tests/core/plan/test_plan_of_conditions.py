@@ -1,0 +1,101 @@
+"""A plan with the conditions of the changed code: its levels, its jobs and what each of them must execute."""
+
+from dataclasses import replace
+
+import pytest
+
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.changed_code import ChangedFunction
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.wants import Axis, Value, Want
+from verl_e2e.core.plan.plan import Plan, plan, with_data_parallel
+from verl_e2e.core.plan.plan_document import PlanDocument, plan_json
+from verl_e2e.core.plan.policy import Budget
+from verl_e2e.core.reach.effects import Effect, Effects, Inside
+from verl_e2e.core.reach.reached_functions import TouchedFunction
+
+POLICY = packaged_policy()
+# What asks for level 0 alone, and what asks for more.
+PLAIN, LORA = "src/megatron/bridge/training/utils/train_utils.py", "src/megatron/bridge/peft/lora.py"
+GUIDE = "README.md"
+NAMES = ("LoRA.merge", "other")
+
+
+def touched(path: str, symbol: str) -> TouchedFunction:
+    function = ChangedFunction(path=path, symbol=symbol, first_line=1, last_line=9, lines=(2,))
+    return TouchedFunction(function, path, symbol, earlier=False)
+
+
+def want(axes: dict[Axis, Value], symbol: str = "LoRA.merge", path: str = PLAIN) -> Want:
+    return Want(path, symbol, (2,), "a condition", axes)
+
+
+def planned(*wants: Want, minutes: int = 200, asked: tuple[Level, ...] = (), path: str = PLAIN) -> Plan:
+    """The plan of a change of two functions that verl reaches."""
+    effects = (Effect(path, name, "changed", 1, (), ("verl",), sure=True) for name in NAMES)
+    functions = tuple(touched(path, name) for name in NAMES)
+    known = Effects({path: Inside(tuple(effects))}, functions=functions, wants=wants)
+    paths = tuple(ChangedPath(name, PathStatus.MODIFIED) for name in (path, GUIDE))
+    policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=minutes)})
+    return plan(Change("a" * 40, "b" * 40, "a" * 40, paths), policy, asked, known)
+
+
+def test_a_condition_adds_its_job_its_level_and_the_reason() -> None:
+    before, after = planned(), planned(want({Axis.CONTEXT: 2}))
+    assert Level.PARALLELISM not in before.levels
+    assert set(after.levels) == {*before.levels, Level.PARALLELISM}
+    assert Level.PARALLELISM not in {item.level for item in after.not_required}
+    (reason,) = (reason for reason in after.reasons if reason.level is Level.PARALLELISM)
+    assert (reason.path, reason.symbol) == (PLAIN, "LoRA.merge")
+    (job,) = (job for job in after.jobs if job.id == "2-cp")
+    assert [function.symbol for function in job.changed.required] == ["LoRA.merge"]
+    assert [job.id for job in after.jobs if job.id != "2-cp"] == [job.id for job in before.jobs]
+
+
+def test_a_planned_job_with_more_settings_must_execute_what_it_had_to_before() -> None:
+    condition = want({Axis.ADAPTER_B_START: "xavier", Axis.RESUME: True}, path=LORA)
+    before, after = planned(path=LORA), planned(condition, path=LORA)
+    assert "1-b-xavier-resume" in {job.id for job in after.jobs}
+    changed = {job.replaces: job for job in after.jobs if job.replaces}
+    assert len(before.jobs) == len(after.jobs)
+    for job in before.jobs:
+        if job.variant.job_id in changed:
+            assert changed[job.variant.job_id].changed == job.changed
+            assert changed[job.variant.job_id].variant.level is job.variant.level
+
+
+def test_what_the_budget_leaves_out_is_named() -> None:
+    found = planned(want({Axis.TENSOR: 4}), minutes=1)
+    (left,) = found.not_covered
+    assert left.purpose.symbol == "LoRA.merge"
+    assert "budget" in left.reason
+    assert [job.id for job in found.jobs] == [job.id for job in planned().jobs]
+
+
+@pytest.mark.parametrize("path", (GUIDE, "src/megatron/bridge/not_changed.py"))
+def test_a_condition_in_what_does_not_count_asks_for_nothing(path: str) -> None:
+    assert planned(want({Axis.TENSOR: 4}, path=path)) == planned()
+
+
+def test_a_level_that_is_requested_by_hand_keeps_its_job() -> None:
+    found = planned(want({Axis.TENSOR: 2}), asked=(Level.PARALLELISM,))
+    (job,) = (job for job in found.jobs if job.variant.level is Level.PARALLELISM)
+    assert job.id == "2-dense"
+    assert [purpose.symbol for purpose in job.purposes] == ["LoRA.merge"]
+
+
+def test_the_job_of_parity_is_there_for_no_condition() -> None:
+    found = with_data_parallel(planned(want({Axis.CONTEXT: 4})))
+    (job,) = (job for job in found.jobs if job.id == "2-dp")
+    assert (job.purposes, job.settings, job.replaces) == ((), {}, "")
+
+
+def test_the_document_holds_purposes_settings_and_what_is_left_out() -> None:
+    found = planned(want({Axis.CONTEXT: 4}), want({Axis.TENSOR: 16}, "other"))
+    read = PlanDocument.model_validate_json(plan_json(found))
+    (job,) = (job for job in read.jobs if job.id == "2-cp4")
+    assert job.settings == {Axis.CONTEXT: 4}
+    assert [purpose.symbol for purpose in job.purposes] == ["LoRA.merge"]
+    assert [(item.purpose.symbol, bool(item.reason)) for item in read.not_covered] == [("other", True)]
+    assert replace(found, not_covered=()) != found
