@@ -117,7 +117,7 @@ class JobMaker:
             return draft
         if draft.level is None:
             # A save and a resume are judged on any settings.
-            draft = replace(draft, point=draft.point.with_axes({Axis.RESUME: True}))
+            draft = Draft(draft.point.with_axes({Axis.RESUME: True}))
         if draft.level is None:
             return "no level has a job with these settings"
         variant = _variant(draft, draft.level)
@@ -171,14 +171,13 @@ def _variant(draft: Draft, level: Level) -> Variant:
     named = (
         variant
         for variant in variants_of(level)
-        if not draft.overrides and not draft.point.model.fields
+        if not draft.point.overrides and not draft.point.model.fields
         if Draft(POINTS[variant.job_id]).differing == draft.differing
     )
     found = next(named, None)
     if found is not None:
         return found
-    made = draft.point.variant(level, name_of(level, draft))
-    return replace(made, overrides=tuple(dict.fromkeys((*made.overrides, *draft.override_texts()))))
+    return draft.point.variant(level, name_of(level, draft))
 
 
 def _candidate(
@@ -187,7 +186,7 @@ def _candidate(
     fitted = job.fitted()
     if fitted.problem:
         return fitted.problem
-    if _spread(job, draft.limits):
+    if _spread(job, draft.point.limits):
         return f"the model does not fit into a job with these settings ({fitted.reason})"
     named = planned is not None and job.variant.job_id == planned.variant.job_id
     settings = {} if job.variant in VARIANTS else draft.differing

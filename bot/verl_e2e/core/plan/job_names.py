@@ -76,13 +76,13 @@ def _words(settings: dict[Axis, Value]) -> Iterator[str]:
         elif axis in (Axis.PRECISION, Axis.CONTENT):
             yield _plain(value)
         else:
-            yield f"{_WORDS[axis]}-{_plain(value)}"
+            yield f"{_WORDS[axis]}{'' if isinstance(value, int | float) else '-'}{_plain(value)}"
 
 
 def _rest(draft: Draft) -> Iterator[str]:
     """What no axis has, by a digest: it may be any text of the code."""
-    if draft.overrides:
-        yield f"set-{_digest(repr(sorted(draft.overrides.items())))}"
+    if draft.point.overrides:
+        yield f"set-{_digest(repr(sorted(draft.point.overrides.items())))}"
     if draft.point.model.fields:
         yield f"model-{_digest(repr(sorted(draft.point.model.fields.items(), key=str)))}"
 

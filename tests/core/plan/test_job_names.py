@@ -1,0 +1,89 @@
+"""Names of derived jobs: readable, stable, and valid wherever the id of a job is checked."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import POINTS, VARIANTS, Level
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
+from verl_e2e.core.plan.draft import Draft, alone
+from verl_e2e.core.plan.job_names import MOST_CHARACTERS, name_of
+from verl_e2e.core.pulls.check_runs import CheckId, read_check_id
+
+_ID = re.compile(next(item.pattern for item in Job.model_fields["id"].metadata if hasattr(item, "pattern")))
+
+
+def drafted(axes: dict[Axis, Value]) -> Draft:
+    return Draft(Point.default().with_axes(axes))
+
+
+@pytest.mark.parametrize(
+    ("level", "axes", "expected"),
+    (
+        (Level.PARALLELISM, {Axis.TENSOR: 2, Axis.PIPELINE: 4}, "tp2-pp4"),
+        (Level.PARALLELISM, {Axis.TENSOR: 2, Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 2}, "tp2-ep2-etp2"),
+        (Level.PARALLELISM, {Axis.TENSOR: 2, Axis.PIPELINE: 1}, "tp2"),
+        (Level.SAVE_RESUME, {Axis.RESUME: True, Axis.EXPERT: 2}, "ep2-resume"),
+        (Level.SAVE_RESUME, {Axis.RESUME: True, Axis.STEPS: 3}, "resume-steps3"),
+        (Level.MEGATRON_FSDP, {Axis.FSDP: True, Axis.TENSOR: 2}, "tp2-fsdp"),
+        (Level.FEATURE, {Axis.TENSOR: 2}, "feature-tp2"),
+        (Level.LEARNING_SIGNAL, {Axis.STEPS: 20, Axis.OFFLOAD: True}, "signal-offload"),
+        (Level.SMOKE, {Axis.ADAPTER: "canonical_lora"}, None),
+        (Level.SMOKE, {Axis.ADAPTER: "dora", Axis.ADAPTER_RANK: 8}, "adapter-dora-r8"),
+        (Level.SMOKE, {Axis.FUSION: False}, "no-fusion"),
+        (Level.SMOKE, {}, "plain"),
+    ),
+)
+def test_a_name_says_what_differs_from_level_0(level: Level, axes: dict[Axis, Value], expected: str | None) -> None:
+    name = name_of(level, drafted(axes))
+    assert _ID.fullmatch(f"{int(level)}-{name}")
+    assert expected is None or name == expected
+
+
+def _values(axis: Axis) -> st.SearchStrategy[Any]:
+    if axis in SIZES:
+        return st.sampled_from((1, 2, 4, 8))
+    if isinstance(DEFAULTS[axis], bool):
+        return st.booleans()
+    if axis in CHOICES:
+        return st.sampled_from(CHOICES[axis])
+    if axis is Axis.ADAPTER_TARGETS:
+        return st.sampled_from(("linear_fc1", "*.linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate"))
+    return st.sampled_from((0.1, 0.25)) if axis is Axis.ADAPTER_DROPOUT else st.integers(1, 64)
+
+
+@given(st.fixed_dictionaries({}, optional={axis: _values(axis) for axis in Axis}), st.sampled_from(tuple(Level)))
+def test_every_name_is_valid_wherever_ids_are_checked(axes: dict[Axis, Value], level: Level) -> None:
+    draft = drafted(axes)
+    name = name_of(level, draft)
+    job_id = f"{int(level)}-{name}"
+    assert len(name) <= MOST_CHARACTERS
+    assert _ID.fullmatch(job_id)
+    assert not job_id.endswith("-")
+    assert name == name_of(level, drafted(dict(reversed(axes.items()))))
+    check = CheckId(7, "a" * 40, job_id)
+    assert read_check_id(str(check)) == check
+
+
+def test_jobs_of_the_table_keep_names_that_no_other_settings_get() -> None:
+    names: dict[str, object] = {}
+    for variant in VARIANTS:
+        draft = Draft(POINTS[variant.job_id])
+        name = f"{int(variant.level)}-{name_of(variant.level, draft)}"
+        assert names.setdefault(name, draft.differing) == draft.differing
+
+
+def test_what_no_axis_has_is_named_by_its_digest() -> None:
+    key = "actor_rollout_ref.model.lora.x"
+    wants = [Want("a.py", "f", (), "c", overrides={key: value}) for value in (1, 2)]
+    wants += [Want("a.py", "f", (), "c", model=ModelWant(fields={"x": value})) for value in (1, "$(rm)")]
+    drafts = [draft for want in wants if isinstance(draft := alone(want), Draft)]
+    names = {name_of(Level.SMOKE, draft) for draft in drafts}
+    assert len(names) == len(wants)
+    assert all(_ID.fullmatch(f"0-{name}") for name in names)
