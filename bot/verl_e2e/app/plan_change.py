@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.app.choose_tests import TestChooser
+from verl_e2e.app.code_trees import CodeTrees
 from verl_e2e.app.known_code import maps_of, with_known_execution
 from verl_e2e.app.known_repository import require_package
 from verl_e2e.core.model.change import Change, ChangedPath
@@ -13,6 +14,7 @@ from verl_e2e.core.plan.contract import Finding, check_contract
 from verl_e2e.core.plan.lint import lint_policy
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
+from verl_e2e.core.reach.conditions.wants import wants_of
 from verl_e2e.core.reach.dependencies import changed_requirements, same_build
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import Uses
@@ -58,6 +60,7 @@ class Planner:
         self._uses = uses
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
+        self._code = CodeTrees(repository)
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._aside: dict[tuple[str, str], bool] = {}
 
@@ -219,7 +222,9 @@ class Planner:
         gaps = _gaps(trees)
         notes = (f"Reach starts from {self._uses.source}.", *gaps)
         doubts = {**doubted, **unknown}
-        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=found.functions)
+        old_code, new_code = (self._code.of(tree.program, tree.reach, tree.files) for tree in trees)
+        wants = wants_of(found.functions, (old_code, new_code), reach.roots)
+        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=found.functions, wants=wants)
 
     def _is_aside(self, path: str, policy: Policy) -> bool:
         key = (path, policy.source)

@@ -43,6 +43,8 @@ def test_a_function_demands_what_all_its_callers_do(source: str, texts: list[str
 def test_what_is_used_outside_or_by_too_many_has_unknown_ways() -> None:
     source = "def f(): pass\ndef main():\n    if a:\n        f()\n"
     assert _demands(source, "f", ("lib.core", "main"), ("", "f")) == []
+    named = "def f(): pass\ndef main():\n    if a:\n" + "        f()\n" * 30
+    assert _demands(named, "f") == []
     many = "".join(f"def m{number}():\n    if a:\n        f()\n" for number in range(13))
     calls = "".join(f"    m{number}()\n" for number in range(13))
     assert _demands(f"def f(): pass\n{many}def main():\n{calls}", "f") == []

@@ -44,6 +44,7 @@ def _formula(text: str, *, holds: bool = True) -> Formula:
         ("(n := size())", "size()"),
         ("bool(a)", "a"),
         ("a if c else b", "(c and a) or (not c and b)"),
+        ("x if (a if b else c) else y", "x if (a if b else c) else y"),
         ("True", ""),
         ("a and True", "a"),
         ("a and a", "a"),

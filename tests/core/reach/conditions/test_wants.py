@@ -111,6 +111,25 @@ def test_a_function_whose_signature_alone_differs_wants_what_leads_to_it() -> No
     assert [(want.symbol, want.lines, want.axes) for want in found] == [("h", (), {Axis.CONTEXT: 2})]
 
 
+@pytest.mark.parametrize(
+    "deep",
+    [
+        "(" * 90 + "a" + " if b else c)" * 90,
+        "not " * 900 + "a",
+        "".join("a.b or (" for _ in range(90)) + "a" + ")" * 90,
+    ],
+)
+def test_code_that_nests_deeply_is_read_in_time_or_not_at_all(deep: str) -> None:
+    old = f"def f():\n    if {deep}:\n        g(1)\n"
+    assert len(_wants(old, old.replace("g(1)", "g(2)"))) <= 1
+
+
+def test_of_very_many_exits_the_first_count() -> None:
+    exits = "".join(f"    if a{number}:\n        return\n" for number in range(300))
+    found = _wants(f"def f():\n{exits}    g(1)\n", f"def f():\n{exits}    g(2)\n")
+    assert [len(want.open) for want in found] == [64]
+
+
 def test_a_function_inside_another_wants_what_surrounds_it() -> None:
     old = "def f():\n    if cp_size > 1:\n        def inner():\n            g(1)\n        inner()\n"
     found = _wants(old, old.replace("g(1)", "g(2)"))

@@ -7,6 +7,7 @@ many places name, has ways that are not known, so nothing is demanded of its cal
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, is_body, owner_of
@@ -18,6 +19,7 @@ from verl_e2e.core.reach.conditions.table import ADAPTER_CLASSES
 from verl_e2e.core.reach.program import Node
 
 _MOST_WAYS = 12
+_MOST_PLACES = 24
 _DEEPEST = 4
 
 
@@ -59,7 +61,7 @@ class Ways:
         self._open.add(node)
         found = self._found(node, depth)
         self._open.discard(node)
-        # What left a cycle out holds for whoever asked, and not for others.
+        # What left a cycle out holds for the question that led here, and for no other.
         if found is not None and (before == self._cycles or not self._open):
             self._known[node] = found
         return found
@@ -113,8 +115,8 @@ class Ways:
         """What the ways through one symbol demand, one for each place where it names the target."""
         path = self._tree.path_of(node.module)
         flows = self._tree.flows(path)
-        places = [] if flows is None else [*_sites(flows, node, name)]
-        if not places:
+        places = [] if flows is None else [*islice(_sites(flows, node, name), _MOST_PLACES + 1)]
+        if not places or len(places) > _MOST_PLACES:
             yield _NOTHING
             return
         around = self._demands(node, depth + 1)

@@ -6,28 +6,68 @@ from collections.abc import Iterator, Mapping
 
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place, inner_guards
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, Literal, all_of, any_of, conjuncts, negation
+from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 _MOST_DIFFERENCES = 8
 
 
-def changed_guards(old: FunctionFlow, new: FunctionFlow) -> tuple[Formula, ...]:
-    """For statements that both versions have under other conditions: when exactly one version executes them."""
-    found: dict[Formula, None] = {}
-    before, after = _by_statement(old), _by_statement(new)
-    for key in before.keys() & after.keys():
-        if len(before[key]) == len(after[key]):
-            for first, second in zip(before[key], after[key], strict=True):
-                found.update(dict.fromkeys(_exactly_one(first, second)))
-    return tuple(sorted(found, key=repr))[:_MOST_DIFFERENCES]
+class Differences:
+    """Compares functions of two versions, reading each part of them once."""
 
+    def __init__(self) -> None:
+        self._numbers = TreeNumbers({})
+        self._known: dict[int, frozenset[int]] = {}
 
-def _by_statement(flow: FunctionFlow) -> Mapping[str, list[Formula]]:
-    found: dict[str, list[Formula]] = defaultdict(list)
-    for place in flow.places:
-        if not isinstance(place.node, ast.Raise | ast.Pass):
-            key = " ".join((type(place.node).__name__, *(ast.dump(part) for part in place.expressions)))
-            found[key].append(place.guards)
-    return found
+    def guards(self, old: FunctionFlow, new: FunctionFlow) -> tuple[Formula, ...]:
+        """For statements that both versions have under other conditions: when exactly one version executes them."""
+        found: dict[Formula, None] = {}
+        before, after = self._by_statement(old), self._by_statement(new)
+        for key, guards in after.items():
+            if len(before.get(key, ())) == len(guards):
+                for first, second in zip(before[key], guards, strict=True):
+                    found.update(dict.fromkeys(_exactly_one(first, second)))
+        return tuple(found)[:_MOST_DIFFERENCES]
+
+    def parts(self, place: Place, other: FunctionFlow | None, flow: FunctionFlow) -> tuple[Formula, ...]:
+        """The conditions inside a statement under which its parts are evaluated that the other version does not have.
+
+        The statement as a whole where the other version has nothing to compare it with.
+        """
+        if other is None:
+            return (NOTHING,)
+        known = self._expressions_of(other)
+        found: dict[Formula, None] = {}
+        for root in place.expressions:
+            for part in self._smallest_new(root, known):
+                found[inner_guards(root, part, flow.names) or NOTHING] = None
+        return tuple(found) or (NOTHING,)
+
+    def calls(self, place: Place, other: FunctionFlow | None) -> tuple[ast.Call, ...]:
+        """The calls in a statement that the other version of the function does not make."""
+        known = frozenset() if other is None else self._expressions_of(other)
+        calls = (node for root in place.expressions for node in ast.walk(root) if isinstance(node, ast.Call))
+        return tuple(call for call in calls if self._numbers.of(call) not in known)
+
+    def _by_statement(self, flow: FunctionFlow) -> Mapping[tuple[object, ...], list[Formula]]:
+        found: dict[tuple[object, ...], list[Formula]] = defaultdict(list)
+        for place in flow.places:
+            if not isinstance(place.node, ast.Raise | ast.Pass):
+                found[(type(place.node), *map(self._numbers.of, place.expressions))].append(place.guards)
+        return found
+
+    def _expressions_of(self, flow: FunctionFlow) -> frozenset[int]:
+        known = self._known.get(id(flow))
+        if known is None:
+            nodes = (node for node in ast.walk(flow.node) if isinstance(node, ast.expr))
+            known = self._known[id(flow)] = frozenset(map(self._numbers.of, nodes))
+        return known
+
+    def _smallest_new(self, node: ast.AST, known: frozenset[int]) -> list[ast.AST]:
+        """The smallest expressions in a node that are not known."""
+        inside = [part for child in ast.iter_child_nodes(node) for part in self._smallest_new(child, known)]
+        if inside or not isinstance(node, ast.expr):
+            return inside
+        return [] if self._numbers.of(node) in known else [node]
 
 
 def _exactly_one(old: Formula, new: Formula) -> Iterator[Formula]:
@@ -43,36 +83,6 @@ def _exactly_one(old: Formula, new: Formula) -> Iterator[Formula]:
 
 def _healthy(part: Formula) -> bool:
     return isinstance(part, Literal) and part.healthy
-
-
-def new_parts(place: Place, other: FunctionFlow | None, flow: FunctionFlow) -> tuple[Formula, ...]:
-    """The conditions inside a statement under which the parts of it that the other version does not have are evaluated.
-
-    The statement as a whole where the other version has nothing to compare it with.
-    """
-    if other is None:
-        return (NOTHING,)
-    known = other.expressions
-    found: dict[Formula, None] = {}
-    for root in place.expressions:
-        for part in _smallest_new(root, known):
-            found[inner_guards(root, part, flow.names) or NOTHING] = None
-    return tuple(found) or (NOTHING,)
-
-
-def _smallest_new(node: ast.AST, known: frozenset[str]) -> list[ast.AST]:
-    """The smallest expressions in a node that are not known."""
-    inside = [part for child in ast.iter_child_nodes(node) for part in _smallest_new(child, known)]
-    if inside or not isinstance(node, ast.expr):
-        return inside
-    return [] if ast.dump(node) in known else [node]
-
-
-def new_calls(place: Place, other: FunctionFlow | None) -> tuple[ast.Call, ...]:
-    """The calls in a statement that the other version of the function does not make."""
-    known = frozenset() if other is None else other.expressions
-    calls = (node for root in place.expressions for node in ast.walk(root) if isinstance(node, ast.Call))
-    return tuple(call for call in calls if ast.dump(call) not in known)
 
 
 def guards_inside(flow: FunctionFlow) -> Formula:

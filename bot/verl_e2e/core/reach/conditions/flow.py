@@ -1,7 +1,7 @@
 """The tests that dominate each statement of a file: those around it, and the early exits before it."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +13,14 @@ from verl_e2e.core.reach.conditions.formula import (
     Names,
     all_of,
     as_healthy,
+    conjuncts,
     formula,
 )
 from verl_e2e.core.reach.normal import bound_names
 from verl_e2e.core.reach.summary import parse
+
+# Far beyond what code that people read has before a statement; more exits are not looked at.
+_MOST_GUARDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,12 @@ class FunctionFlow:
         return tuple(reader.places)
 
     @cached_property
-    def expressions(self) -> frozenset[str]:
-        """All expressions in it, as texts that are equal for equal ones."""
-        return frozenset(ast.dump(node) for node in ast.walk(self.node) if isinstance(node, ast.expr))
+    def _by_line(self) -> Mapping[int, Place]:
+        return {line: place for place in self.places for line in place.lines}
+
+    def place_at(self, line: int) -> Place | None:
+        """The innermost statement on a line; None for what belongs to the function as a whole."""
+        return self._by_line.get(line)
 
 
 class Flows:
@@ -165,7 +172,8 @@ class _Reader:
         for node in body:
             self.places.append(Place(node, guards))
             self._inside(node, guards, prefix)
-            guards = all_of((guards, _passed(node, self._flow)))
+            if len(conjuncts(guards)) < _MOST_GUARDS:
+                guards = all_of((guards, _passed(node, self._flow)))
 
     def _inside(self, node: ast.stmt, guards: Formula, prefix: str) -> None:
         match node:

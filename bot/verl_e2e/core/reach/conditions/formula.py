@@ -63,7 +63,7 @@ def formula(test: ast.expr, names: Names, *, holds: bool = True) -> Formula:
             return formula(ast.BoolOp(ast.And(), list(pairs)), names, holds=holds)
         case ast.NamedExpr(value=value) | ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
             return formula(value, names, holds=holds)
-        case ast.IfExp(test=choice, body=body, orelse=other):
+        case ast.IfExp(test=choice, body=body, orelse=other) if not _chooses(choice):
             first = all_of((formula(choice, names), formula(body, names, holds=holds)))
             second = all_of((formula(choice, names, holds=False), formula(other, names, holds=holds)))
             return any_of((first, second))
@@ -71,6 +71,11 @@ def formula(test: ast.expr, names: Names, *, holds: bool = True) -> Formula:
             return NOTHING if bool(value) is holds else Any(())
         case _:
             return _literal(test, names, holds=holds)
+
+
+def _chooses(test: ast.expr) -> bool:
+    """Whether there is a choice in a test: one inside another would be written out twice."""
+    return any(isinstance(node, ast.IfExp) for node in ast.walk(test))
 
 
 def _literal(test: ast.expr, names: Names, *, holds: bool) -> Literal:

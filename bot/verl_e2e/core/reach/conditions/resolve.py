@@ -19,6 +19,7 @@ from verl_e2e.core.reach.conditions.table import (
     RANK_NAMES,
     SIZE_NAMES,
     Row,
+    distance,
     rows_by_name,
 )
 
@@ -102,7 +103,7 @@ def _settings_of(part: Formula, path: str, depth: int) -> Settings | None:
             return settings
         case Any(parts=parts):
             ways = [found for item in parts if (found := _settings_of(item, path, depth)) is not None]
-            return min(ways, key=lambda way: way.count, default=None)
+            return min(ways, key=lambda way: (distance(way), way.count), default=None)
         case Literal(test=ast.expr() as test):
             return _of_test(test, part.names, path, depth)
         case Literal():

@@ -273,6 +273,32 @@ ADAPTER_CLASSES: Mapping[str, str] = MappingProxyType(
 )
 
 
+# What the default run has, so that of several ways into code the one that it takes anyway is taken.
+_DEFAULT_AXES: Mapping[Axis, Value] = MappingProxyType(
+    {
+        Axis.FSDP: False,
+        Axis.RECOMPUTE: "none",
+        Axis.OVERLAP: False,
+        Axis.PRECISION: "bf16",
+        Axis.ADAPTER: "lora",
+        Axis.ADAPTER_DROPOUT: 0.0,
+        Axis.ADAPTER_SHARING: "shared",
+        Axis.ADAPTER_MERGE: False,
+        Axis.CONTENT: "text",
+    }
+)
+_DEFAULT_OVERRIDES = frozenset(
+    item for row in ROWS if row.values[0][1] is not None for item in row.values[0][1].overrides.items()
+)
+
+
+def distance(settings: Settings) -> int:
+    """How many settings differ from those of the default run."""
+    axes = sum(_DEFAULT_AXES.get(axis) != value for axis, value in settings.axes.items())
+    overrides = len(settings.overrides.items() - _DEFAULT_OVERRIDES)
+    return axes + overrides + len(settings.fields) + len(settings.features)
+
+
 def rows_by_name() -> Mapping[str, Row]:
     """The rows by each name that they have in code."""
     return MappingProxyType({name: row for row in ROWS for name in row.names})

@@ -1,13 +1,13 @@
 """Which settings lead a run into changed code: a want for each group of changed lines with one condition."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.wants import ModelWant, Want
 from verl_e2e.core.reach.conditions.callers import Demand, Ways
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
-from verl_e2e.core.reach.conditions.differences import changed_guards, guards_inside, new_calls, new_parts
+from verl_e2e.core.reach.conditions.differences import Differences, guards_inside
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
 from verl_e2e.core.reach.conditions.resolve import resolve
@@ -28,8 +28,11 @@ def wants_of(
     """
     touched = list(functions)
     earlier = {(item.path, item.function.symbol): item.function.path for item in touched if item.earlier}
-    sides = {Side.MERGE_BASE: _Side(trees[0], roots), Side.HEAD: _Side(trees[1], roots)}
-    found: dict[tuple[str, str, tuple[int, ...], str], Want] = {}
+    differences = Differences()
+    sides = {
+        side: _Side(tree, roots, differences) for side, tree in zip((Side.MERGE_BASE, Side.HEAD), trees, strict=True)
+    }
+    found: dict[tuple[str, str, str], Want] = {}
     for item in touched:
         function = item.function
         if item.earlier or not (function.reached and function.demanded and function.symbol):
@@ -38,9 +41,19 @@ def wants_of(
         other = sides[Side.MERGE_BASE if head else Side.HEAD]
         other_path = earlier.get((item.path, function.symbol), function.path) if head else item.path
         pair = other.flow(other_path, function.symbol)
-        for want in sides[function.side].wants(function, pair):
-            found.setdefault((want.path, want.symbol, want.lines, want.condition), want)
+        for want in _without_too_deep(sides[function.side].wants(function, pair)):
+            known = found.setdefault((want.path, want.symbol, want.condition), want)
+            lines = tuple(sorted({*known.lines, *want.lines}))
+            found[want.path, want.symbol, want.condition] = replace(known, lines=lines)
     return tuple(found.values())[:_MOST_WANTS]
+
+
+def _without_too_deep(wants: Iterator[Want]) -> Iterator[Want]:
+    """The wants of a function as far as its code nests no deeper than it can be read."""
+    try:
+        yield from wants
+    except RecursionError:
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,8 @@ class _Group:
 class _Side:
     """One tree with what is known of its functions."""
 
-    def __init__(self, tree: CodeTree, roots: Sequence[str]) -> None:
+    def __init__(self, tree: CodeTree, roots: Sequence[str], differences: Differences) -> None:
+        self._differences = differences
         self._tree = tree
         self._roots = roots
         self._ways = Ways(tree)
@@ -85,16 +99,18 @@ class _Side:
     def _groups(self, function: ChangedFunction, flow: FunctionFlow, other: FunctionFlow | None) -> Iterator[_Group]:
         found: dict[tuple[Formula, tuple[tuple[Formula, str], ...]], list[int]] = {}
         for line in function.lines:
-            place = _place_at(flow, line)
+            place = flow.place_at(line)
             guards = NOTHING if place is None else place.guards
             called = () if place is None else tuple(self._inside_called(place, function, other))
-            for part in (NOTHING,) if place is None else new_parts(place, other, flow):
+            for part in (NOTHING,) if place is None else self._differences.parts(place, other, flow):
                 found.setdefault((all_of((flow.defined, guards, part)), called), []).append(line)
         if not function.lines:
             found[flow.defined, ()] = []
         yield from (_Group(tuple(lines), condition, called) for (condition, called), lines in found.items())
         if other is not None and function.side is Side.HEAD:
-            yield from (_Group(function.lines, all_of((flow.defined, part))) for part in changed_guards(other, flow))
+            yield from (
+                _Group(function.lines, all_of((flow.defined, part))) for part in self._differences.guards(other, flow)
+            )
 
     def _inside_called(
         self, place: Place, function: ChangedFunction, other: FunctionFlow | None
@@ -102,7 +118,7 @@ class _Side:
         """What the functions are guarded by that a place newly calls, or calls no more."""
         module = module_name(function.path, self._roots) or ""
         owner = owner_of(Node(module, symbol_of_effect(function.symbol)))
-        for call in new_calls(place, other):
+        for call in self._differences.calls(place, other):
             parts = dotted(call.func).split(".")
             if parts[0] in {"self", "cls"} and owner is not None and len(parts) == 2:
                 node = Node(module, f"{owner.symbol}.{parts[1]}")
@@ -116,12 +132,6 @@ class _Side:
             inside = NOTHING if flow is None else guards_inside(flow)
             if inside != NOTHING:
                 yield inside, path
-
-
-def _place_at(flow: FunctionFlow, line: int) -> Place | None:
-    """The innermost statement on a line; None for what belongs to the function as a whole."""
-    fitting = [place for place in flow.places if line in place.lines]
-    return max(fitting, key=lambda place: (place.lines.start, -place.lines.stop), default=None)
 
 
 def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand]) -> Want:
