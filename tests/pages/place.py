@@ -162,6 +162,10 @@ def _runs(folder: Path, words: dict[str, str]) -> None:
     for name in ("first", "second"):
         shutil.copytree(RECORDING if name == "first" else AGAIN, folder / name / "jobs" / "2-dense")
     _record(shutil.copytree(RECORDING, folder / "recorded" / "jobs" / "0-lora-ddp"))
+    derived = shutil.copytree(folder / "recorded" / "jobs" / "0-lora-ddp", folder / "derived" / "jobs" / "0-lora-ddp")
+    purpose = {"path": LORA, "symbol": "LoRA.transform", "condition": "self.dim > 1", "rules": ["adapter rank"]}
+    as_run = json.loads((derived / "job.json").read_text()) | {"purposes": [purpose]}
+    (derived / "job.json").write_text(json.dumps(as_run))
     for name in ("run2.log.zst", "log.txt.zst"):
         shutil.copy(RECORDING / "log.txt.zst", folder / name)
     for source, names in (

@@ -28,6 +28,7 @@ WORDS = (
     (r"^verl-e2e check (--baseline-repeats) N$", r"verl-e2e check --repo DIR --base SHA --verl DIR --out DIR \1 2"),
     (r"^verl-e2e run (--baseline COMMIT)$", r"verl-e2e run --job JOB.json --out DIR \1"),
     (r"(?<=maps add )(RUN\.\.\.|out/jobs/0-lora-ddp)", "recorded/jobs/0-lora-ddp"),
+    (r"(?<=--learn )(RUN|out/jobs/2-pp4)", "derived/jobs/0-lora-ddp"),
     (r"(?<=--maps )FILE", "{FRESH}"),
     (r"PATH\[:SYMBOL\]\.\.\.", "src/megatron/bridge/peft/lora.py:LoRA.transform"),
     (r"\[OWNER/REPO\]\.\.\.|OWNER/REPO(?=$| )|NVIDIA-NeMo/Megatron-Bridge(?=$| )", "octo/bridge"),

@@ -40,4 +40,6 @@ def with_known_execution(planned: Plan, maps: ExecutionMaps, source: ChangeSourc
         for job in planned.jobs
         if not job.obstacles
     }
-    return replace(planned, known=known_executions(planned.changed.functions, jobs, maps, existed))
+    made = (job for job in planned.jobs if job.replaces)
+    replaced = {job.id: f"{job.replaces}{job.id.removeprefix(job.variant.job_id)}" for job in made}
+    return replace(planned, known=known_executions(planned.changed.functions, jobs, maps, existed, replaced))

@@ -8,7 +8,9 @@ import pytest
 
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
 from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified, SetAside
+from verl_e2e.core.plan.derived_jobs import NotCovered
 from verl_e2e.core.plan.explain import Explanation, explanation_json, explanations, render_explanation, with_must_run
 from verl_e2e.core.plan.not_required import Exempted
 from verl_e2e.core.plan.outline import JobOutline
@@ -79,6 +81,7 @@ def test_an_explanation_as_a_document() -> None:
     assert json.loads(json.dumps(explanation_json(found))) == {
         "path": PATH, "symbol": "gone", "found": False, "levels": [], "rules": [], "via": [],
         "reason": "this file has no such symbol", "entered_by": [], "must_run": [],
+        "conditions": [],
     }  # fmt: skip
 
 
@@ -112,3 +115,20 @@ def test_what_each_job_must_run_of_a_path_and_of_a_symbol() -> None:
     assert with_must_run(Explanation("src/a.py", "", found=False), made).must_run == ()
     shown = render_explanation(with_must_run(Explanation("src/a.py", "Other", levels=(Level.SMOKE,)), made))
     assert shown.splitlines()[-1] == "  must run in 0-lora-ddp: 1 function, 2 lines"
+
+
+def test_the_conditions_of_a_symbol_each_with_its_job() -> None:
+    inside = Purpose(path=PATH, symbol="A.run", condition="tp > 1")
+    smoke = variant_named("2-cp")
+    assert smoke is not None
+    other = inside.model_copy(update={"symbol": "B.run", "condition": "cp > 1"})
+    jobs = (JobOutline(smoke, (), None, purposes=(inside, other)),)
+    left = NotCovered(inside.model_copy(update={"condition": "pp > 16"}), "no host is large enough")
+    made = replace(plan(), jobs=jobs, not_covered=(left,))
+    expected = (f"2-cp for {PATH}:A.run: tp > 1", f"no job for {PATH}:A.run: pp > 16: no host is large enough")
+    for symbol in ("A", "A.run"):
+        assert with_must_run(Explanation(PATH, symbol), made).conditions == expected
+    for path, symbol in ((PATH, ""), (PATH, "A.r"), ("b.py", "A.run")):
+        assert with_must_run(Explanation(path, symbol), made).conditions == ()
+    shown = render_explanation(with_must_run(Explanation(PATH, "A", levels=(Level.SMOKE,)), made))
+    assert shown.splitlines()[-2:] == [f"  condition: {row}" for row in expected]

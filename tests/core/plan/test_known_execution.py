@@ -84,3 +84,10 @@ def test_what_no_run_at_the_head_must_enter_is_left_out(given: dict[str, Any]) -
 def test_who_entered_a_function_is_named_with_its_processes() -> None:
     assert entered_by(MAPS, *PLACE) == ("0-lora-ddp (trainer)", "3-fsdp (trainer)")
     assert entered_by(MAPS, *OTHER) == ()
+
+
+def test_a_derived_job_has_what_the_job_entered_whose_place_it_takes() -> None:
+    planned = {"0-b-xavier": frozenset({PLACE}), "2-pp4": frozenset({PLACE})}
+    (found,) = known_executions([function()], planned, MAPS, there, {"0-b-xavier": "0-lora-ddp"})
+    assert found.known == (("0-b-xavier", BRIDGE),)
+    assert found.believed == ("2-pp4",)

@@ -6,15 +6,18 @@ Everything here is read from that plan, so that an explanation never says anythi
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from verl_e2e.core.judge.purposes_text import purpose_rows
 from verl_e2e.core.model.change import on_one_line, readable
 from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.execution_maps import ExecutionMaps
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.known_execution import entered_by
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
 
 _BY_NAME = "it is judged by its name, not by its inside"
+_SHOWN_CONDITIONS = 5
 _UNREACHED = "verl does not reach it"
 _RUNS_AT_IMPORT = "it runs when verl imports the module; a change that is proved to have no effect asks for nothing"
 
@@ -40,6 +43,8 @@ class Explanation:
     entered_by: tuple[str, ...] = ()
     # How many functions and lines of it each planned job must run, were all of it changed.
     must_run: tuple[str, ...] = ()
+    # The conditions in it, each with the job that would be made for it, or with the reason why none would.
+    conditions: tuple[str, ...] = ()
 
 
 def explanations(
@@ -73,7 +78,24 @@ def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
     if not explanation.found:
         return explanation
     amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
-    return replace(explanation, must_run=tuple(f"{job}: {amount}" for job, amount in amounts if amount))
+    must_run = tuple(f"{job}: {amount}" for job, amount in amounts if amount)
+    return replace(explanation, must_run=must_run, conditions=tuple(_conditions(explanation, planned)))
+
+
+def _conditions(explanation: Explanation, planned: Plan) -> Iterator[str]:
+    """The conditions of what is explained, with the job for each."""
+    for job in planned.jobs:
+        own = [purpose for purpose in job.purposes if _is_own(explanation, purpose)]
+        yield from (f"{job.id} {row}" for row in purpose_rows(own, _SHOWN_CONDITIONS))
+    for left in planned.not_covered:
+        if _is_own(explanation, left.purpose):
+            yield from (f"no job {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+
+
+def _is_own(explanation: Explanation, purpose: Purpose) -> bool:
+    """Whether a purpose is about what is explained; a path is explained whole by its symbols."""
+    symbol = explanation.symbol
+    return purpose.path == readable(explanation.path) and bool(symbol) and f"{purpose.symbol}.".startswith(f"{symbol}.")
 
 
 def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) -> str:
@@ -97,7 +119,9 @@ def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:
 def render_explanation(explanation: Explanation) -> str:
     """One explanation as text, the chain below it."""
     must_run = (f"  must run in {job}" for job in explanation.must_run)
-    return "\n".join([_rendered(explanation), *must_run, *(f"  entered by {job}" for job in explanation.entered_by)])
+    conditions = (f"  condition: {on_one_line(row)}" for row in explanation.conditions)
+    entered = (f"  entered by {job}" for job in explanation.entered_by)
+    return "\n".join([_rendered(explanation), *must_run, *conditions, *entered])
 
 
 def _rendered(explanation: Explanation) -> str:

@@ -7,6 +7,7 @@ which its map was measured, reading the sources is all that speaks for it.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from verl_e2e.core.model.changed_code import ChangedFunction, Side
 from verl_e2e.core.model.execution_maps import ExecutionMap, ExecutionMaps
@@ -52,10 +53,16 @@ def known_executions(
     planned: Mapping[str, frozenset[tuple[str, str]]],
     maps: ExecutionMaps,
     existed: Existed,
+    replaced: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[KnownExecution, ...]:
-    """What is known of each function that a run must enter; `planned` has for each job what it is planned to enter."""
+    """What is known of each function that a run must enter; `planned` has for each job what it is planned to enter.
+
+    `replaced` has, for a derived job, the id of the job whose place it takes: a run of that one speaks for it until one
+    of its own is known, because it has the same settings and some more.
+    """
+    own = {job: maps.of(job) or maps.of(replaced.get(job, "")) for job in planned}
     wanted = (function for function in functions if function.symbol and function.demanded)
-    return tuple(_known(function, planned, maps, existed) for function in wanted if function.side is Side.HEAD)
+    return tuple(_known(function, planned, own, maps, existed) for function in wanted if function.side is Side.HEAD)
 
 
 def entered_by(maps: ExecutionMaps, path: str, symbol: str) -> tuple[str, ...]:
@@ -67,13 +74,14 @@ def entered_by(maps: ExecutionMaps, path: str, symbol: str) -> tuple[str, ...]:
 def _known(
     function: ChangedFunction,
     planned: Mapping[str, frozenset[tuple[str, str]]],
+    own: Mapping[str, ExecutionMap | None],
     maps: ExecutionMaps,
     existed: Existed,
 ) -> KnownExecution:
     place = (function.path, function.symbol)
     known, believed, missed = [], [], []
     for job, wanted in planned.items():
-        measured = maps.of(job)
+        measured = own[job]
         if measured is not None and measured.enters(*place):
             known.append((job, measured.bridge))
         elif place not in wanted:
