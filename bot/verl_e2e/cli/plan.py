@@ -1,6 +1,8 @@
 """The verbs that say what a change needs: plan, explain, backtest, policy."""
 
 import os
+import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,4 +264,35 @@ def imports(verl: Path, verl_ref: str | None) -> int:
     from verl_e2e.wiring import planning as wiring
 
     click.echo(wiring.verl_uses(verl, verl_ref), nl=False)
+    return 0
+
+
+@policy.command("settings")
+@click.option("--verl", required=True, type=FOLDER, help="A checkout of verl, at the commit to check.")
+@click.option(
+    "--python",
+    default=sys.executable,
+    metavar="PYTHON",
+    help="A Python with hydra-core; default: the one that runs this command. Where it can import verl too, verl's own"
+    " checks are made.",
+)
+@JSON_OPTION
+def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
+    """Check that verl's wrapper and configuration take the settings of jobs, without a GPU.
+
+    Each named job, and one job for each value of each setting: the wrapper is run against stand-ins, and what it would
+    start is composed with verl's own configuration.
+
+    Example: verl-e2e policy settings --verl verl --python env/bin/python
+    """
+    from verl_e2e.core.model.levels import VARIANTS
+    from verl_e2e.core.model.probes import setting_probes
+    from verl_e2e.core.report.settings_text import settings_json, settings_text
+    from verl_e2e_runner.settings_check import check_settings
+
+    with tempfile.TemporaryDirectory(prefix="verl-e2e-settings-") as work:
+        checks = check_settings(
+            (*VARIANTS, *setting_probes()), verl=verl.resolve(), python=python, work=Path(work), base=dict(os.environ)
+        )
+    click.echo(json_text(settings_json(checks)) if as_json else settings_text(checks))
     return 0

@@ -14,7 +14,8 @@ from verl_e2e_runner.process.program import run
 from verl_e2e_runner.process.session import IMPORTS_VARIABLE
 from verl_e2e_runner.trees.worktrees import Trees
 
-_NO_HYDRA = 3
+# The exit code of the composing program where Hydra cannot be imported.
+NO_HYDRA = 3
 
 Config = Mapping[str, Any]
 
@@ -29,7 +30,7 @@ class Composition:
 
 def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_s: float = 120) -> Composition:
     """Compose the overrides of every phase in the job's Python, which imports Hydra and nothing of the stack."""
-    requests = [_request(trees, rehearsal) for rehearsal in rehearsals]
+    requests = [composition_request(trees.verl, rehearsal) for rehearsal in rehearsals]
     finished = run(
         (job.site.python, "-m", "verl_e2e_compose"),
         env={name: value for name, value in rehearsals[0].environment.items() if name != IMPORTS_VARIABLE},
@@ -39,7 +40,7 @@ def compose(job: Job, trees: Trees, rehearsals: Sequence[Rehearsal], *, timeout_
         cage=trees.cage,
     )
     nothing = (None,) * len(requests)
-    if finished.code == _NO_HYDRA:
+    if finished.code == NO_HYDRA:
         fix = f"install hydra-core for {job.site.python}"
         return Composition(nothing, (blocked(Check.HYDRA, f"Hydra cannot be imported: {finished.last_error}", fix),))
     if finished.code != 0:
@@ -57,24 +58,22 @@ def _judge(job: Job, answers: Sequence[Mapping[str, Any]]) -> tuple[Finding, ...
         return tuple(
             blocked(Check.HYDRA, f"verl's configuration refuses the overrides: {error}", fix) for error in errors
         )
-    wrong = [_mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
-    findings = tuple(finding for finding in wrong if finding is not None)
+    wrong = [mismatch(answers[-1]["config"], key, value) for key, value in sorted(job.expected.items())]
+    fix = "correct the variable or override that sets it; otherwise the run does not test what the job claims"
+    findings = tuple(blocked(Check.HYDRA, summary, fix) for summary in wrong if summary)
     return findings or (good(Check.HYDRA, f"the overrides compose; {len(wrong)} expected values are set"),)
 
 
-def _mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> Finding | None:
+def mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> str:
+    """How a composed configuration differs from an expected value, a sentence; empty when it does not."""
     missing = object()
     value: Any = config
     for part in key.split("."):
         value = value.get(part, missing) if isinstance(value, Mapping) else missing
     if value is not missing and _same(value, expected):
-        return None
+        return ""
     shown = "is missing" if value is missing else f"is {value!r}"
-    return blocked(
-        Check.HYDRA,
-        f"{key} {shown} in the composed configuration, the job expects {expected!r}",
-        "correct the variable or override that sets it; otherwise the run does not test what the job claims",
-    )
+    return f"{key} {shown} in the composed configuration, the job expects {expected!r}"
 
 
 def _same(value: object, expected: object) -> bool:
@@ -83,8 +82,9 @@ def _same(value: object, expected: object) -> bool:
     return value == expected
 
 
-def _request(trees: Trees, rehearsal: Rehearsal) -> dict[str, object]:
+def composition_request(verl: Path, rehearsal: Rehearsal) -> dict[str, object]:
+    """What the composing program is asked for one call of verl's entry point, in the tree `verl`."""
     path = Path(rehearsal.option("config-path") or "config")
-    folder = path if path.is_absolute() else trees.verl / "verl" / "trainer" / path
+    folder = path if path.is_absolute() else verl / "verl" / "trainer" / path
     name = rehearsal.option("config-name") or "ppo_trainer"
     return {"folder": str(folder), "name": name, "overrides": list(rehearsal.overrides)}

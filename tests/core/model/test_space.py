@@ -328,6 +328,29 @@ def values_of(axis: Axis) -> st.SearchStrategy[Any]:
 AXES = st.fixed_dictionaries({}, optional={axis: values_of(axis) for axis in Axis})
 
 
+@pytest.mark.parametrize(
+    ("hidden", "hiding", "word"),
+    (
+        ({Axis.ADAPTER_B_START: "xavier"}, {Axis.ADAPTER_MERGE: True}, "its own export is not entered"),
+        ({Axis.ADAPTER_SHARING: "outer"}, {Axis.ADAPTER_MERGE: True}, "its own export is not entered"),
+        ({Axis.DATA: 2}, {Axis.FSDP: True}, "takes the place of Megatron's DDP"),
+        ({Axis.OVERLAP: True}, {Axis.FSDP: True}, "takes the place of Megatron's DDP"),
+        ({Axis.DATA: 2}, {Axis.RESUME: True}, "one seed for all samples"),
+        ({Axis.EXPERT_TENSOR: 2}, {Axis.TENSOR: 2}, "could be swapped unseen"),
+    ),
+)
+def test_wants_of_which_one_hides_the_other_are_not_joined_but_one_that_asks_for_both_is_met(
+    hidden: dict[Axis, Value], hiding: dict[Axis, Value], word: str
+) -> None:
+    for first, second in ((hidden, hiding), (hiding, hidden)):
+        found = conflict(joined(Point.default(), first), second)
+        assert found.clash is Clash.MASKED
+        assert word in found.reason
+        assert found.source
+    whole = joined(Point.default(), {**hidden, **hiding})
+    assert joined(whole, hiding) == whole
+
+
 @given(first=AXES, second=AXES)
 def test_the_order_of_wants_does_not_matter_and_a_job_has_all_that_it_took(
     first: dict[Axis, Value], second: dict[Axis, Value]

@@ -22,6 +22,8 @@ class Clash(StrEnum):
     EXCLUDED = "excluded"
     # A size would be larger than one of the wants allows.
     LIMIT = "limit"
+    # What one of them is for would not show under the other.
+    MASKED = "masked"
     # The models differ.
     MODEL = "model"
 
@@ -36,9 +38,9 @@ class Conflict:
     axes: tuple[Axis, ...]
     # Why, a clause for people.
     reason: str
-    # For a rule: what kind of obstacle it states.
+    # For a rule that excludes them: what kind of obstacle it states.
     refused: Refused | None = None
-    # For a rule: the code that it comes from.
+    # For a rule or a mask: the code that it comes from.
     source: str = ""
 
 

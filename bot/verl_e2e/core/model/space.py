@@ -16,6 +16,7 @@ from verl_e2e.core.model.settings import (
     override_of,
     setting_of,
 )
+from verl_e2e.core.model.space_masks import mask_of
 from verl_e2e.core.model.space_rules import completed, exclusion_of
 from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, Level, Variant
 from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
@@ -82,7 +83,9 @@ class Point:
         return value if isinstance(value, int) else 1
 
     def joined(self, want: Want) -> "Point | Conflict":
-        """The point that has both: sizes by the larger one, all else must agree or be open."""
+        """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
+        if mask := mask_of(self.settings, want.axes):
+            return Conflict(Clash.MASKED, (mask.hiding.axis,), f"{mask.hiding}: {mask.reason}", source=mask.source)
         settings = dict(self.settings)
         for axis, value in want.axes.items():
             if problem := invalid_value(axis, value):

@@ -56,8 +56,6 @@ class Refused(StrEnum):
     ERROR = "error"
     # The code accepts them and does not do what one of them asks for.
     IGNORED = "ignored"
-    # They run, but a fault in what one of them is for would not show.
-    MASKED = "masked"
     # Neither the code nor a script of the repositories says that they work together.
     UNPROVEN = "unproven"
 
