@@ -1,4 +1,4 @@
-"""Write what is derived from the tables of the core: bench/grep.txt, parts of docs/triage.md and docs/commands.md."""
+"""Write what is derived from the tables of the core: bench/grep.txt and parts of pages in docs."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,12 @@ sys.path.insert(0, str(ROOT / "bot"))
 
 from verl_e2e.core.log.literals import grep_patterns  # noqa: E402  (this checkout)
 from verl_e2e.core.report.command_text import render_capabilities, render_reference  # noqa: E402
+from verl_e2e.core.report.space_text import (  # noqa: E402
+    axes_table,
+    exclusions_table,
+    implications_table,
+    masks_table,
+)
 from verl_e2e.core.triage.docs import noise_table, runbook  # noqa: E402
 from verl_e2e.core.triage.table import RULES  # noqa: E402
 
@@ -30,6 +36,9 @@ def main() -> None:
     docs = ROOT / "docs" / "commands.md"
     text = between(docs.read_text(), "capabilities", render_capabilities())
     docs.write_text(between(text, "commands", render_reference()))
+    docs = ROOT / "docs" / "space.md"
+    text = between(between(docs.read_text(), "axes", axes_table()), "needs", implications_table())
+    docs.write_text(between(between(text, "exclusions", exclusions_table()), "masks", masks_table()))
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ NOT_TYPED = {
     r"^bash -x$|^gh attestation verify$|^verl-e2e / ledger$|^zstd -dc$": "a name in a sentence",
     r"^python bench/": "measures for minutes, or draws; it is compiled",
     r"^python -m (tests|runners)\.": "runs for minutes, or on a GPU host; it is compiled",
+    r"^verl-e2e policy settings ": "composes verl's own configuration, which the small verl of the pages does not have",
     r"^pip install \.$": "downloads the newest packages; installing from a checkout is typed with those of the tests",
     r"\.venv312": "needs a second interpreter",
 }

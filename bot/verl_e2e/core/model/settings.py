@@ -113,12 +113,9 @@ _KEYS: Mapping[Axis, tuple[str, ...]] = {
     Axis.FUSION: tuple(
         f"++{root}.megatron.override_transformer_config.gradient_accumulation_fusion" for root in FUSION_ROOTS
     ),
-    # verl: MegatronEngine._resolve_override_ddp_config, then Megatron-Bridge: create_ddp_config.
-    Axis.OVERLAP: tuple(
-        f"++{root}.megatron.override_ddp_config.{key}"
-        for root in _TRAINED_ROLES
-        for key in ("overlap_grad_reduce", "overlap_param_gather")
-    ),
+    # verl: MegatronEngine._resolve_override_ddp_config, then Megatron-Bridge: create_ddp_config. Parameters are not
+    # gathered late (overlap_param_gather): verl exports right after a step and never waits for that.
+    Axis.OVERLAP: tuple(f"++{root}.megatron.override_ddp_config.overlap_grad_reduce" for root in _TRAINED_ROLES),
     # verl: `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft.
     Axis.ADAPTER_DROPOUT: tuple(f"{model}.lora.dropout" for model in _MODELS),
     Axis.ADAPTER_A_START: ("actor_rollout_ref.model.lora.lora_A_init_method",),

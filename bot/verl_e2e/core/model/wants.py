@@ -30,7 +30,7 @@ class Axis(StrEnum):
     RECOMPUTE = "recompute"
     # Parameters, gradients and optimizer state leave the GPU between phases, a switch.
     OFFLOAD = "offload"
-    # Gradient reduction and parameter gathering overlap with the computation, a switch.
+    # Gradients are reduced during the backward pass, a switch.
     OVERLAP = "overlap"
     # Weight gradients are accumulated by the fused kernel, a switch.
     FUSION = "fusion"
