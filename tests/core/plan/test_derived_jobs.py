@@ -12,8 +12,8 @@ from verl_e2e.core.model.levels import variant_named
 from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
 from verl_e2e.core.plan.obstacles import with_obstacles
-from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Budget, Policy
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
+from verl_e2e.core.plan.policy import Budget, Feature, Policy
 
 POLICY = packaged_policy().model_copy(update={"budget": Budget(gpu_minutes=500)})
 T, P, C, E = Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT
@@ -81,6 +81,11 @@ SMOKE, RESUME = "0-lora-ddp", "1-resume"
         ((SMOKE, "2-dense"), (want({C: 2}),), [SMOKE, "2-dense", "2-cp"]),
         # Without an adapter no smoke is a job of level 0; saving is judged on anything.
         ((SMOKE,), (want({Axis.ADAPTER: "none"}),), [SMOKE, "1-adapter-none-resume"]),
+        # Experts bring a model of their own: the dense resume stays.
+        ((SMOKE, RESUME), (want({Axis.RESUME: True, E: 2}),), [SMOKE, RESUME, "1-ep2-resume"]),
+        ((SMOKE,), (want({T: 2}, features=MOE),), [SMOKE, "2-tp2-moe"]),
+        ((SMOKE,), (want({T: 2}, family="qwen3"),), [SMOKE, "2-tp2-qwen3"]),
+        ((SMOKE,), (want({Axis.RECOMPUTE: "full"}, family="qwen3"),), [SMOKE, "4-feature-recompute-full-qwen3"]),
         # A setting that no axis has.
         ((SMOKE,), (want(overrides={"actor_rollout_ref.model.lora.a2a_experimental": True}),), None),
     ),
@@ -147,3 +152,33 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
         for purpose in job.purposes:
             own = job.variant.wrapper.get("COMMON_TP", "1")
             assert int(own) >= int(purpose.settings.get(T, 1) or 1)
+
+
+@pytest.mark.parametrize(
+    ("given_want", "reason"),
+    (
+        (want({T: 16}), "GPUs of one host"),
+        (want({Axis.TENSOR: 2}, fields={"tie_word_embeddings": False}), "no model is known with tie_word_embeddings"),
+        (want({T: 2}, family="no such family"), "no checkpoint known"),
+        (want({T: 2}, limits={T: 1}), "must not be more than 1"),
+        (want(features=frozenset({"no such feature"})), "no such feature"),
+        (want(overrides={"trainer.default_local_dir": "/"}), "is not a setting of the model"),
+    ),
+)
+def test_what_no_job_can_give_is_named_with_the_reason(given_want: Want, reason: str) -> None:
+    derived = derive((SMOKE, RESUME), given_want)
+    assert ids(derived) == [SMOKE, RESUME]
+    (left,) = derived.not_covered
+    assert left.purpose.condition == given_want.condition
+    assert reason in left.reason
+
+
+def test_a_job_that_cannot_run_or_has_another_script_gets_nothing() -> None:
+    (smoke, blocked) = planned(SMOKE, "2-dense")
+    blocked = replace(blocked, obstacles=(Obstacle(Missing.CHECKPOINT, "none", "name one"),))
+    (scripted,) = planned("4-feature")
+    script = Feature.model_validate({"feature": "x", "reason": "r", "script": "own.sh"})
+    scripted = replace(scripted, features=(script,), obstacles=())
+    derived = with_derived_jobs((smoke, blocked, scripted), (want({T: 2}),), POLICY, POLICY.checkpoint)
+    assert derived.jobs[:3] == (smoke, blocked, scripted)
+    assert [job.id for job in derived.jobs[3:]] == ["2-tp2"]

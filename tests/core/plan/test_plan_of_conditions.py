@@ -99,3 +99,12 @@ def test_the_document_holds_purposes_settings_and_what_is_left_out() -> None:
     assert [purpose.symbol for purpose in job.purposes] == ["LoRA.merge"]
     assert [(item.purpose.symbol, bool(item.reason)) for item in read.not_covered] == [("other", True)]
     assert replace(found, not_covered=()) != found
+
+
+def test_a_condition_in_the_files_of_a_family_needs_its_model() -> None:
+    path = "src/megatron/bridge/models/qwen/qwen3_bridge.py"
+    found = planned(want({Axis.CONTEXT: 2}, path=path), path=path)
+    (job,) = (job for job in found.jobs if job.purposes)
+    qwen3 = next(family for family in POLICY.families if family.name == "qwen3")
+    assert qwen3.paths.match(path)
+    assert job.checkpoint == qwen3.checkpoint

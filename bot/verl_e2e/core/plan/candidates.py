@@ -120,27 +120,25 @@ class JobMaker:
             draft = Draft(draft.point.with_axes({Axis.RESUME: True}))
         if draft.level is None:
             return "no level has a job with these settings"
-        variant = _variant(draft, draft.level)
+        variant = _variant(draft, draft.level, _model_name(draft, draft.level))
         job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
         return job if isinstance(job, str) else _candidate(draft, job, None, demands)
 
     def _larger(self, planned: JobOutline, demands: tuple[Demand, ...]) -> Candidate | str:
         """A planned job with the settings of these demands, or why there is none."""
-        draft = _joined(Draft(POINTS[planned.variant.job_id]), demands)
+        before = Draft(POINTS[planned.variant.job_id])
+        draft = _joined(before, demands)
         if isinstance(draft, str):
             return draft
         level = planned.variant.level
         # A job of level 0 stays one: sizes, saving and features are what the other levels are for.
         if level not in draft.point.levels or (level is Level.SMOKE and draft.level is not level):
             return f"level {int(level)} has no job with these settings"
-        job = replace(planned, variant=_variant(draft, level))
+        # On another model it would show no more what it is planned for: faults of experts hide those of dense layers.
         if not shows(planned, draft.point.model, self.policy):
-            if planned.family or planned.features:
-                return "the job is there for another model"
-            other = job_on_model(job.variant, draft.point.model, self.policy, planned.checkpoint)
-            if isinstance(other, str):
-                return other
-            job = other
+            return "the job is there for another model"
+        same = draft.differing == before.differing and not draft.point.overrides
+        job = planned if same else replace(planned, variant=_variant(draft, level, ""))
         return _candidate(draft, job, planned, demands)
 
 
@@ -166,18 +164,23 @@ def _joined(draft: Draft, demands: Iterable[Demand]) -> Draft | str:
     return draft
 
 
-def _variant(draft: Draft, level: Level) -> Variant:
-    """The variant of these settings: the named one where there is one."""
+def _variant(draft: Draft, level: Level, model: str) -> Variant:
+    """The variant of these settings: the named one where there is one and no model is named."""
     named = (
         variant
         for variant in variants_of(level)
-        if not draft.point.overrides and not draft.point.model.fields
+        if not model and not draft.point.overrides and not draft.point.model.fields
         if Draft(POINTS[variant.job_id]).differing == draft.differing
     )
-    found = next(named, None)
-    if found is not None:
-        return found
-    return draft.point.variant(level, name_of(level, draft))
+    return next(named, None) or draft.point.variant(level, name_of(level, draft, model))
+
+
+def _model_name(draft: Draft, level: Level) -> str:
+    """The model as the name of a new job tells it: neither what its level has in the id, nor what its sizes imply."""
+    model, settings = draft.point.model, Point.default().with_axes(draft.point.settings)
+    if level is Level.FEATURE:
+        return ""
+    return model.family or "-".join(sorted(model.features - settings.model.features))
 
 
 def _candidate(

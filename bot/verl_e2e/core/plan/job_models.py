@@ -1,14 +1,16 @@
 """The model of a derived job: whether a planned job's model is what a want needs, and which one the policy has."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant, variants_of
-from verl_e2e.core.model.wants import ModelWant
+from verl_e2e.core.model.wants import ModelWant, Want
+from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.policy import Family, Policy
 
 _SMOKE = variants_of(Level.SMOKE)[0].job_id
 
@@ -24,20 +26,45 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     return not model.family or job.family == model.family or any(job.checkpoint == item.checkpoint for item in families)
 
 
+def on_families(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:
+    """The wants of the paths that count; what is in a family's files runs on a model of this family alone.
+
+    Of several families the one counts that has a job already, else the first with a checkpoint.
+    """
+    families = {path.path: path.families for path in paths}
+    planned = {job.family for job in jobs if not job.obstacles}
+
+    def rank(family: Family) -> tuple[bool, bool]:
+        return family.name not in planned, family.checkpoint is None
+
+    found = []
+    for want in wants:
+        own = min(families.get(want.path, ()), key=rank, default=None)
+        if own is not None and not want.model.family:
+            found.append(replace(want, model=replace(want.model, family=own.name)))
+        elif want.path in families:
+            found.append(want)
+    return tuple(found)
+
+
 def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint: Checkpoint | None) -> JobOutline | str:
     """A job on the model that is needed, or why none can pass; `checkpoint` is the one where any model will do."""
     if model.fields:
         shown = ", ".join(f"{name} = {value!r}" for name, value in sorted(model.fields.items()))
         return f"no model is known with {shown}"
+    known = {feature.name for feature in policy.features}.union(*(family.features for family in policy.families))
+    strange = sorted(model.features - known)
+    if strange:
+        return f"the policy knows neither a model nor a setting with {' and '.join(strange)}"
     if variant.level is Level.FEATURE:
         job = replace(job_of_model(model, policy), variant=variant)
     else:
         found = _checkpoint(model, policy) if model.family or model.features else checkpoint
         job = JobOutline(variant, (_SMOKE,), found)
-    known = with_obstacles(job, policy)
-    if known.obstacles:
-        return known.blocked
-    return known if shows(known, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
+    made = with_obstacles(job, policy)
+    if made.obstacles:
+        return made.blocked
+    return made if shows(made, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
 
 
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:

@@ -55,11 +55,11 @@ _IMPLIED: Mapping[Level, Mapping[Axis, Value]] = {
 }
 
 
-def name_of(level: Level, draft: Draft) -> str:
-    """The name of a derived job without its level, never empty."""
+def name_of(level: Level, draft: Draft, model: str = "") -> str:
+    """The name of a derived job without its level, never empty; `model` names one that the settings do not."""
     implied = _IMPLIED.get(level, {})
     settings = {axis: value for axis, value in draft.differing.items() if implied.get(axis) != value}
-    words = [*_OF_LEVEL.get(level, ()), *_words(settings), *_rest(draft)]
+    words = [*_OF_LEVEL.get(level, ()), *_words(settings), *_rest(draft), *([_plain(model)] if model else [])]
     name = "-".join(words) or "plain"
     return name if len(name) <= MOST_CHARACTERS else _cut(name)
 
