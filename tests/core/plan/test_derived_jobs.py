@@ -86,6 +86,8 @@ SMOKE, RESUME = "0-lora-ddp", "1-resume"
         ((SMOKE,), (want({T: 2}, features=MOE),), [SMOKE, "2-tp2-moe"]),
         ((SMOKE,), (want({T: 2}, family="qwen3"),), [SMOKE, "2-tp2-qwen3"]),
         ((SMOKE,), (want({Axis.RECOMPUTE: "full"}, family="qwen3"),), [SMOKE, "4-feature-recompute-full-qwen3"]),
+        # A feature of level 4 that is a setting of the run.
+        ((SMOKE,), (want(features=frozenset({"packed_seq"})),), [SMOKE, "4-feature-packed-seq"]),
         # A setting that no axis has.
         ((SMOKE,), (want(overrides={"actor_rollout_ref.model.lora.a2a_experimental": True}),), None),
     ),
@@ -161,6 +163,8 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
         (want({Axis.TENSOR: 2}, fields={"tie_word_embeddings": False}), "no model is known with tie_word_embeddings"),
         (want({T: 2}, family="no such family"), "no checkpoint known"),
         (want({T: 2}, limits={T: 1}), "must not be more than 1"),
+        (want({Axis.ADAPTER: "none"}, limits={Axis.STEPS: 1}), "must not be more than 1"),
+        (want(limits={T: 1}, family="deepseek_v2"), "the model does not fit into a job with these settings"),
         (want(features=frozenset({"no such feature"})), "no such feature"),
         (want(overrides={"trainer.default_local_dir": "/"}), "is not a setting of the model"),
     ),

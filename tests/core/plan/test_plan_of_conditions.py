@@ -78,6 +78,10 @@ def test_a_condition_in_what_does_not_count_asks_for_nothing(path: str) -> None:
     assert planned(want({Axis.TENSOR: 4}, path=path)) == planned()
 
 
+def test_what_runs_without_any_setting_asks_for_nothing() -> None:
+    assert planned(want({Axis.TENSOR: 1, Axis.FSDP: False})) == planned()
+
+
 def test_a_level_that_is_requested_by_hand_keeps_its_job() -> None:
     found = planned(want({Axis.TENSOR: 2}), asked=(Level.PARALLELISM,))
     (job,) = (job for job in found.jobs if job.variant.level is Level.PARALLELISM)

@@ -13,6 +13,7 @@ from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text, verdict_that_says
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.purposes import Purpose
 from verl_e2e.core.pulls.check_runs import MAX_OUTPUT
 from verl_e2e.core.pulls.gate import Standing, gate, standings
 from verl_e2e.core.pulls.hold_reason import Hold
@@ -64,6 +65,15 @@ def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     assert "**What to do**" in found.summary
     assert "### What this does not show" in found.text
     assert "Bridge repo: " in found.text
+
+
+def test_a_job_says_for_which_places_of_the_change_it_was_made() -> None:
+    purpose = Purpose(path="a.py", symbol="f", condition="tp > 1 and `x` != '@all'")
+    wanted = replace(_wanted(Level.PARALLELISM), job=make_job(purposes=(purpose,)))
+    found = job_text(Standing(wanted, JobStatus.WAITING, "it waits"))
+    assert "Required by the plan.  \nMade for a.py" in found.summary
+    assert "tp \\> 1 and `x`" in found.summary
+    assert "@all" not in found.summary
 
 
 def test_a_learning_signal_shows_its_curves() -> None:

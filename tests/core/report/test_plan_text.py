@@ -218,6 +218,7 @@ PURPOSE = Purpose(path="a.py", symbol="f", condition="tp > 1")
     ("purposes", "expected"),
     (
         ((PURPOSE,), ["    for a.py:f: tp > 1"]),
+        ((PURPOSE, PURPOSE.model_copy(update={"lines": (3,)})), ["    for a.py:f: tp > 1"]),
         ((PURPOSE, PURPOSE.model_copy(update={"symbol": "g"})), ["    for a.py:f, a.py:g: tp > 1"]),
         ((PURPOSE.model_copy(update={"symbol": ""}),), ["    for a.py: tp > 1"]),
         (

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -13,6 +14,8 @@ from tests.core.judged import judged_text, verdict_that_says
 from tests.fakes.places import ROOT
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.purposes import Purpose
+from verl_e2e.core.plan.derived_jobs import NotCovered
 from verl_e2e.core.plan.not_required import NotRequired
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -118,6 +121,19 @@ def test_reasons_are_folded_by_level_with_their_chains() -> None:
     assert "  src/p0.py: f\n    verl/a.py:1 uses .x\n    rule adapters\n  src/p1.py: f\n" in text
     assert "Level 1, Save/resume: nothing touched" in text
     assert "and 96 more places" in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=_planned(100)))
+
+
+def test_the_places_of_a_job_and_those_without_one_are_in_the_folds() -> None:
+    purpose = Purpose(path="src/p0.py", symbol="f", condition="tp > 1")
+    made = _planned()
+    left = tuple(NotCovered(purpose, f"reason {count}") for count in range(6))
+    made = replace(made, jobs=(replace(made.jobs[0], purposes=(purpose,)),), not_covered=left)
+    text = render(PullCard(HEAD, JobStatus.PASSED, "s", plan=made))
+    assert "job 0-lora-ddp: for src/p0.py:f: tp > 1\n" in text
+    assert "No job is planned for src/p0.py:f: tp > 1: reason 3\n" in text
+    assert "No job is planned for 2 more places\n" in text
+    few = replace(made, not_covered=left[:1])
+    assert "more places" not in render(PullCard(HEAD, JobStatus.PASSED, "s", plan=few))
 
 
 def test_a_long_chain_keeps_its_ends() -> None:

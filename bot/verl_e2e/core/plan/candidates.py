@@ -15,6 +15,8 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.sizing import MOST_GPUS
 
 _SMOKE = variants_of(Level.SMOKE)[0]
+# What no level has a job for is run as a save and a resume, which are judged on any settings.
+_RESUMED = Want("", "", (), "", {Axis.RESUME: True})
 # The variables by which a job is spread further than its settings say, where its model needs that.
 _SPREAD = {Axis.TENSOR: "COMMON_TP", Axis.EXPERT: "COMMON_EP"}
 
@@ -100,9 +102,7 @@ class JobMaker:
         return found if isinstance(found, str) else ""
 
     def add(self, item: Candidate | None, demand: Demand) -> Candidate | None:
-        """The candidate with one demand more, or a new one with it; None where it does not fit."""
-        if item is not None and not may_change(item):
-            return None
+        """The candidate, one that may change, with one demand more, or a new one; None where it does not fit."""
         planned, demands = (item.planned, (*item.demands, demand)) if item is not None else (None, (demand,))
         key = (planned.id if planned is not None else "", frozenset(each.number for each in demands))
         if key not in self._made:
@@ -113,14 +113,12 @@ class JobMaker:
     def _new(self, demands: tuple[Demand, ...]) -> Candidate | str:
         """A job for these demands alone, or why there is none."""
         draft = _joined(Draft(Point.default()), demands)
+        if isinstance(draft, Draft) and draft.level is None:
+            draft = draft.joined(_RESUMED)
         if isinstance(draft, str):
             return draft
-        if draft.level is None:
-            # A save and a resume are judged on any settings.
-            draft = Draft(draft.point.with_axes({Axis.RESUME: True}))
-        if draft.level is None:
-            return "no level has a job with these settings"
-        variant = _variant(draft, draft.level, _model_name(draft, draft.level))
+        level = Level.SAVE_RESUME if draft.level is None else draft.level
+        variant = _variant(draft, level, _model_name(draft, level))
         job = job_on_model(variant, draft.point.model, self.policy, self.checkpoint)
         return job if isinstance(job, str) else _candidate(draft, job, None, demands)
 

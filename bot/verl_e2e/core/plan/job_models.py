@@ -5,13 +5,16 @@ from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant, variants_of
+from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import ModelWant, Want
 from verl_e2e.core.plan.classify import Classified
+from verl_e2e.core.plan.draft import Draft
 from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Family, Policy
 
+_UNSET = Draft(Point.default())
 _SMOKE = variants_of(Level.SMOKE)[0].job_id
 
 
@@ -26,10 +29,11 @@ def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     return not model.family or job.family == model.family or any(job.checkpoint == item.checkpoint for item in families)
 
 
-def on_families(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:
-    """The wants of the paths that count; what is in a family's files runs on a model of this family alone.
+def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:
+    """The wants of the paths that count, without those that a run with no settings gives on any model.
 
-    Of several families the one counts that has a job already, else the first with a checkpoint.
+    What is in a family's files runs on a model of this family alone; of several families the one counts that has a job
+    already, else the first with a checkpoint.
     """
     families = {path.path: path.families for path in paths}
     planned = {job.family for job in jobs if not job.obstacles}
@@ -39,11 +43,10 @@ def on_families(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterab
 
     found = []
     for want in wants:
-        own = min(families.get(want.path, ()), key=rank, default=None)
-        if own is not None and not want.model.family:
-            found.append(replace(want, model=replace(want.model, family=own.name)))
-        elif want.path in families:
-            found.append(want)
+        if want.path not in families or (want.model == ModelWant() and _UNSET.holds(want)):
+            continue
+        own = want.model.family or next((family.name for family in sorted(families[want.path], key=rank)), "")
+        found.append(replace(want, model=replace(want.model, family=own)))
     return tuple(found)
 
 

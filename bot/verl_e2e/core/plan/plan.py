@@ -12,7 +12,7 @@ from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.code_plan import CodePlan
 from verl_e2e.core.plan.derived_jobs import Derived, NotCovered, with_derived_jobs
 from verl_e2e.core.plan.feature_jobs import feature_jobs, rules_of
-from verl_e2e.core.plan.job_models import on_families
+from verl_e2e.core.plan.job_models import wants_of_paths
 from verl_e2e.core.plan.known_execution import KnownExecution
 from verl_e2e.core.plan.not_required import Exempted, NotRequired, not_required
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -131,7 +131,7 @@ def _derived(
     jobs: tuple[JobOutline, ...], paths: tuple[Classified, ...], policy: Policy, effects: Effects | None
 ) -> Derived:
     """The jobs after the conditions in the changed code; without any job there is nothing to enter."""
-    wants = on_families(effects.wants, paths, jobs) if effects is not None else ()
+    wants = wants_of_paths(effects.wants, paths, jobs) if effects is not None else ()
     if not jobs or not wants:
         return Derived(jobs)
     return with_derived_jobs(jobs, wants, policy, _checkpoint(variants_of(Level.SMOKE)[0], paths, policy))

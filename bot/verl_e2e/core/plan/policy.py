@@ -225,7 +225,7 @@ class TimeLimits(DescribedDocument):
 class Budget(DescribedDocument):
     """What the jobs of one plan may take together."""
 
-    gpu_minutes: Annotated[int, Field(strict=True, ge=0)] = 60
+    gpu_minutes: Annotated[int, Field(strict=True, ge=0)] = 100
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
 
 
