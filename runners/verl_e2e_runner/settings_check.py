@@ -50,6 +50,7 @@ _MODEL_FILES: Mapping[str, object] = {
     },
 }
 _START_S, _EACH_S = 120, 10
+_TOGETHER = 50
 
 
 def check_settings(
@@ -103,8 +104,14 @@ def _launch(variant: Variant, verl: Path, kept: Mapping[str, str]) -> Launch:
 def _composed(
     requests: Sequence[Mapping[str, object]], verl: Path, python: str, kept: Mapping[str, str]
 ) -> list[Mapping[str, object]]:
-    if not requests:
-        return []
+    """The answers of the composing program; it is asked in parts, because only the end of its output is kept."""
+    parts = (requests[start : start + _TOGETHER] for start in range(0, len(requests), _TOGETHER))
+    return [answer for part in parts for answer in _answers(part, verl, python, kept)]
+
+
+def _answers(
+    requests: Sequence[Mapping[str, object]], verl: Path, python: str, kept: Mapping[str, str]
+) -> list[Mapping[str, object]]:
     finished = run(
         (python, "-m", "verl_e2e_compose"),
         env={**kept, "PYTHONPATH": f"{INSTRUMENTATION}:{verl}", "PYTHONDONTWRITEBYTECODE": "1"},

@@ -89,6 +89,20 @@ def test_verls_own_checks_are_made_where_it_can_be_imported(body: str, refused: 
     assert bool(found.unchecked) == (not refused)
 
 
+def test_more_jobs_than_are_asked_together_get_their_own_answers(verl: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/answer.py\n")
+    python.chmod(0o755)
+    (tmp_path / "answer.py").write_text(
+        "import json, sys\n"
+        "steps = [next(o for o in r['overrides'] if 'total_training_steps' in o) for r in json.load(sys.stdin)]\n"
+        "assert len(steps) <= 50\n"
+        "print(json.dumps([{'error': text.partition('=')[2]} for text in steps]))\n"
+    )
+    made = checked(verl, *(replace(smoke(), name=f"of-{n}", steps=n) for n in range(1, 121)), python=str(python))
+    assert [check.refused for check in made] == [str(n) for n in range(1, 121)]
+
+
 def test_a_folder_without_the_wrapper_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no tests/special_e2e/.*: give a checkout of verl"):
         checked(tmp_path, smoke())

@@ -37,6 +37,10 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "VALUE_VANILLA_MBRIDGE": _megatron("vanilla_mbridge", (_CRITIC,)),
     "USE_MEGATRON_FSDP": _megatron("use_megatron_fsdp"),
     "LORA_RANK": ("actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"),
+    "LORA_ALPHA": ("actor_rollout_ref.model.lora.alpha", "critic.model.lora.alpha"),
+    # The wrapper leaves the critic alone here.
+    "LORA_MERGE": ("actor_rollout_ref.model.lora.merge",),
+    "USE_REMOVE_PADDING": ("actor_rollout_ref.model.use_remove_padding",),
     "COMMON_TP": _megatron("tensor_model_parallel_size"),
     "COMMON_PP": _megatron("pipeline_model_parallel_size"),
     "COMMON_VPP": _megatron("virtual_pipeline_model_parallel_size"),
