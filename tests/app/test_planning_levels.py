@@ -46,7 +46,11 @@ class Provider:
         settle(self)
         self.width = self.depth * 4
 
+    def settle_and_finalize(self):
+        self.height = 1
+
     def build(self):
+        self.settle_and_finalize()
         sync_between_ranks(self)
         return self._ddp_wrap(self.depth)
 
@@ -99,7 +103,12 @@ def prepare(model):
     out = model.run()
     if model.tensor_model_parallel_size > 1:
         out = out + 1
+    save_fsdp_state(model)
     return out
+
+
+def save_fsdp_state(model):
+    model.flush()
 
 
 def freeze_router(model):
@@ -116,6 +125,7 @@ DDP, TRAIN = TRAINING + "utils/config_utils.py", TRAINING + "utils/train_utils.p
 FINALIZATION = (
     (PROVIDER, "        settle(self)\n", ""),
     (PROVIDER, "self.depth * 4", "self.depth * 2"),
+    (PROVIDER, "self.height = 1", "self.height = 2"),
     (MODELS + "fields.py", "str(provider.depth)", "repr(provider.depth)"),
 )
 SETTINGS = (
@@ -164,6 +174,31 @@ def test_optimizer_and_gradient_reduction_settings_ask_for_resume_and_signal(pat
 @pytest.mark.parametrize(("path", "old", "new"), GRADIENTS)
 def test_gradient_flow_asks_for_the_learning_signal(path: str, old: str, new: str) -> None:
     assert levels(path, old, new) == {0, 5}
+
+
+@pytest.mark.parametrize(
+    ("added", "wanted"),
+    (
+        ("self.pre_wrap_hook(self)", {0, 5}),
+        ("self._post_wrap_hooks.append(self)", {0, 5}),
+        ("self.loss = fused_cross_entropy(self)", {0, 5}),
+        ("self.bias = self.bias.keep_in_fp32()", {0, 5}),
+        ("self.shape = DTensor(self)", {0, 3}),
+        ("self.last = self.post_process", {0, 2}),
+        ("self.first = is_pp_first_stage(self)", {0, 2}),
+        ("self.rows = _gather_rows(self)", {0, 2}),
+        ("self.wrap(ddp_config=1)", {0, 1, 5}),
+        ("self.wrap(ddp_config=1, use_megatron_fsdp=True)", {0, 3}),
+        ("self.wrap(bucket=2)", {0}),
+    ),
+)
+def test_a_new_statement_asks_for_what_it_is_about(added: str, wanted: set[int]) -> None:
+    line = "        sync_between_ranks(self)\n"
+    assert levels(PROVIDER, line, f"{line}        {added}\n") == wanted
+
+
+def test_a_function_of_megatron_fsdp_asks_for_it_whatever_its_statements_say() -> None:
+    assert levels(TRAIN, "model.flush()", "model.flush(1)") == {0, 3}
 
 
 def test_a_statement_is_also_about_the_conditions_around_it() -> None:

@@ -154,7 +154,7 @@ EXEMPTED = (Exempted("docs", 2, "no run reads them"),)
                 "Level 0, LoRA + DDP smoke: required",
                 "  it is imported",
                 "    src/a.py",
-                "Not run by verl: 2 paths in docs (no run reads them)",
+                "Set aside: 2 paths in docs (no run reads them)",
             ],
         ),
     ),

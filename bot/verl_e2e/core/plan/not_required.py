@@ -1,8 +1,16 @@
-"""Why levels are not required: what no changed path touches, and what verl does not run."""
+"""Why levels are not required: what was looked at, which rules for the level did not match it, and what is set aside.
 
+Such a sentence says no more than that. It never says what a change does not do.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.plan.classify import Classified
+from verl_e2e.core.plan.policy import Policy, Rule, SymbolRule
+
+_SHOWN_RULES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,26 +30,53 @@ class Exempted:
     reason: str
 
 
-_UNTOUCHED = {
-    Level.SMOKE: "no changed path is code that verl's Megatron backend runs",
-    Level.SAVE_RESUME: "no changed path is in PEFT, checkpointing, export or resume as verl uses them",
-    Level.PARALLELISM: "no changed path is in parallel settings, provider finalization or sharded weight mapping",
-    Level.MEGATRON_FSDP: "never by default, and no changed path is in the Megatron-FSDP integration",
-    Level.FEATURE: "no changed path needs a run-time feature that the dense text-only smoke leaves idle",
-    Level.LEARNING_SIGNAL: "no changed path is in loss, optimizer, gradient flow or PEFT trainability in verl's use",
-}
+def not_required(
+    levels: tuple[Level, ...], exempted: tuple[Exempted, ...], counted: tuple[Classified, ...], policy: Policy
+) -> tuple[NotRequired, ...]:
+    """The levels that are not among the required ones, each with the reason; `counted` are the paths that count."""
+    rest = [level for level in Level if level not in levels]
+    if not counted:
+        nothing = _nothing_reason(exempted)
+        return tuple(NotRequired(level, nothing) for level in rest)
+    return tuple(NotRequired(level, _unmatched(level, counted, policy)) for level in rest)
 
 
-def not_required(levels: tuple[Level, ...], exempted: tuple[Exempted, ...]) -> tuple[NotRequired, ...]:
-    """The levels that are not among the required ones, each with the reason."""
-    if levels:
-        return tuple(NotRequired(level, _UNTOUCHED[level]) for level in Level if level not in levels)
-    nothing = _nothing_reason(exempted)
-    return tuple(NotRequired(level, nothing) for level in Level)
+def _unmatched(level: Level, counted: tuple[Classified, ...], policy: Policy) -> str:
+    """What the rules that ask for the level were tried at, and which rules these are."""
+    symbols = {(path.path, item.effect.symbol) for path in counted for item in path.effects or ()}
+    named = [path for path in counted if path.effects is None]
+    looked: list[str] = []
+    rules: list[str] = []
+    if symbols and policy.reach is not None:
+        looked.append(_counted(len(symbols), "changed symbol that verl reaches", "changed symbols that verl reaches"))
+        rules += _rules_for(level, policy.reach.rules)
+    if named:
+        looked.append(_counted(len(named), "path judged by its name", "paths judged by their names"))
+        rules += _rules_for(level, policy.rules)
+    matched = f"no rule for this level matches ({_first(rules)})" if rules else "the policy has no rule for this level"
+    return f"looked at {' and '.join(looked)}; {matched}"
+
+
+def _rules_for(level: Level, rules: Iterable[Rule | SymbolRule]) -> list[str]:
+    """The names of the rules that ask for a level, by themselves or by a variant."""
+    by_variant = {variant.job_id: variant.level for variant in VARIANTS}
+    return [
+        rule.name for rule in rules if level in rule.levels or level in {by_variant[name] for name in rule.variants}
+    ]
+
+
+def _first(rules: list[str]) -> str:
+    names = list(dict.fromkeys(rules))
+    more = len(names) - _SHOWN_RULES
+    return ", ".join(names[:_SHOWN_RULES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 def _nothing_reason(exempted: tuple[Exempted, ...]) -> str:
     if not exempted:
         return "the change has no files"
     parts = "; ".join(f"{item.count} in {item.name}: {item.reason}" for item in exempted)
-    return f"no changed path is run by verl ({parts})"
+    return f"every changed path is set aside ({parts})"

@@ -155,7 +155,7 @@ def _foot(plan: Plan) -> Iterable[str]:
         yield plan.looked_at.sentence
     if plan.levels:
         for item in plan.exempted:
-            yield f"Not run by verl: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def render_contract(findings: Iterable[Finding]) -> str:

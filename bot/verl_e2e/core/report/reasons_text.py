@@ -74,7 +74,7 @@ def _rest(plan: Plan) -> Iterator[str]:
         yield f"Bridge test chosen: {test.test}: {test.reason}"
     if plan.levels:
         for item in plan.exempted:
-            yield f"Not run by verl: {_count(item.count, 'path')} in {item.name} ({item.reason})"
+            yield f"Set aside: {_count(item.count, 'path')} in {item.name} ({item.reason})"
 
 
 def _count(number: int, noun: str) -> str:
