@@ -37,17 +37,18 @@ class _Version:
 
     tree: ast.Module
     code: CodeLines | None
+    last_line: int
 
-    @property
-    def last_line(self) -> int:
-        return max([1, *(item.end_lineno or 1 for item in self.tree.body)])
+    @classmethod
+    def of(cls, tree: ast.Module, code: CodeLines | None) -> "_Version":
+        return cls(tree, code, max([1, *(item.end_lineno or 1 for item in tree.body)]))
 
 
 def changed_functions(
     trees: tuple[ast.Module, ast.Module], codes: tuple[CodeLines | None, CodeLines], tokens: Mapping[int, Frozen]
 ) -> ChangedFunctions:
     """Compare two trees in their normal form, older and newer; `tokens` are as for `freeze`."""
-    old, new = _Version(trees[0], codes[0]), _Version(trees[1], codes[1])
+    old, new = _Version.of(trees[0], codes[0]), _Version.of(trees[1], codes[1])
     before, after = differences(old.tree, new.tree, tokens)
     gone = [
         _function(marked, old, Side.MERGE_BASE, [mark for mark in marked.marks if marked.whole or mark.whole])

@@ -133,6 +133,18 @@ class Sides:
         )
         return base, head
 
+    @cached_property
+    def taken_at_head(self) -> frozenset[tuple[str, str | None]]:
+        """What the imported modules of the head take from other modules; None stands for the module itself."""
+        views = (self.head.view(name) for name in self.head_reach.imported)
+        return frozenset(
+            (view.target(item), item.attribute)
+            for view in views
+            if view is not None
+            for scope in view.by_scope.values()
+            for item in scope
+        )
+
     def imports(self, modules: Iterable[str | None]) -> bool:
         """Whether one of the modules is imported at base or head."""
         return any(name in reach.imported for name in modules for reach in (self.base_reach, self.head_reach) if name)
@@ -165,7 +177,8 @@ def effects_of(
         if inside.effects and set_aside:
             inside = _import_alone(inside, both, roots)
         counts = both.runs_at_import if set_aside else None
-        trees = ReachedTree(both.base, both.base_reach, counts), ReachedTree(both.head, both.head_reach, counts)
+        base = ReachedTree(both.base, both.base_reach, counts)
+        trees = base, ReachedTree(both.head, both.head_reach, counts, lambda: both.taken_at_head)
         modules = (module_name(old.path, roots), module_name(new.path, roots))
         functions.extend(touched_functions(difference.functions, (old.path, new.path), modules, trees))
         paths[new.path] = inside

@@ -71,6 +71,8 @@ class Scope:
     caught: frozenset[str] = frozenset()
     # The lines of this block below its head; empty where they are not known.
     room: range = range(0)
+    # The lambdas of this side that were met, by the `id` of their nodes.
+    lambdas: dict[int, Marked] = field(default_factory=dict)
 
     def mark(self, line: int, node: ast.AST, excuse: Excuse | None, *, whole: bool, first: int, last: int = 0) -> None:
         """Note that a part of a statement, or of the head of a block, differs."""
@@ -103,10 +105,12 @@ class Scope:
 
     def of_lambda(self, node: ast.Lambda, excuse: Excuse | None, *, whole: bool) -> "Scope":
         """The body of a lambda that is made here."""
-        known = next((item for item in self.found if item.node is node), None)
+        known = self.lambdas.get(id(node))
         if known is not None:
             return replace(self, owner=known, prefix=f"{known.name}.<locals>.")
-        return self._inner(node, f"{self.prefix}<lambda>", self.excuse or excuse, frozenset(), whole=whole)
+        made = self._inner(node, f"{self.prefix}<lambda>", self.excuse or excuse, frozenset(), whole=whole)
+        self.lambdas[id(node)] = made.owner
+        return made
 
     def _inner(
         self,
@@ -120,7 +124,8 @@ class Scope:
         owner = Marked(node, name, excuse, whole)
         self.found.append(owner)
         prefix = f"{name}.<locals>."
-        return Scope(owner, self.found, self.caught_elsewhere, self.callers, prefix, excuse, caught=caught)
+        shared = (self.found, self.caught_elsewhere, self.callers)
+        return Scope(owner, *shared, prefix, excuse, caught=caught, lambdas=self.lambdas)
 
     def of_class(self, node: ast.ClassDef) -> "Scope":
         """The body of a class that is defined here."""

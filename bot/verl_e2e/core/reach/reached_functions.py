@@ -34,6 +34,8 @@ class ReachedTree:
     reach: Reach
     # Whether a symbol counts where only the imports run the file's code; None where all that is reached counts.
     counts: Callable[[Node], bool] | None = None
+    # What the imported modules take from others: pairs of a module and a name of it, None for the module itself.
+    taken: Callable[[], frozenset[tuple[str, str | None]]] = frozenset
 
     def reaches(self, module: str | None, symbol: str) -> bool:
         """Whether a function is reached; what the graph does not have is taken for reached."""
@@ -58,15 +60,8 @@ class ReachedTree:
     def _is_taken(self, names: frozenset[str], module: str) -> bool:
         """Whether another imported module takes one of the names from the module, or the module itself."""
         outer, _, own = module.rpartition(".")
-        taken = {(module, name) for name in (*names, None, "*")} | {(outer, own)}
-        others = (self.program.view(name) for name in self.reach.imported if name != module) if names else ()
-        return any(
-            (view.target(item), item.attribute) in taken
-            for view in others
-            if view is not None
-            for scope in view.by_scope.values()
-            for item in scope
-        )
+        ways = {(module, name) for name in (*names, None, "*")} | {(outer, own)}
+        return bool(names) and not ways.isdisjoint(self.taken())
 
 
 def touched_functions(

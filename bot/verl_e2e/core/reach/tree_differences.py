@@ -64,25 +64,23 @@ class _Comparison:
     def _reordered(self, old: Sequence[ast.AST], new: Sequence[ast.AST], theirs: Scope) -> None:
         """Definitions of one name of which another one is the last now."""
         of = self._numbers.of
-        for title, count in Counter(map(_title, new)).items():
-            before, after = ([node for node in nodes if _title(node) == title] for nodes in (old, new))
-            order, other = list(map(of, before)), list(map(of, after))
-            if count > 1 and order != other and sorted(order) == sorted(other):
-                last = after[-1]
-                if isinstance(last, Function):
-                    theirs.function(last, whole=False).owner.head_differs = True
+        before, after = (_by_title(nodes) for nodes in (old, new))
+        for title, nodes in after.items():
+            order, other = list(map(of, before.get(title, ()))), list(map(of, nodes))
+            last = nodes[-1]
+            if order != other and sorted(order) == sorted(other) and isinstance(last, Function):
+                theirs.function(last, whole=False).owner.head_differs = True
 
     def _mark_gaps(
         self, pairs: Iterable[Pair], old: list[ast.stmt], new: list[ast.stmt], ours: Scope, theirs: Scope
     ) -> None:
         """Where statements are gone: what is executed next there tells whether they would have been executed."""
         known = {id(before): after for before, after in pairs if before is not None and after is not None}
-        for at, node in enumerate(old):
+        later, earlier = _nearest(reversed(old), known), _nearest(old, known)
+        for node in old:
             if isinstance(node, Definition) or id(node) in known or not matters(node, ours):
                 continue
-            later = (known[id(item)] for item in old[at + 1 :] if id(item) in known)
-            earlier = (known[id(item)] for item in reversed(old[:at]) if id(item) in known)
-            place = next(later, None) or next(earlier, None) or next(iter(new), None)
+            place = later.get(id(node)) or earlier.get(id(node)) or next(iter(new), None)
             if place is not None:
                 mark_place(place, theirs)
             elif theirs.room:
@@ -216,6 +214,24 @@ class _Comparison:
         else:
             yield here, within
             yield from ((inner.body.lineno, inner) for inner in lambdas_of(new))
+
+
+def _nearest(body: Iterable[ast.stmt], known: Mapping[int, ast.AST]) -> dict[int, ast.AST]:
+    """For each statement without a counterpart that of the nearest one before it, where there is one."""
+    found: dict[int, ast.AST] = {}
+    last = None
+    for node in body:
+        last = known.get(id(node), last)
+        if last is not None:
+            found[id(node)] = last
+    return found
+
+
+def _by_title(nodes: Iterable[ast.AST]) -> dict[Hashable, list[ast.AST]]:
+    found: dict[Hashable, list[ast.AST]] = {}
+    for node in nodes:
+        found.setdefault(_title(node), []).append(node)
+    return found
 
 
 def _definitions(body: list[ast.stmt]) -> list[ast.AST]:
