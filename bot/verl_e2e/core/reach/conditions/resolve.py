@@ -202,25 +202,32 @@ def _of_rank(test: _Test) -> Settings | None:
 def _of_name_test(test: ast.expr) -> Settings | None:
     """The settings for a test of a parameter's or module's name; another name always passes a negative test."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return ANY_RUN if _of_name_test(test.operand) is not None else None
-    part, subject, holds = "", _NO_SUBJECT, True
+        return ANY_RUN if _name_part(test.operand) is not None else None
+    found = _name_part(test)
+    if found is None:
+        return None
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn | ast.NotEq):
+        return ANY_RUN
+    part, settings = found
+    return None if settings is None else replace(settings, rules=(f"name: {part}",))
+
+
+def _name_part(test: ast.expr) -> tuple[str, Settings | None] | None:
+    """The row for the part of a name that a test looks for; None for any other test."""
     match test:
-        case ast.Compare(left=ast.Constant(value=str(part)), ops=[ast.In() | ast.NotIn() as op], comparators=[right]):
-            subject, holds = _subject(right), isinstance(op, ast.In)
+        case ast.Compare(left=ast.Constant(value=str(part)), ops=[ast.In() | ast.NotIn()], comparators=[looked_at]):
+            subject = _subject(looked_at)
         case ast.Call(
-            func=ast.Attribute(value=value, attr="endswith" | "startswith"), args=[ast.Constant(value=str(part))]
+            func=ast.Attribute(value=looked_at, attr="endswith" | "startswith"), args=[ast.Constant(value=str(part))]
         ):
-            subject = _subject(value)
-        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as op], comparators=[ast.Constant(value=str(part))]):
-            subject, holds = _subject(left), isinstance(op, ast.Eq)
+            subject = _subject(looked_at)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant(value=str(part))]):
+            subject = _subject(left)
         case _:
             return None
     if subject is None or not subject.name.endswith(NAME_SUBJECTS):
         return None
-    found = next(((word, settings) for word, settings in NAME_PARTS if word in part), None)
-    if found is None:
-        return None
-    return replace(found[1], rules=(f"name: {found[0]}",)) if holds else ANY_RUN
+    return next((row for row in NAME_PARTS if row[0] in part), None)
 
 
 def _test_of(test: ast.expr) -> _Test | None:
@@ -276,9 +283,6 @@ def _constant(node: ast.expr) -> tuple[object] | None:
     return (tuple(value) if isinstance(value, list | set) else value,)
 
 
-_NO_SUBJECT: _Subject | None = None
-
-
 def _subject(node: ast.expr) -> _Subject | None:
     match node:
         case ast.Name(id=name):
@@ -293,7 +297,7 @@ def _subject(node: ast.expr) -> _Subject | None:
             return _Subject(_last(value), name)
         case ast.Call(func=ast.Name(id="len"), args=[value]):
             return _Subject(_last(value), "len")
-        case ast.Call(func=ast.Name(id="get_pg_size"), args=[group]):
+        case ast.Call(func=ast.Name(id="get_pg_size" | "_process_group_size"), args=[group]):
             return _Subject(_last(group), "size")
         case ast.Call(
             func=ast.Attribute(attr="get_world_size"), args=[], keywords=[ast.keyword(arg="group", value=group)]

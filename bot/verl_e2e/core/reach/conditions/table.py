@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings
 
@@ -120,6 +121,11 @@ ROWS: tuple[Row, ...] = (
     # Both a training step and the log-probabilities before it run the model.
     _row("training is_grad_enabled", (True, ANY_RUN), (False, ANY_RUN)),
     _row("wrap_with_ddp use_distributed_optimizer load_weights", (True, ANY_RUN), (False, None)),
+    # What every run on GPUs has, and what every model's configuration says.
+    _row("is_available is_initialized", (True, ANY_RUN), (False, None)),
+    _row("vocab_size", (2048, ANY_RUN), (None, None)),
+    # Some parameter is always exported by itself; which models export several as one is not known.
+    _row("is_grouped_export", (False, ANY_RUN), (True, None)),
     _switch("merge_adapter_weights", Axis.ADAPTER_MERGE, default=False),
     _row(_ADAPTER_NAMES, (True, _axis(Axis.ADAPTER, "lora")), (False, ANY_RUN)),
     _row(
@@ -162,17 +168,20 @@ ROWS: tuple[Row, ...] = (
     _row("rope_type", ("default", _rope("default")), free=_rope),
     # Of the data.
     _row(
-        "pixel_values image_grid_thw has_images",
+        "pixel_values image_grid_thw has_images images imgs_sizes",
         (None, _axis(Axis.CONTENT, "text")),
         (True, _axis(Axis.CONTENT, "images")),
     ),
     _row(
-        "input_features input_audio_features", (None, _axis(Axis.CONTENT, "text")), (True, _axis(Axis.CONTENT, "audio"))
+        "input_features input_audio_features has_sound_inputs",
+        (None, _axis(Axis.CONTENT, "text")),
+        (True, _axis(Axis.CONTENT, "audio")),
     ),
     _row("packed_seq_params", (None, Settings(axes={Axis.PACKING: False})), (1, Settings(axes={Axis.PACKING: True}))),
     # Options of the transformer's configuration that the default run leaves off.
     _option("cpu_offloading", (False, True)),
     _option("moe_shared_expert_overlap", (False, True)),
+    _option("moe_token_dispatcher_type", ("alltoall", "allgather", "flex")),
     _option("apply_rope_fusion", (False, True)),
     _option("moe_permute_fusion", (False, True)),
     _option("use_transformer_engine_op_fuser", (False, True)),
@@ -237,7 +246,11 @@ FIRST_STAGE = frozenset({"pre_process", "is_first_pp_stage", "is_pp_first_stage"
 LAST_STAGE = frozenset({"post_process", "is_last_pp_stage", "is_pp_last_stage", "is_pipeline_last_stage"})
 
 # Parts of parameter and module names, with the models and adapters that have such names; the first that fits counts.
-NAME_PARTS: tuple[tuple[str, Settings], ...] = (
+# None where it is not known which models have them; every model has other names.
+NAME_PARTS: tuple[tuple[str, Settings | None], ...] = (
+    ("_extra_state", None),
+    ("_scale_inv", None),
+    (".bias", None),
     ("adapter", _axis(Axis.ADAPTER, "lora")),
     ("lora_", _axis(Axis.ADAPTER, "lora")),
     ("to_wrap", _axis(Axis.ADAPTER, "lora")),
@@ -273,28 +286,14 @@ ADAPTER_CLASSES: Mapping[str, str] = MappingProxyType(
 )
 
 
-# What the default run has, so that of several ways into code the one that it takes anyway is taken.
-_DEFAULT_AXES: Mapping[Axis, Value] = MappingProxyType(
-    {
-        Axis.FSDP: False,
-        Axis.RECOMPUTE: "none",
-        Axis.OVERLAP: False,
-        Axis.PRECISION: "bf16",
-        Axis.ADAPTER: "lora",
-        Axis.ADAPTER_DROPOUT: 0.0,
-        Axis.ADAPTER_SHARING: "shared",
-        Axis.ADAPTER_MERGE: False,
-        Axis.CONTENT: "text",
-    }
-)
 _DEFAULT_OVERRIDES = frozenset(
     item for row in ROWS if row.values[0][1] is not None for item in row.values[0][1].overrides.items()
 )
 
 
 def distance(settings: Settings) -> int:
-    """How many settings differ from those of the default run."""
-    axes = sum(_DEFAULT_AXES.get(axis) != value for axis, value in settings.axes.items())
+    """How many settings differ from those of the default run, which of several ways into code takes the nearest."""
+    axes = sum(DEFAULTS.get(axis) != value for axis, value in settings.axes.items())
     overrides = len(settings.overrides.items() - _DEFAULT_OVERRIDES)
     return axes + overrides + len(settings.fields) + len(settings.features)
 

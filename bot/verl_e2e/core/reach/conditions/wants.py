@@ -12,6 +12,7 @@ from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
 from verl_e2e.core.reach.conditions.resolve import resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
+from verl_e2e.core.reach.conditions.standing import standing_wants
 from verl_e2e.core.reach.program import Node, module_name
 from verl_e2e.core.reach.reached_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.syntax import dotted
@@ -24,7 +25,7 @@ def wants_of(
 ) -> tuple[Want, ...]:
     """The wants of the functions that a change touches; `trees` are the merge base's and the head's.
 
-    A place that every run enters has no want.
+    A place that every run enters has no want, but for what a change of such code always wants.
     """
     touched = list(functions)
     earlier = {(item.path, item.function.symbol): item.function.path for item in touched if item.earlier}
@@ -95,6 +96,8 @@ class _Side:
             want = _want(function, group, around)
             if want.condition:
                 yield want
+        for row in standing_wants(function.path, function.symbol):
+            yield _want_of(function, (), row.condition, row.settings, ())
 
     def _groups(self, function: ChangedFunction, flow: FunctionFlow, other: FunctionFlow | None) -> Iterator[_Group]:
         found: dict[tuple[Formula, tuple[tuple[Formula, str], ...]], list[int]] = {}
@@ -147,10 +150,10 @@ def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand]) ->
         settings = both or settings
         unknown.extend(() if both is not None else (demand.text,))
         texts.append(demand.text)
-    return want_of(function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), settings, unknown)
+    return _want_of(function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), settings, unknown)
 
 
-def want_of(
+def _want_of(
     function: ChangedFunction, lines: tuple[int, ...], condition: str, settings: Settings, unknown: Iterable[str]
 ) -> Want:
     """A want for lines of a function."""

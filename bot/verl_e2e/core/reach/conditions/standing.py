@@ -1,0 +1,80 @@
+"""What a change of some code always wants: settings for what no test in the code shows.
+
+An adapter that adds nothing hides what its code does; a model whose embeddings are tied says nothing about one whose
+are not; weights that left once may be stale the second time. Two heads of keys and values with two query heads each,
+which a wrong split needs to show, are what the default model and every synthetic one have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from verl_e2e.core.model.settings import DEFAULTS
+from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.reach.conditions.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One row: which changed functions it is for, and what they want."""
+
+    # How reports name the row.
+    name: str
+    # Parts of paths, one of which the file has.
+    paths: tuple[str, ...]
+    # Parts of names, one of which the function's has; empty for every function of such a file.
+    words: tuple[str, ...]
+    # What is wanted, for people.
+    condition: str
+    settings: Settings
+
+    def is_for(self, path: str, symbol: str) -> bool:
+        """Whether a function is one of those."""
+        name = symbol.lower()
+        named = not self.words or any(word in name for word in self.words)
+        return named and any(part in path for part in self.paths)
+
+
+def _amplified() -> dict[Axis, Value]:
+    rank = DEFAULTS[Axis.ADAPTER_RANK]
+    assert isinstance(rank, int)
+    return {Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * rank}
+
+
+_CONVERSION = ("/models/conversion/",)
+_AMPLIFIED = Settings(_amplified(), rules=("standing: amplified adapters",))
+_EXPORT_WORDS = ("export", "megatron_to_hf", "stream_", "save_hf")
+_TIED_WORDS = (*_EXPORT_WORDS, "hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks")
+
+STANDING: tuple[Standing, ...] = (
+    Standing("adapters", ("/peft/",), (), "the adapters change what the model computes", _AMPLIFIED),
+    Standing("adapter conversion", ("/peft_bridge.py",), (), "the adapters change what the model computes", _AMPLIFIED),
+    Standing(
+        "adapters in conversion",
+        _CONVERSION,
+        ("adapter", "lora", "peft"),
+        "the adapters change what the model computes",
+        _AMPLIFIED,
+    ),
+    *(
+        Standing(
+            name,
+            _CONVERSION,
+            _TIED_WORDS,
+            f"the model's embeddings are {name}",
+            Settings(fields={"tie_word_embeddings": tied}, rules=(f"standing: {name}",)),
+        )
+        for name, tied in (("tied", True), ("untied", False))
+    ),
+    Standing(
+        "second export",
+        _CONVERSION,
+        _EXPORT_WORDS,
+        "weights are exported twice",
+        Settings({Axis.SYNCS: 2}, rules=("standing: second export",)),
+    ),
+)
+
+
+def standing_wants(path: str, symbol: str) -> Iterator[Standing]:
+    """The rows that are for a function."""
+    return (row for row in STANDING if row.is_for(path, symbol))
