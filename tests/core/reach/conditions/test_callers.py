@@ -74,6 +74,10 @@ class Below(Module):
 class Abstract:
     pass
 
+class Typed:
+    def __init__(self, other: Abstract):
+        self.other: Abstract = other
+
 class Concrete(Abstract):
     pass
 
@@ -101,6 +105,7 @@ def main(x):
         z: Passive
     if g:
         Concrete()
+        Typed().run(x)
     Registered()
 """
 

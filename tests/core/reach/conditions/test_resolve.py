@@ -143,6 +143,18 @@ def test_a_row_counts_only_in_its_files() -> None:
     assert _resolved("self.dropout > 0", "src/megatron/bridge/models/x.py").open == ("self.dropout > 0",)
 
 
+def test_conversion_counts_model_chunks_from_zero() -> None:
+    conversion = "src/megatron/bridge/models/conversion/model_bridge.py"
+    assert _resolved("task.vp_stage >= 0", conversion).settings == Settings(rules=("virtual pipeline rank",))
+    assert _resolved("task.vp_stage > 0", conversion).settings.axes == {Axis.VIRTUAL_PIPELINE: 2}
+    assert _resolved("task.vp_stage is None", conversion).open == ("task.vp_stage is None",)
+
+
+def test_a_router_gets_adapters_only_where_it_is_named() -> None:
+    targets = _resolved("isinstance(m, TopKRouter)").settings.axes[Axis.ADAPTER_TARGETS]
+    assert str(targets).endswith(",router")
+
+
 def test_a_local_name_is_looked_through() -> None:
     names = {"many": "tp_size > 1", "size": "get_tensor_model_parallel_world_size()", "loop": "loop"}
     assert _resolved("many", names=names).settings.axes == {Axis.TENSOR: 2}

@@ -100,26 +100,30 @@ class Ways:
         # A class that inherits from it names it as well, and has ways of its own.
         aside = {target, *self._tree.below(target)}
         naming = [node for node in self._tree.naming(name) if node not in aside]
-        if not naming and self._tree.below(target):
-            return None
-        if not naming or len(naming) > _MOST_WAYS:
+        if len(naming) > _MOST_WAYS:
             return _NOTHING
         ways: list[Demands | None] = []
         for node in naming:
             ways.extend(self._through(node, name, depth))
             if any(way is not None and not way for way in ways):
                 return _NOTHING
+        if not ways and not self._tree.below(target):
+            return _NOTHING
         return _shared(ways)
 
     def _through(self, node: Node, name: str, depth: int) -> Iterator[Demands | None]:
-        """What the ways through one symbol demand, one for each place where it names the target."""
+        """What the ways through one symbol demand, one for each place where it names the target.
+
+        A function that names it in annotations and tests of a type alone is not a way.
+        """
         path = self._tree.path_of(node.module)
         flows = self._tree.flows(path)
-        places = [] if flows is None else [*islice(_sites(flows, node, name), _MOST_PLACES + 1)]
-        if not places or len(places) > _MOST_PLACES:
+        known = flows is not None and bool(node.symbol) and flows.get(node.symbol) is not None
+        places = [*islice(_sites(flows, node, name), _MOST_PLACES + 1)] if flows is not None and known else []
+        if not known or len(places) > _MOST_PLACES:
             yield _NOTHING
             return
-        around = self._demands(node, depth + 1)
+        around = self._demands(node, depth + 1) if places else None
         for condition in places:
             yield None if around is None else {**around, **_demands_of(condition, path)}
 

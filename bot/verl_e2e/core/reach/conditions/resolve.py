@@ -11,6 +11,7 @@ from verl_e2e.core.reach.conditions.formula import All, Any, Formula, Literal, N
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
 from verl_e2e.core.reach.conditions.table import (
     CHUNK_LISTS,
+    CONVERSION,
     FIRST_STAGE,
     GROUP_NAMES,
     LAST_STAGE,
@@ -140,7 +141,7 @@ def _by_table(test: ast.expr, path: str) -> Iterator[Settings | None]:
         return
     yield _of_stage(found)
     yield _of_size(found)
-    yield _of_rank(found)
+    yield _of_rank(found, path)
     row = _ROWS.get(found.subject.name)
     if row is not None and row.under in path:
         yield _of_row(row, found)
@@ -184,11 +185,12 @@ def _of_size(test: _Test) -> Settings | None:
     return Settings(axes, limits, rules=(f"{axis} size",))
 
 
-def _of_rank(test: _Test) -> Settings | None:
+def _of_rank(test: _Test, path: str) -> Settings | None:
     axis = RANK_NAMES.get(test.subject.name)
     if axis is None:
         return None
-    absent = axis is Axis.VIRTUAL_PIPELINE
+    # Conversion counts the chunks of any model from 0; elsewhere it is None without a virtual pipeline.
+    absent = axis is Axis.VIRTUAL_PIPELINE and CONVERSION not in path
     if absent and test.passes(None):
         return Settings(limits={axis: 1}, rules=(f"{axis} rank",))
     rank = next((rank for rank in range(4) if test.passes(rank)), None)

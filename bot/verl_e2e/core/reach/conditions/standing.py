@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.settings import Settings
+from verl_e2e.core.reach.conditions.table import CONVERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def _amplified() -> dict[Axis, Value]:
     return {Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * rank}
 
 
-_CONVERSION = ("/models/conversion/",)
+_CONVERSION = (CONVERSION,)
 _AMPLIFIED = Settings(_amplified(), rules=("standing: amplified adapters",))
 _EXPORT_WORDS = ("export", "megatron_to_hf", "stream_", "save_hf")
 _TIED_WORDS = (*_EXPORT_WORDS, "hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks")

@@ -15,6 +15,7 @@ from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings
 _TRANSFORMER = "actor_rollout_ref.actor.megatron.override_transformer_config"
 _LORA = "actor_rollout_ref.model.lora"
 _PEFT = "/peft/"
+CONVERSION = "/models/conversion/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ def _rope(value: Value) -> Settings:
     return Settings(fields={"rope_scaling.rope_type": value})
 
 
+# verl leaves routers out unless they are named.
+_ROUTER = f"{DEFAULTS[Axis.ADAPTER_TARGETS]},router"
 _FSDP_NAMES = "use_megatron_fsdp _module_uses_fsdp uses_fsdp is_fsdp is_megatron_fsdp DTensor MegatronFSDP"
 _EXPERT_NAMES = "is_expert is_moe is_moe_layer is_expert_linear"
 _ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper _adapter_enabled peft_cls"
@@ -138,6 +141,12 @@ ROWS: tuple[Row, ...] = (
         (False, ANY_RUN),
         (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "outer"}, features=frozenset({"moe"}))),
     ),
+    _row(
+        "TopKRouter",
+        (False, ANY_RUN),
+        (True, Settings({Axis.ADAPTER: "lora", Axis.ADAPTER_TARGETS: _ROUTER}, features=frozenset({"moe"}))),
+        under=_PEFT,
+    ),
     _row("dropout", (0.0, _axis(Axis.ADAPTER_DROPOUT, 0.0)), (0.1, _axis(Axis.ADAPTER_DROPOUT, 0.1)), under=_PEFT),
     _lora("dropout_position", ("pre", "post"), under=_PEFT),
     _lora("use_a2a a2a_experimental", (False, True), key="a2a_experimental"),
@@ -148,7 +157,7 @@ ROWS: tuple[Row, ...] = (
     # Of a feature of the model.
     _has(_EXPERT_NAMES, "moe"),
     _counts("num_moe_experts num_experts n_routed_experts", "moe"),
-    _has("is_grouped_expert is_grouped_expert_linear is_grouped_expert_name TEGroupedLinear TopKRouter", "moe"),
+    _has("is_grouped_expert is_grouped_expert_linear is_grouped_expert_name TEGroupedLinear", "moe"),
     _has("TEColumnParallelGroupedLinear TERowParallelGroupedLinear GroupedMLP TEGroupedMLP SequentialMLP", "moe"),
     _has("multi_latent_attention is_mla is_mla_provider use_mla MLATransformerConfig MLASelfAttention", "mla"),
     _has("has_mtp mtp_process", "mtp"),
