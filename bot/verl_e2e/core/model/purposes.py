@@ -8,10 +8,12 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.wants import Axis, Value, Want
 
 # What a job carries: it travels in the inputs of a workflow.
-MOST_PURPOSES = 40
-_MOST_LINES = 100
-_MOST_CHARACTERS = 300
-_MOST_PARTS = 10
+MOST_PURPOSES = 15
+_MOST_LINES = 40
+_MOST_CHARACTERS = 200
+_MOST_OF_PART = 80
+_MOST_PARTS = 3
+_MOST_RULES = 10
 
 
 class Purpose(Document):
@@ -53,12 +55,12 @@ def purpose_of(want: Want) -> Purpose:
         condition=_shown(want.condition),
         settings=dict(want.axes),
         overrides=dict(want.overrides),
-        open=tuple(map(_shown, want.open[:_MOST_PARTS])),
-        rules=want.rules,
+        open=tuple(_shown(part, _MOST_OF_PART) for part in want.open[:_MOST_PARTS]),
+        rules=want.rules[:_MOST_RULES],
     )
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, most: int = _MOST_CHARACTERS) -> str:
     """A text of the code on one line, not longer than people read."""
     line = " ".join(text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").split())
-    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 3]}..."
+    return line if len(line) <= most else f"{line[: most - 3]}..."
