@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_e2e.core.model.conflicts import Clash, Conflict
@@ -117,6 +117,33 @@ def test_what_does_not_fit_is_a_conflict_with_its_reason(axes: dict[Axis, Value]
     assert found.clash is clash
     assert words in found.reason
     assert (found.refused is None) == (found.source == "") == (clash is not Clash.EXCLUDED)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "targets", "refused"),
+    (
+        ("canonical_lora", "linear_q,linear_proj", None),
+        ("canonical_lora", "linear_q,*.layers.0.*.linear_qkv", Refused.ERROR),
+        ("canonical_lora", "linear_fc1", Refused.ERROR),
+        ("lora", "linear_qkv,linear_fc1", None),
+        ("lora", "linear_kv_down_proj,linear_q_proj", None),
+        ("lora", "linear_proj,linear_fc1_up", Refused.IGNORED),
+        ("dora", "linear_v", Refused.IGNORED),
+        ("none", "linear_v", None),
+    ),
+)
+def test_targets_are_names_that_the_type_of_adapter_has(adapter: str, targets: str, refused: Refused | None) -> None:
+    point = Point.default().with_axes({Axis.ADAPTER: adapter, Axis.ADAPTER_TARGETS: targets})
+    assert (point.conflict and point.conflict.refused) == refused
+
+
+def test_a_want_may_have_another_value_than_the_one_that_a_setting_brought() -> None:
+    canonical: dict[Axis, Value] = {Axis.ADAPTER: "canonical_lora"}
+    some: dict[Axis, Value] = {Axis.ADAPTER_TARGETS: "linear_q"}
+    first = joined(joined(Point.default(), canonical), some)
+    assert first == joined(joined(Point.default(), some), canonical)
+    assert first.settings == {**canonical, **some}
+    assert joined(Point.default(), canonical).implied == {Axis.ADAPTER_TARGETS}
 
 
 def test_a_rule_keeps_its_kind_and_its_source() -> None:
@@ -319,7 +346,7 @@ def values_of(axis: Axis) -> st.SearchStrategy[Any]:
     if isinstance(DEFAULTS[axis], bool):
         return st.booleans()
     named: dict[Axis, st.SearchStrategy[Any]] = {
-        Axis.ADAPTER_TARGETS: st.just("linear_qkv"),
+        Axis.ADAPTER_TARGETS: st.sampled_from(("linear_qkv", "linear_q", "linear_proj")),
         Axis.ADAPTER_DROPOUT: st.just(0.1),
     }
     return named.get(axis, st.sampled_from((4, 16)))
@@ -351,6 +378,7 @@ def test_wants_of_which_one_hides_the_other_are_not_joined_but_one_that_asks_for
     assert joined(whole, hiding) == whole
 
 
+@settings(max_examples=400)
 @given(first=AXES, second=AXES)
 def test_the_order_of_wants_does_not_matter_and_a_job_has_all_that_it_took(
     first: dict[Axis, Value], second: dict[Axis, Value]

@@ -46,6 +46,8 @@ class Point:
     limits: Mapping[Axis, int] = field(default_factory=dict)
     # Settings of verl that no axis has, by their Hydra key.
     overrides: Mapping[str, Value] = field(default_factory=dict)
+    # The axes that are set only because another setting needs them.
+    implied: frozenset[Axis] = frozenset()
 
     @classmethod
     def default(cls) -> "Point":
@@ -65,10 +67,19 @@ class Point:
         for axis, value in axes.items():
             if problem := invalid_value(axis, value):
                 raise ValueError(problem)
-        settings, features = completed({**self.settings, **axes}, self.model.features)
+        asked = {**self.asked, **axes}
+        settings, features = completed(asked, self.model.features)
         return replace(
-            self, settings=MappingProxyType(_ordered(settings)), model=replace(self.model, features=features)
+            self,
+            settings=MappingProxyType(_ordered(settings)),
+            model=replace(self.model, features=features),
+            implied=frozenset(settings.keys() - asked.keys()),
         )
+
+    @property
+    def asked(self) -> dict[Axis, Value]:
+        """The settings without those that only another setting needs."""
+        return {axis: value for axis, value in self.settings.items() if axis not in self.implied}
 
     def with_model(self, model: ModelWant) -> "Point":
         """This point with another model, and with the features that its settings need."""
@@ -86,7 +97,7 @@ class Point:
         """The point that has both: sizes by the larger one, all else must agree or be open, and nothing is masked."""
         if mask := mask_of(self.settings, want.axes):
             return Conflict(Clash.MASKED, (mask.hiding.axis,), f"{mask.hiding}: {mask.reason}", source=mask.source)
-        settings = dict(self.settings)
+        settings = self.asked
         for axis, value in want.axes.items():
             if problem := invalid_value(axis, value):
                 return Conflict(Clash.INVALID, (axis,), problem)

@@ -191,10 +191,17 @@ EXCLUSIONS: tuple[Exclusion, ...] = (
 )
 
 
+# Of fused modules, and of their parts, which only canonical_lora knows.
+_FUSED_TARGETS = ("linear_qkv", "linear_fc1")
+_SPLIT_TARGETS = ("linear_q", "linear_k", "linear_v", "linear_fc1_up", "linear_fc1_gate")
+
+
 def completed(settings: Settings, features: frozenset[str]) -> tuple[dict[Axis, Value], frozenset[str]]:
     """The settings, and the features of the model, with what they need; what is set already stays, a size is raised."""
     whole = dict(settings)
     wanted = set(features)
+    if _names_any(whole.get(Axis.ADAPTER_TARGETS), _SPLIT_TARGETS):
+        whole.setdefault(Axis.ADAPTER, "canonical_lora")
     for implication in IMPLICATIONS:
         if implication.trait.holds(whole):
             wanted |= implication.features
@@ -218,4 +225,23 @@ def larger(axis: Axis, first: Value, second: Value) -> Value:
 
 def exclusion_of(settings: Settings) -> Exclusion | None:
     """The first rule that these settings break."""
-    return next((exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings)), None)
+    broken = (exclusion for exclusion in EXCLUSIONS if exclusion.holds(settings))
+    return next(broken, None) or _wrong_targets(settings)
+
+
+def _wrong_targets(settings: Settings) -> Exclusion | None:
+    """The rule about names of modules that the adapter's type does not have."""
+    adapter = settings.get(Axis.ADAPTER, DEFAULTS[Axis.ADAPTER])
+    targets = settings.get(Axis.ADAPTER_TARGETS, DEFAULTS[Axis.ADAPTER_TARGETS])
+    traits = (Trait(Axis.ADAPTER, adapter), Trait(Axis.ADAPTER_TARGETS, targets))
+    if adapter == "canonical_lora" and _names_any(targets, _FUSED_TARGETS):
+        source = "Megatron-Bridge: CanonicalLoRA._init_target_match_state"
+        return Exclusion(traits, Refused.ERROR, "it adapts the parts of a fused module, by their names", source)
+    if adapter not in ("canonical_lora", "none") and _names_any(targets, _SPLIT_TARGETS):
+        source = "Megatron-Bridge: ModuleMatcher.match"
+        return Exclusion(traits, Refused.IGNORED, "only canonical_lora knows the parts of a fused module", source)
+    return None
+
+
+def _names_any(targets: Value, names: tuple[str, ...]) -> bool:
+    return isinstance(targets, str) and any(target.endswith(names) for target in targets.split(","))
