@@ -32,6 +32,8 @@ def _demands(source: str, symbol: str, *entries: tuple[str, str | None]) -> list
             "def f(): pass\ndef main():\n    if tp_size > 1:\n        f()\n    if self.tp_size != 1:\n        f()\n",
             ["tp_size > 1"],
         ),
+        ("class f: pass\ndef main(x: f):\n    x.run()\n", []),
+        ("def f(): pass\ndef main():\n    from lib.core import f\n    if a:\n        f()\n", ["a"]),
         ("def f(): pass\n@register()\ndef h():\n    f()\ndef main():\n    if a:\n        f()\n", []),
         ("def f(): pass\ndef main():\n    if x is None:\n        raise E\n    f()\n", []),
     ],

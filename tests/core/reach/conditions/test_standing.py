@@ -15,13 +15,13 @@ CONVERSION = "src/megatron/bridge/models/conversion/"
         ("src/megatron/bridge/peft/lora.py", "LoRA.transform", ["adapters"]),
         (f"{CONVERSION}peft_bridge.py", "_gather", ["adapter conversion"]),
         (f"{CONVERSION}auto_bridge.py", "AutoBridge.to_megatron_provider", []),
-        (f"{CONVERSION}auto_bridge.py", "AutoBridge.export_hf_weights", ["tied", "untied", "second export"]),
+        (f"{CONVERSION}auto_bridge.py", "AutoBridge.export_hf_weights", ["untied", "second export"]),
         (
             f"{CONVERSION}auto_bridge.py",
             "AutoBridge.export_adapter_weights",
-            ["adapters in conversion", "tied", "untied", "second export"],
+            ["adapters in conversion", "untied", "second export"],
         ),
-        (f"{CONVERSION}param_mapping.py", "QKVMapping.hf_to_megatron", ["tied", "untied"]),
+        (f"{CONVERSION}param_mapping.py", "QKVMapping.hf_to_megatron", ["untied"]),
         ("src/megatron/bridge/models/gpt_provider.py", "GPTModelProvider.provide", []),
     ],
 )

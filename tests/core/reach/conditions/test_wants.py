@@ -2,8 +2,12 @@
 
 import pytest
 
-from tests.core.reach.conditions.trees import FILE, wants
+from tests.core.reach.conditions.trees import FILE, code_tree, wants
+from tests.core.reach.programs import ROOTS
+from verl_e2e.core.model.changed_code import ChangedFunction
 from verl_e2e.core.model.wants import Axis, ModelWant, Want
+from verl_e2e.core.reach.conditions.wants import wants_of
+from verl_e2e.core.reach.reached_functions import TouchedFunction
 
 MAIN = "\ndef main():\n    f()\n"
 
@@ -75,11 +79,29 @@ def test_a_check_that_only_raises_asks_for_no_run_that_fails() -> None:
 
 
 def test_a_new_call_wants_what_the_called_function_is_guarded_by() -> None:
-    helper = "def h(x):\n    if not isinstance(x, DTensor):\n        return x\n    x.full()\n    return x.gather()\n"
+    helper = (
+        "def h(x):\n    'Text.'\n    y = 1\n    if not isinstance(x, DTensor):\n        return x\n"
+        "    if x is None:\n        raise E\n    x.full()\n    return x.gather()\n"
+    )
     found = _wants(f"{helper}def f():\n    g(1)\n", f"{helper}def f():\n    g(h(1))\n")
     assert [(want.symbol, want.condition, want.axes) for want in found] == [
-        ("f", "isinstance(x, DTensor)", {Axis.FSDP: True})
+        ("f", "isinstance(x, DTensor) and x is not None", {Axis.FSDP: True})
     ]
+
+
+def test_a_new_call_of_what_does_nothing_wants_nothing() -> None:
+    helper = "def h(x):\n    if a:\n        return x\n    return None\n"
+    assert _wants(f"{helper}def f():\n    g(1)\n", f"{helper}def f():\n    g(h(1))\n") == ()
+
+
+def test_code_that_cannot_be_followed_has_no_wants() -> None:
+    deep = f"def main():\n    if a:\n        x = g{'()' * 900}\n"
+    function = ChangedFunction(path=FILE, symbol="main", first_line=1, last_line=3, lines=(3,))
+    touched = [TouchedFunction(function, FILE, "main")]
+    trees = code_tree({FILE: deep}), code_tree({FILE: deep.replace("g(", "h(")})
+    assert wants_of(touched, trees, ROOTS) == ()
+    empty = code_tree({FILE: "def other():\n    pass\n"})
+    assert wants_of(touched, (empty, empty), ROOTS) == ()
 
 
 def test_a_method_that_is_newly_called_is_looked_into_as_well() -> None:

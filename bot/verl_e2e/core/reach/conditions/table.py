@@ -137,7 +137,7 @@ ROWS: tuple[Row, ...] = (
         (False, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "per expert"}, features=frozenset({"moe"}))),
     ),
     _row(
-        "experts_shared_outer_loras",
+        "experts_shared_outer_loras is_shared_outer_lora",
         (False, ANY_RUN),
         (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "outer"}, features=frozenset({"moe"}))),
     ),
