@@ -7,6 +7,7 @@ from verl_e2e.core.model.change import Change
 from verl_e2e.core.plan.bridge_tests import Choice, TestsAtHead, changed_modules, changed_tests, choose, is_test_file
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.pytest_marks import Marks, read_marks
+from verl_e2e.core.plan.test_order import identifiers
 from verl_e2e.core.reach.effects import Effects
 from verl_e2e.core.reach.program import Program, module_name
 from verl_e2e.core.reach.reader import summarize
@@ -44,7 +45,9 @@ class TestChooser:
         present = frozenset(path for path in files if is_test_file(path))
         near = {*changed, *uses} & present
         marks = {path: tests.marks(path, policy.test_choice.gpu_marks) for path in near}
-        return choose(policy, changed, modules, TestsAtHead(present, uses, marks))
+        summaries = self._summaries_of(tests, near & uses.keys())
+        mentioned = {path: identifiers(summary) for path, summary in summaries.items()}
+        return choose(policy, changed, modules, TestsAtHead(present, uses, marks, mentioned))
 
     def _contents(
         self, files: Mapping[str, str], modules: Collection[ChangedModule], changed: Collection[str]

@@ -12,6 +12,7 @@ from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.pytest_marks import Marks
 from verl_e2e.core.plan.test_choice import ChoiceOfTests
+from verl_e2e.core.plan.test_order import RankedTest, named_functions, ordered, within_time
 from verl_e2e.core.reach.effects import Effects, Idle
 from verl_e2e.core.reach.program import module_name
 from verl_e2e.core.reach.users import ChangedModule, Distance, Use
@@ -46,6 +47,8 @@ class TestsAtHead:
     present: frozenset[str] = frozenset()
     uses: Mapping[str, Use] = field(default_factory=dict)
     marks: Mapping[str, Marks] = field(default_factory=dict)
+    # The identifiers that files near the change refer to.
+    mentioned: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def is_test_file(path: str) -> bool:
@@ -96,9 +99,13 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
         found.setdefault(chosen_test.test, chosen_test)
     order = [item for item in found.values() if item.test not in listed]
     collectable = [item for item in order if at_head.marks.get(item.test, Marks(1)).tests]
-    room = max(0, policy.test_choice.files - len(policy.bridge_tests))
-    left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[room:], policy.test_choice.files))
-    return Choice(tuple(collectable[:room]), left_out, limit)
+    files = policy.test_choice.files
+    room = len(collectable) if files is None else max(0, files - len(policy.bridge_tests))
+    counts = {path: marks.tests for path, marks in at_head.marks.items()}
+    kept = within_time(collectable[:room], counts, policy.test_choice)
+    bound = f"the {limit} seconds" if len(kept) < room else f"the {files}"
+    left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[len(kept) :], bound))
+    return Choice(tuple(kept), left_out, limit)
 
 
 def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
@@ -123,7 +130,7 @@ def _changed(changed: Iterable[str], at_head: TestsAtHead) -> list[ChosenTest]:
 def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: TestsAtHead) -> list[ChosenTest]:
     """Tests that use changed modules, those of import and export first where the module is about that."""
     about = {module.name: module for module in modules if choice.is_conversion(module.path)}
-    ranked: list[tuple[_Rank, ChosenTest]] = []
+    ranked: list[RankedTest] = []
     for path, use in at_head.uses.items():
         if path not in at_head.present:
             continue
@@ -131,24 +138,24 @@ def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: Tes
         why = WhyChosen.CONVERSION if conversion else WhyChosen.IMPORTS
         reason = f"a conversion test: {use}" if conversion else str(use)
         rank = (not use.module.reached, not conversion, use.distance, not _mirrors(path, use.module), path)
-        ranked.append((rank, _chosen(path, why, reason, at_head)))
-    used = {at_head.uses[chosen.test].module.name for _, chosen in ranked if chosen.why is WhyChosen.CONVERSION}
+        named = named_functions(use.module, at_head.mentioned.get(path, frozenset()))
+        ranked.append(RankedTest(_chosen(path, why, reason, at_head), rank, named))
+    conversions = (item.test for item in ranked if item.test.why is WhyChosen.CONVERSION)
+    used = {at_head.uses[chosen.test].module.name for chosen in conversions}
     for module in (module for name, module in about.items() if name not in used and module.reached):
         ranked.extend(_siblings(module, choice, at_head))
-    return [chosen for _, chosen in sorted(ranked, key=lambda pair: pair[0])]
+    return ordered(ranked)
 
 
-_Rank = tuple[bool, bool, int, bool, str]
-
-
-def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead) -> Iterable[tuple[_Rank, ChosenTest]]:
+def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead) -> Iterable[RankedTest]:
     """For a module of import or export that no conversion test uses by name: those of the folder of its name."""
     folder = _folder(module.path)
     same = (path for path in sorted(at_head.present) if _folder(path) == folder)
     tests = [path for path in same if choice.is_conversion_test(path)]
     reason = f"a conversion test of {folder}, where {module.name} differs"
     for path in tests[:_MOST_SIBLINGS]:
-        yield (False, False, Distance.THROUGH, True, path), _chosen(path, WhyChosen.CONVERSION, reason, at_head)
+        rank = (False, False, Distance.THROUGH, True, path)
+        yield RankedTest(_chosen(path, WhyChosen.CONVERSION, reason, at_head), rank)
 
 
 def _mirrors(test: str, module: ChangedModule) -> bool:
@@ -175,11 +182,11 @@ def _without_tests(order: list[ChosenTest], collectable: list[ChosenTest]) -> It
         yield f"No test function in {_first_paths(empty)}."
 
 
-def _beyond(rest: list[ChosenTest], files: int) -> Iterable[str]:
+def _beyond(rest: list[ChosenTest], bound: str) -> Iterable[str]:
     if rest:
         more = "more test file is" if len(rest) == 1 else "more test files are"
         names = _first_paths([chosen.test for chosen in rest])
-        yield f"{len(rest)} {more} near the change, beyond the {files} of the policy: {names}."
+        yield f"{len(rest)} {more} near the change, beyond {bound} of the policy: {names}."
 
 
 def _first_paths(paths: list[str]) -> str:

@@ -22,10 +22,12 @@ class ChoiceOfTests(DescribedDocument):
 
     paths: Patterns
     """Where tests may be chosen from."""
-    files: Annotated[int, Field(strict=True, ge=1)] = 12
-    """At most so many files are run, those that the policy lists among them."""
+    files: Annotated[int, Field(strict=True, ge=1)] | None = None
+    """At most so many files are run, those that the policy lists among them; null: as many as the time allows."""
     seconds: Seconds = 300
     """How long all of them together may take."""
+    durations: dict[Text, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Seconds that test files are known to take, by path; others are estimated from the number of their tests."""
     gpu_marks: tuple[Text, ...] = ("gpu",)
     """The pytest marks that ask for a GPU."""
     conversion: ConversionTests | None = None
