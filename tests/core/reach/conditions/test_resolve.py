@@ -125,6 +125,7 @@ def test_a_test_becomes_a_model_or_an_option(test: str, model: Settings) -> None
         "'.bias' in name",
         "not name.endswith('.weight')",
         "not torch.distributed.is_initialized()",
+        "not self._adapter_enabled",
         "'experts' in cache",
         "tp_size > 'a'",
         "f()() == 1",

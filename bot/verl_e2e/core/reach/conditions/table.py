@@ -100,7 +100,7 @@ def _rope(value: Value) -> Settings:
 _ROUTER = f"{DEFAULTS[Axis.ADAPTER_TARGETS]},router"
 _FSDP_NAMES = "use_megatron_fsdp _module_uses_fsdp uses_fsdp is_fsdp is_megatron_fsdp DTensor MegatronFSDP"
 _EXPERT_NAMES = "is_expert is_moe is_moe_layer is_expert_linear"
-_ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper _adapter_enabled peft_cls"
+_ADAPTER_NAMES = "is_adapter _is_adapter_param_name adapter_tasks AdapterWrapper peft_cls"
 
 ROWS: tuple[Row, ...] = (
     _switch(f"{_FSDP_NAMES} FullyShardedDataParallel", Axis.FSDP, default=False),
@@ -130,6 +130,8 @@ ROWS: tuple[Row, ...] = (
     # Some parameter is always exported by itself; which models export several as one is not known.
     _row("is_grouped_export", (False, ANY_RUN), (True, None)),
     _switch("merge_adapter_weights", Axis.ADAPTER_MERGE, default=False),
+    # Whether the reference runs through the actor with its adapters off depends on more than the adapters.
+    _row("_adapter_enabled", (True, _axis(Axis.ADAPTER, "lora")), (False, None)),
     _row(_ADAPTER_NAMES, (True, _axis(Axis.ADAPTER, "lora")), (False, ANY_RUN)),
     _row(
         "share_expert_adapters",
