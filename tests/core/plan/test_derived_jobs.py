@@ -77,6 +77,11 @@ SMOKE, RESUME = "0-lora-ddp", "1-resume"
         # A planned job that costs no more with the setting gets it.
         ((SMOKE, RESUME), (want({Axis.ADAPTER_B_START: "xavier"}),), [SMOKE, "1-b-xavier-resume"]),
         ((SMOKE, "2-dense"), (want({T: 2}),), [SMOKE, "2-dense"]),
+        ((SMOKE, "2-dense"), (want({Axis.RECOMPUTE: "full"}),), [SMOKE, "2-tp2-pp2-recompute-full"]),
+        # One that takes the place of what the planned job shows gets a job of its own.
+        ((SMOKE, RESUME), (want({Axis.ADAPTER_MERGE: True}),), [SMOKE, RESUME, "0-merged"]),
+        ((SMOKE, RESUME), (want({Axis.ADAPTER: "dora"}),), [SMOKE, RESUME, "0-adapter-dora"]),
+        ((SMOKE, RESUME), (want(overrides={"actor_rollout_ref.model.lora.x": 1}),), None),
         # Two more GPUs for a job of its own cost less than four more for the planned one.
         ((SMOKE, "2-dense"), (want({C: 2}),), [SMOKE, "2-dense", "2-cp"]),
         # Without an adapter no smoke is a job of level 0; saving is judged on anything.

@@ -17,6 +17,12 @@ from verl_e2e.core.plan.sizing import MOST_GPUS
 _SMOKE = variants_of(Level.SMOKE)[0]
 # What no level has a job for is run as a save and a resume, which are judged on any settings.
 _RESUMED = Want("", "", (), "", {Axis.RESUME: True})
+# What takes the place of something that a planned job shows: merged adapters hide faults of their export, other modules
+# those of the modules that are left without an adapter.
+_REPLACING = (
+    *(Axis.ADAPTER, Axis.ADAPTER_TARGETS, Axis.ADAPTER_SHARING, Axis.ADAPTER_MERGE, Axis.ADAPTER_A_START),
+    *(Axis.PRECISION, Axis.CONTENT),
+)
 # The variables by which a job is spread further than its settings say, where its model needs that.
 _SPREAD = {Axis.TENSOR: "COMMON_TP", Axis.EXPERT: "COMMON_EP"}
 
@@ -135,7 +141,10 @@ class JobMaker:
         # On another model it would show no more what it is planned for: faults of experts hide those of dense layers.
         if not shows(planned, draft.point.model, self.policy):
             return "the job is there for another model"
-        same = draft.differing == before.differing and not draft.point.overrides
+        hidden = [axis for axis in _REPLACING if draft.point[axis] != before.point[axis]]
+        if hidden or draft.point.overrides:
+            return f"{', '.join(hidden) or 'other settings of verl'} would hide what the job is planned for"
+        same = draft.differing == before.differing
         job = planned if same else replace(planned, variant=_variant(draft, level, ""))
         return _candidate(draft, job, planned, demands)
 
