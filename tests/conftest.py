@@ -1,6 +1,6 @@
 """Leaves out the tests whose need is absent on this machine, and says at the end how many and why.
 
-With REQUIRE_ALL=1 a test that cannot run fails instead, but for the GPU, labelled and online ones, which are opt-in.
+With REQUIRE_ALL=1 a test that cannot run fails instead, but for those that are opt-in: GPU, labelled, models, online.
 """
 
 import fcntl
@@ -92,6 +92,14 @@ def _labelled() -> str:
     return "" if named else "opt in with LABELS=FILE BRIDGE_REPO=DIR VERL_REPO=DIR"
 
 
+def _models() -> str:
+    return (
+        ""
+        if os.environ.get("MODELS_PYTHON")
+        else "opt in with MODELS_PYTHON=FILE, a Python with torch and transformers"
+    )
+
+
 # Fixtures are data, the Python files among them too.
 collect_ignore = ["fixtures"]
 
@@ -101,6 +109,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
     "labelled": _labelled,
+    "models": _models,
     "monitoring": _monitoring,
     "node": _node,
     "online": _online,
@@ -120,7 +129,7 @@ SLOW = frozenset(
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
-OPT_IN = frozenset({"gpu", "labelled", "online"})
+OPT_IN = frozenset({"gpu", "labelled", "models", "online"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 

@@ -39,6 +39,7 @@ from verl_e2e_runner.isolation.host import (
     open_cage,
     state_of,
 )
+from verl_e2e_runner.models.synthetic import RECIPE_FILE, made_model
 from verl_e2e_runner.preflight.container import read_container
 from verl_e2e_runner.preflight.host import Devices
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
@@ -112,6 +113,7 @@ def run_phases(run: Run) -> Ended:
     _write_environment(run, trees, seen)
     if seen.blocked:
         return _not_started(run, "preflight found what blocks the run")
+    _record_recipe(run, seen)
     tests = _bridge_tests(run, trees, seen)
     executed.take(BRIDGE_TESTS_PHASE, run.recorder)
     _write_environment(run, trees, seen, tests)
@@ -119,6 +121,14 @@ def run_phases(run: Run) -> Ended:
         run.recorder.document(EXECUTED_FILE, executed.joined(run.job.bridge.commit))
         return _not_started(run, reason)
     return _train(run, trees, seen, executed)
+
+
+def _record_recipe(run: Run, seen: Preflight) -> None:
+    """Keep what a synthetic model was made from, and the digests of what was made."""
+    recipe = run.job.checkpoint.synthetic
+    made = made_model(recipe, seen.launches[0].environment) if recipe else None
+    if made:
+        run.recorder.text(RECIPE_FILE, (made / RECIPE_FILE).read_text(encoding="utf-8"))
 
 
 def _stopping(tests: BridgeTests) -> str:

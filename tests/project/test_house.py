@@ -25,6 +25,8 @@ from verl_e2e.core.model.levels import VARIANTS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ("run", "dev", "all")
+# What another Python runs: its imports are that Python's.
+IN_OTHER_PROGRAMS = {"instrumentation", "host_python"}
 HEAVY = {"hydra", "matplotlib", "numpy", "pandas", "ray", "torch", "verl_e2e_runner"}
 
 
@@ -37,7 +39,7 @@ def call(*argv: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.
 
 def our_sources(*packages: str) -> Iterator[Path]:
     for package in packages:
-        yield from (path for path in (ROOT / package).rglob("*.py") if "instrumentation" not in path.parts)
+        yield from (path for path in (ROOT / package).rglob("*.py") if not {*path.parts} & IN_OTHER_PROGRAMS)
 
 
 def imported_roots(path: Path) -> set[str]:

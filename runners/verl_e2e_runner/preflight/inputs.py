@@ -7,7 +7,9 @@ from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good
+from verl_e2e_runner.models.synthetic import made_model
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.process.hub import cached_snapshot, hub_cache, is_offline
 
@@ -44,7 +46,9 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
             fix = "give the path of a Hugging Face config.json"
             findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", fix))
     path = model_path(job)
-    if path is not None:
+    if job.checkpoint.synthetic is not None:
+        findings.append(_synthetic_model(job.checkpoint.synthetic, variables, prepared=prepared))
+    elif path is not None:
         findings.append(_model_folder(Check.MODEL, "model_path", cwd / Path(path).expanduser(), Stage.MODEL_DOWNLOAD))
     else:
         findings.append(_hub_model(job.checkpoint.model_id, variables, prepared=prepared))
@@ -106,6 +110,15 @@ def _model_folder(check: Check, key: str, folder: Path, stage: Stage) -> Finding
         return good(check, f"{key} = {folder}")
     what = "has no config.json" if folder.is_dir() else "does not exist"
     return blocked(check, f"{key} = {folder} {what}", "give the folder of a Hugging Face model", stage=stage)
+
+
+def _synthetic_model(recipe: Synthetic, variables: Mapping[str, str], *, prepared: bool) -> Finding:
+    folder = made_model(recipe, variables)
+    if folder is None and prepared:
+        summary = f"the synthetic model of {recipe.family} was not made"
+        return blocked(Check.MODEL, summary, "see the findings before this one", stage=Stage.MODEL_DOWNLOAD)
+    place = folder or "it will be made once"
+    return good(Check.MODEL, f"synthetic model of {recipe.family}: {place}")
 
 
 def _hub_model(model_id: str, variables: Mapping[str, str], *, prepared: bool) -> Finding:

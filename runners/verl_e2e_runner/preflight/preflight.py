@@ -10,6 +10,7 @@ from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Container, Finding, Gpu, ImportLine
 from verl_e2e_runner.findings import Emit, note, stops
+from verl_e2e_runner.models.synthetic import made_model
 from verl_e2e_runner.preflight.bytecode import ByteCode, compile_trees
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.preflight.container import read_container
@@ -153,10 +154,14 @@ def _prepare(
 
 
 def _snapshot(job: Job, base: Mapping[str, str]) -> str | None:
-    """The local folder of a hub model, once it is in the cache: the run then asks the hub for nothing."""
+    """The local folder of a hub model, once it is in the cache, or of a synthetic one: the hub is asked for nothing."""
+    variables = {**base, **job.site.process, **job.process}
+    if job.checkpoint.synthetic is not None:
+        made = made_model(job.checkpoint.synthetic, variables)
+        return str(made) if made else None
     if model_path(job) is not None:
         return None
-    found = cached_snapshot(job.checkpoint.model_id, {**base, **job.site.process, **job.process})
+    found = cached_snapshot(job.checkpoint.model_id, variables)
     return str(found) if found else None
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, stops
+from verl_e2e_runner.models.synthetic import make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
 from verl_e2e_runner.preflight.inputs import data_files, model_path
 from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
@@ -20,6 +22,9 @@ GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
 
 # A model made from a dummy config needs the tokenizer and configuration of its base model, not the weights.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
+
+# A model of some million parameters takes a minute on a busy core.
+_MAKE_S = 600.0
 
 _DOWNLOAD = """
 import json, sys
@@ -109,6 +114,8 @@ def _prepare_data(
 
 def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:
     checkpoint = job.checkpoint
+    if checkpoint.synthetic is not None:
+        return (_make_model(job, checkpoint.synthetic, variables, work),)
     known = model_path(job) or cached_snapshot(checkpoint.model_id, variables)
     if known is not None or is_offline(variables):
         return ()
@@ -120,6 +127,16 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
         return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
     place = finished.stdout.strip().splitlines()[-1]
     return (good(Check.MODEL, f"{checkpoint.model_id} downloaded in {finished.seconds:.0f} s: {place}"),)
+
+
+def _make_model(job: Job, recipe: Synthetic, variables: Mapping[str, str], work: Path) -> Finding:
+    folder = model_folder(recipe, variables)
+    made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+    if not made.problem:
+        return good(Check.MODEL, made.summary)
+    fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
+    summary = f"the model {job.checkpoint.model_id} could not be made: {made.problem}"
+    return blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD)
 
 
 def _failed(check: Check, what: str, finished: Finished, stage: Stage) -> Finding:

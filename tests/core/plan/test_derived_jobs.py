@@ -13,7 +13,7 @@ from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
-from verl_e2e.core.plan.policy import Budget, Feature, Policy
+from verl_e2e.core.plan.policy import Budget, Feature, Model, Policy
 
 POLICY = packaged_policy().model_copy(update={"budget": Budget(gpu_minutes=500)})
 T, P, C, E = Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT
@@ -165,7 +165,7 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
     ("given_want", "reason"),
     (
         (want({T: 16}), "GPUs of one host"),
-        (want({Axis.TENSOR: 2}, fields={"tie_word_embeddings": False}), "no model is known with tie_word_embeddings"),
+        (want({T: 2}, family="kimi", fields={"qk_rope_head_dim": 8}), "no model is known with qk_rope_head_dim"),
         (want({T: 2}, family="no such family"), "no checkpoint known"),
         (want({T: 2}, limits={T: 1}), "must not be more than 1"),
         (want({Axis.ADAPTER: "none"}, limits={Axis.STEPS: 1}), "must not be more than 1"),
@@ -175,7 +175,12 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
     ),
 )
 def test_what_no_job_can_give_is_named_with_the_reason(given_want: Want, reason: str) -> None:
-    derived = derive((SMOKE, RESUME), given_want)
+    large = Model(model_id="large/one", weights_gib=29.3, features=("mla", "moe"))
+    families = tuple(
+        family.model_copy(update={"named": large}) if family.name == "deepseek_v2" else family
+        for family in POLICY.families
+    )
+    derived = derive((SMOKE, RESUME), given_want, policy=POLICY.model_copy(update={"families": families}))
     assert ids(derived) == [SMOKE, RESUME]
     (left,) = derived.not_covered
     assert left.purpose.condition == given_want.condition

@@ -148,8 +148,10 @@ def test_verls_files_that_the_table_names_and_verl_does_not_have_are_reported() 
     )
     assert "policy.yml: feature moe: shown_by: verl has no ci/moe.yml" in lint_features(policy, set(), "verl")
     dummies = [line for line in lint_features(PACKAGED, set(), "verl") if "dummy_config" in line]
-    assert any("family qwen3_moe: dummy_config" in line for line in dummies)
     assert any("feature moe: dummy_config" in line for line in dummies)
+    random = POLICY.replace("{model_id: tiny/both}", "{model_id: tiny/both, dummy_config: tests/tiny.json}")
+    found = lint_features(load_policy(random, "policy.yml"), known, "verl")
+    assert "policy.yml: family both: dummy_config: verl has no tests/tiny.json" in found
 
 
 def test_a_planned_job_whose_script_verl_does_not_have_is_reported_once_for_each_script() -> None:

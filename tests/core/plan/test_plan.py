@@ -177,18 +177,18 @@ def test_jobs_wait_for_the_smoke_and_use_the_family_checkpoint() -> None:
 
 
 def test_a_family_without_a_checkpoint_keeps_its_job_and_says_what_is_missing() -> None:
-    made = plan(change(f"{MODELS}/glm_vl/modeling_glm_45v.py"), POLICY)
-    feature = next(job for job in made.jobs if job.id == "4-feature-glm-45v")
+    made = plan(change(f"{MODELS}/kimi_vl/modeling_kimi.py"), POLICY)
+    feature = next(job for job in made.jobs if job.id == "4-feature-kimi-k25-vl")
     assert feature.checkpoint is None
     assert [obstacle.missing for obstacle in feature.obstacles] == [Missing.CHECKPOINT, Missing.EVIDENCE]
-    assert "no checkpoint known that exercises glm_45v; name one as `checkpoint:`" in render_plan_text(made)
+    assert "no checkpoint known that exercises kimi_k25_vl; name one as `checkpoint:`" in render_plan_text(made)
 
 
 def test_an_expert_change_adds_the_expert_variant_with_an_expert_checkpoint() -> None:
     made = plan(change("src/megatron/bridge/peft/utils.py"), POLICY)
     expert = next(job for job in made.jobs if job.id == "2-expert")
     assert expert.checkpoint is not None
-    assert expert.checkpoint.dummy_config is not None
+    assert expert.checkpoint.model_id == "synthetic/qwen3_moe"
 
 
 def test_a_dense_family_alone_asks_for_no_expert_variant() -> None:

@@ -55,10 +55,12 @@ class _Training(TypedDict):
 
 def _training(job: Job) -> _Training:
     chosen = job.checkpoint
+    recipe = [chosen.synthetic.model_dump(mode="json")] if chosen.synthetic else []
+    model = [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights, *recipe]
     wrapper = {**job.site.wrapper, **job.wrapper}
     return {
         "script": job.script,
-        "model": [chosen.model_id, _name(chosen.model_path), _name(chosen.dummy_config), chosen.random_weights],
+        "model": model,
         "reward_model": job.reward_model,
         "wrapper": sorted(pair for pair in wrapper.items() if not _PLACE_VARIABLE.fullmatch(pair[0])),
         "overrides": [override for override in sorted(set(job.overrides)) if not _PLACE_OVERRIDE.match(override)],
@@ -78,7 +80,7 @@ def about(job: Job) -> str:
     """A probe in words, for the person who reads a bands file."""
     wrapper = {**job.site.wrapper, **job.wrapper}
     lengths = "/".join(wrapper.get(name, "default") for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH"))
-    random = ", random weights" if job.checkpoint.random_weights or job.checkpoint.dummy_config else ""
+    random = ", random weights" if job.checkpoint.is_random else ""
     return (
         f"{job.checkpoint.model_id}{random}, LoRA rank {wrapper.get('LORA_RANK', '0')}, "
         f"{wrapper.get('ENGINE', 'vllm')}, lengths {lengths}"

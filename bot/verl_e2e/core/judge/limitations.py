@@ -47,7 +47,7 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     chosen = case.job.checkpoint
     found = (
         (Aspect.BRIDGE_TESTS, Criterion.BRIDGE_TESTS in met),
-        (Aspect.PRETRAINED, not (chosen.dummy_config or chosen.random_weights)),
+        (Aspect.PRETRAINED, not chosen.is_random),
         (Aspect.REWARD_MODEL, case.job.reward_model),
         (Aspect.CUDA_GRAPHS, case.config_value(_EAGER) is False),
         *((SIZES[size], True) for size in sizes),
@@ -89,7 +89,7 @@ def _trees(case: Case) -> Iterable[str]:
 
 def _checkpoint(case: Case) -> Iterable[Limitation]:
     chosen = case.job.checkpoint
-    if chosen.dummy_config or chosen.random_weights:
+    if chosen.is_random:
         text = "Random weights: construction and training mechanics only, no compatibility of pretrained weights."
         yield Limitation(text, (Aspect.PRETRAINED,))
     if not case.job.reward_model:

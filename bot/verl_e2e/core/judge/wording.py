@@ -111,6 +111,8 @@ def coverage(job: Job) -> str:
 def checkpoint(job: Job) -> str:
     """`Checkpoint/config:` of one job."""
     chosen = job.checkpoint
+    if chosen.synthetic:
+        return chosen.synthetic.what
     if chosen.dummy_config:
         return f"dummy config {chosen.dummy_config} (MODEL_ID {chosen.model_id})"
     kind = ", random weights" if chosen.random_weights else ""
@@ -124,7 +126,9 @@ def checkpoint(job: Job) -> str:
 def requested(job: Job) -> str:
     """The coverage of a job that has no verdict yet, with its model by its public name."""
     chosen = job.checkpoint
-    random = ", random weights" if chosen.dummy_config or chosen.random_weights else ""
+    if chosen.synthetic:
+        return f"{coverage(job)}, {chosen.synthetic.what}"
+    random = ", random weights" if chosen.is_random else ""
     config = f"dummy config {chosen.dummy_config}, " if chosen.dummy_config else ""
     return f"{coverage(job)}, {config}MODEL_ID {chosen.model_id}{random}"
 

@@ -21,6 +21,7 @@ from verl_e2e.core.model.changed_code import ChangedCode
 from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
+from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.model.wants import Axis, Value
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -102,16 +103,37 @@ class NotRestored(DescribedDocument):
 
 
 class Checkpoint(DescribedDocument):
-    """The model of the run: a hub id, optionally at a local path, or a dummy config with random weights."""
+    """The model of the run: a hub id, optionally at a local path; a dummy config; or one that the runner makes."""
 
     model_id: str
-    """The id of the model on the hub."""
+    """The id of the model on the hub, or the name of a synthetic one."""
     model_path: str | None = None
     """A local folder; null: the snapshot of `model_id`."""
     dummy_config: str | None = None
     """A config.json, relative to verl or absolute: random weights in that shape."""
     random_weights: bool = False
     """Whether the weights at `model_path` are random: a limitation of every verdict on it."""
+    synthetic: Synthetic | None = None
+    """How the runner makes the model on the host, small and with random weights; null: there is one already."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its weights are random, wherever they come from."""
+        return self.random_weights or self.dummy_config is not None or self.synthetic is not None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Checkpoint":
+        if self.synthetic is not None and (self.model_path is not None or self.dummy_config is not None):
+            raise ValueError("a synthetic model has neither a model_path nor a dummy_config")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_null(self, whole: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without `synthetic` where there is none, so that digests of jobs stay what earlier versions made."""
+        document: dict[str, object] = whole(self)
+        if self.synthetic is None:
+            document.pop("synthetic", None)
+        return document
 
 
 class Data(DescribedDocument):

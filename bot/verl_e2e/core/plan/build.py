@@ -22,6 +22,7 @@ from verl_e2e.core.plan.bridge_tests import Choice, runnable
 from verl_e2e.core.plan.hidden_changes import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
+from verl_e2e.core.plan.synthetic_models import sized
 
 _OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.FEATURE, Missing.GPUS})
 
@@ -117,7 +118,7 @@ def build_job(
         wrapper=wrapper,
         process=dict(site.process),
         overrides=overrides,
-        checkpoint=_checkpoint(outline, site, checkpoint),
+        checkpoint=sized(_checkpoint(outline, site, checkpoint), wrapper),
         data=_data(site, data),
         reward_model=reward_model,
         patches=fitting,

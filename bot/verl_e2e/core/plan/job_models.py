@@ -13,6 +13,7 @@ from verl_e2e.core.plan.feature_jobs import job_of_model
 from verl_e2e.core.plan.obstacles import with_obstacles
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Family, Policy
+from verl_e2e.core.plan.synthetic_models import synthetic_checkpoint
 
 _UNSET = Draft(Point.default())
 _SMOKE = variants_of(Level.SMOKE)[0].job_id
@@ -20,13 +21,15 @@ _SMOKE = variants_of(Level.SMOKE)[0].job_id
 
 def shows(job: JobOutline, model: ModelWant, policy: Policy) -> bool:
     """Whether the job's own model is what is needed; what no one declares of a model is not known of it."""
-    if model.fields:
+    made = job.checkpoint.synthetic if job.checkpoint else None
+    if model.fields and (made is None or {**made.wanted, **model.fields} != made.wanted):
         return False
     switched_on = {feature.name for feature in job.features}
     if any(name not in switched_on and not job.model.shows(name) for name in model.features):
         return False
+    own = made.family if made else job.family
     families = (family for family in policy.families if family.name == model.family)
-    return not model.family or job.family == model.family or any(job.checkpoint == item.checkpoint for item in families)
+    return model.family in ("", job.family, own) or any(job.checkpoint == item.checkpoint for item in families)
 
 
 def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Iterable[JobOutline]) -> tuple[Want, ...]:
@@ -52,7 +55,8 @@ def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Ite
 
 def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint: Checkpoint | None) -> JobOutline | str:
     """A job on the model that is needed, or why none can pass; `checkpoint` is the one where any model will do."""
-    if model.fields:
+    made = _with_fields(model, policy) if model.fields else None
+    if model.fields and made is None:
         shown = ", ".join(f"{name} = {value!r}" for name, value in sorted(model.fields.items()))
         return f"no model is known with {shown}"
     known = {feature.name for feature in policy.features}.union(*(family.features for family in policy.families))
@@ -64,10 +68,20 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     else:
         found = _checkpoint(model, policy) if model.family or model.features else checkpoint
         job = JobOutline(variant, (_SMOKE,), found)
-    made = with_obstacles(job, policy)
-    if made.obstacles:
-        return made.blocked
-    return made if shows(made, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
+    planned = with_obstacles(replace(job, checkpoint=made) if made else job, policy)
+    if planned.obstacles:
+        return planned.blocked
+    return planned if shows(planned, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
+
+
+def _with_fields(model: ModelWant, policy: Policy) -> Checkpoint | None:
+    """The synthetic model of the first family of the table that may have these fields; None where there is none."""
+    of_models = model.features & frozenset(name for family in policy.families for name in family.features)
+    for family in policy.families:
+        recipe = family.synthetic if model.family in ("", family.name) else None
+        if recipe and of_models <= {*family.features} - {*recipe.without}:
+            return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
+    return None
 
 
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:

@@ -8,7 +8,9 @@ from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Isolation, NotRestored, Patch, Sha, Variable
 from verl_e2e.core.model.levels import VARIANTS, Level
+from verl_e2e.core.model.synthetic import Recipe
 from verl_e2e.core.model.validated import InnerPath, LevelNumber, Levels, Patterns, Seconds, Text, UnfitError, Words
+from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint
 from verl_e2e.core.plan.test_choice import NO_CHOSEN_TESTS, ChoiceOfTests
 from verl_e2e.core.text.suggest import suggest
 
@@ -78,6 +80,18 @@ class Model(Checkpoint, ModelFacts):
     def facts(self) -> ModelFacts:
         """What is declared alone."""
         return ModelFacts(features=self.features, weights_gib=self.weights_gib, gpus=self.gpus)
+
+
+class SyntheticModel(Recipe):
+    """The recipe of a family's synthetic model, with what it does not have."""
+
+    without: tuple[Text, ...] = ()
+    """Features of the family that a run of it does not activate."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe alone."""
+        return Recipe(**{name: getattr(self, name) for name in Recipe.model_fields})
 
 
 class Exemption(DescribedDocument):
@@ -172,8 +186,21 @@ class Family(DescribedDocument):
     """Its files."""
     features: tuple[Text, ...] = ()
     """What a run of the family activates."""
-    model: Model | None = Field(default=None, alias="checkpoint")
-    """The smallest checkpoint of it; null when none is known, and level 4 waits for one."""
+    named: Model | None = Field(default=None, alias="checkpoint")
+    """The smallest checkpoint of it; null: the synthetic one."""
+    synthetic: SyntheticModel | None = None
+    """How a host makes a small model of it with random weights; null: none can be made, for the reason below."""
+    no_synthetic: Text | None = None
+    """Why no host can make one."""
+
+    @property
+    def model(self) -> Model | None:
+        """The checkpoint that the policy names, else the synthetic one; None where there is neither."""
+        if self.named or self.synthetic is None:
+            return self.named
+        made = synthetic_checkpoint(self.synthetic.recipe, self.name)
+        features = tuple(name for name in self.features if name not in self.synthetic.without)
+        return Model(**dict(made), features=features, weights_gib=WEIGHTS_GIB)
 
     @property
     def checkpoint(self) -> Checkpoint | None:
@@ -313,5 +340,6 @@ class Policy(PolicyFile):
         if checkpoint is None:
             return UNDECLARED
         named = (model for model in self.models if model.model_id == checkpoint.model_id)
-        declared = (model.facts for model in named if model.checkpoint == checkpoint)
+        # A synthetic model has the features of its family, whatever fields a job wants of it.
+        declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)

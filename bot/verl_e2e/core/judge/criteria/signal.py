@@ -80,7 +80,7 @@ def case_options(case: Case) -> SignalOptions:
     length limit, by design. That says nothing as long as the reward does not depend on the length.
     """
     chosen, reward = case.job.checkpoint, length_free_reward(case.job)
-    random = chosen.random_weights or chosen.dummy_config is not None
+    random = chosen.is_random
     endless = random or case.config_value("actor_rollout_ref.rollout.ignore_eos") is True
     if not endless or not reward:
         return SignalOptions(requested_steps=case.job.steps)

@@ -1,0 +1,124 @@
+"""Makes a small model of a family with random weights: `python verl_e2e_make_model.py < QUESTION`.
+
+The question is a JSON object: `recipe`, what the model is to be, and `folder`, where it is to lie. It runs in the
+job's own Python, with the torch and transformers of the run. Equal recipes and equal libraries give equal files.
+The last line of the output is a JSON object: what was made, or `problem`.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+RECORD = "recipe.json"
+LIBRARIES = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+def main():
+    """Answer the question on standard input."""
+    question = json.load(sys.stdin)
+    began = time.monotonic()
+    try:
+        record = there(question) or make(question)
+    except Exception as error:
+        sys.stdout.write(json.dumps({"problem": f"{type(error).__name__}: {error}"[:1000]}) + "\n")
+        return 1
+    sys.stdout.write(json.dumps({**record, "seconds": round(time.monotonic() - began, 1)}) + "\n")
+    return 0
+
+
+def libraries():
+    """The versions that decide what is made."""
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}
+
+
+def there(question):
+    """The record of the model that lies in the folder, if it was made by this recipe and these libraries."""
+    file = Path(question["folder"], RECORD)
+    try:
+        record = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    same = record.get("recipe") == question["recipe"] and record.get("libraries") == libraries()
+    return record if same and record.get("files") == digests(file.parent) else None
+
+
+def digests(folder):
+    """SHA-256 of every file but the record."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != RECORD)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def make(question):
+    """Write the model; its folder appears when it is whole."""
+    folder = Path(question["folder"])
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        made = write_model(question["recipe"], unfinished)
+        record = {"recipe": question["recipe"], "libraries": libraries(), **made, "files": digests(unfinished)}
+        (unfinished / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return record
+
+
+def write_model(recipe, folder):
+    """The configuration, the weights, the tokenizer and what prepares images and sounds; what was made is returned."""
+    import torch
+    import transformers
+    from verl_e2e_random_weights import fill
+    from verl_e2e_small_processor import write_processor
+    from verl_e2e_small_tokenizer import make_tokenizer
+
+    torch.manual_seed(recipe["seed"])
+    torch.set_num_threads(1)
+    tokens = recipe.get("tokens") or {}
+    tokenizer = make_tokenizer(recipe["sizes"]["vocabulary"], list(tokens.values()), recipe.get("texts") or {})
+    config, missing = small_config(recipe, tokenizer)
+    model = getattr(transformers, recipe["architecture"])(config).to(torch.bfloat16)
+    weights = fill(model, recipe["seed"])
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    processor = write_processor(recipe, tokenizer, folder)
+    text = config.get_text_config()
+    return {
+        "parameters": weights["parameters"],
+        "weights_sha256": weights["sha256"],
+        "layers": text.num_hidden_layers,
+        "experts": next((value for name in EXPERTS if isinstance(value := getattr(text, name, None), int)), 0),
+        "vocabulary": text.vocab_size,
+        "missing_kinds": missing,
+        "processor": processor,
+    }
+
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def small_config(recipe, tokenizer):
+    """The configuration by the rules, then by the recipe; and the kinds of layers that it has none of."""
+    from transformers import CONFIG_MAPPING
+    from verl_e2e_small_config import KINDS, merged, missing_kinds, placed, small
+
+    family = CONFIG_MAPPING[recipe["model_type"]]
+    own = family().to_dict()
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
+    tokens = {name: tokenizer.convert_tokens_to_ids(token) for name, token in (recipe.get("tokens") or {}).items()}
+    given = placed({**ends, **tokens, **recipe["fields"], **recipe["wanted"]}, own)
+    fields = merged(small(own, recipe["sizes"]), given, own)
+    config = family(**fields, dtype="bfloat16")
+    text, usual = config.get_text_config(), family().get_text_config()
+    missing = [kind for name in KINDS for kind in missing_kinds(getattr(text, name, None), getattr(usual, name, None))]
+    return config, missing
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Random weights in which a fault shows: attention is not uniform, probabilities are not, no vector is all ones.
+
+Each tensor gets numbers of its own, from a generator that its name seeds: no tensor depends on the order of others.
+"""
+
+import hashlib
+import math
+
+import torch
+
+# An embedding that is the output layer too would make every token foretell itself: it is small, and the last norm,
+# which nothing but the logits passes, makes up for it.
+TIED = 0.25
+LAST_NORMS = ("norm.weight", "norm_f.weight", "final_layernorm.weight")
+# How far apart the logits of an output layer lie, in standard deviations: natural units, so about 2 nats of 7.6 less.
+HEAD = 2.0
+# Matrices of attention and MLP, in units of one over the root of their width: more than keeps the scale.
+MATRIX = 1.25
+# A router's choices must not hang on rounding.
+ROUTER = 3.0
+VECTOR = 0.05
+
+
+def fill(model, seed):
+    """Fill the model's floating-point parameters, and give their number and one digest of all of them."""
+    text = getattr(model, "thinker", model)
+    output, entry = (layer.weight for layer in (text.get_output_embeddings(), text.get_input_embeddings()))
+    tied = output is entry
+    heads = {id(output): TIED if tied else HEAD, id(entry): TIED if tied else HEAD}
+    whole, count = hashlib.sha256(), 0
+    with torch.no_grad():
+        for name, tensor in sorted(model.named_parameters(), key=lambda pair: pair[0]):
+            if tensor.is_floating_point():
+                numbers = _numbers(name, tensor.shape, seed)
+                if tensor.dim() < 2:
+                    tensor.add_((numbers * VECTOR).to(tensor.dtype))
+                    if tied and _is_last_norm(name):
+                        # Some families store what is added to one.
+                        tensor.copy_(tensor + HEAD / TIED - 1 if tensor.mean() < 0.5 else tensor * (HEAD / TIED))
+                else:
+                    tensor.copy_((numbers * _scale(name, tensor, heads)).to(tensor.dtype))
+            count += tensor.numel()
+            whole.update(name.encode() + b"\0" + tensor.detach().contiguous().view(torch.uint8).numpy().tobytes())
+    return {"parameters": count, "sha256": whole.hexdigest()}
+
+
+def _numbers(name, shape, seed):
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return torch.randn(shape, generator=torch.Generator().manual_seed(int.from_bytes(digest[:7], "big")))
+
+
+def _scale(name, tensor, heads):
+    shape = tensor.shape
+    if id(tensor) in heads:
+        return heads[id(tensor)] / math.sqrt(shape[-1])
+    if "expert" in name and tensor.dim() == 3:
+        # Some families keep experts' matrices turned round: the mean of both widths serves either.
+        return MATRIX / math.sqrt(math.sqrt(shape[-1] * shape[-2]))
+    factor = ROUTER if name.rpartition(".weight")[0].endswith((".gate", ".router", ".router.proj")) else MATRIX
+    return factor / math.sqrt(math.prod(shape[1:]))
+
+
+def _is_last_norm(name):
+    """Whether it is the norm before the output layer: the one that lies in no layer."""
+    towers = ("layers.", "blocks.", "vision", "visual", "audio")
+    return name.endswith(LAST_NORMS) and not any(part in name for part in towers)

@@ -1,0 +1,149 @@
+"""The rules by which the configuration of a model family becomes a small one. Standard library alone.
+
+A field is a size by its name, wherever it lies in the configuration. Fields that no rule names keep the default of
+the family's configuration class, so that a family is small and otherwise itself.
+"""
+
+# Names of fields, by the size that they hold. A recipe states what is different in its family.
+TEXT_FIELDS = {
+    "layers": ("num_hidden_layers", "num_layers", "n_layer", "n_layers"),
+    "hidden": ("hidden_size", "d_model", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads",),
+    "ffn": ("intermediate_size", "ffn_hidden_size", "d_ff", "dense_intermediate_size"),
+    "expert_ffn": (
+        "moe_intermediate_size",
+        "shared_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_expert_intermediate_size",
+    ),
+    "experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "experts_per_token": ("num_experts_per_tok", "experts_per_token", "top_k_experts", "moe_k", "moe_topk"),
+    "positions": ("max_position_embeddings",),
+    "vocabulary": ("vocab_size",),
+    "window": ("sliding_window", "sliding_window_size"),
+}
+# What a limit of groups or a run of dense layers is in a model of few experts and layers.
+FIXED = {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "moe_layer_start_index": 1, "max_window_layers": 0}
+# Heads of linear attention and state space: as many as there are of the others.
+STATE_FIELDS = {
+    "linear_num_key_heads": "kv_heads",
+    "linear_num_value_heads": "heads",
+    "mamba_num_heads": "heads",
+    "mamba_n_heads": "heads",
+}
+# A tower for images or sounds: two small layers, whose output is as wide as the text model.
+TOWER_FIELDS = {
+    "depth": 2,
+    "num_hidden_layers": 2,
+    "num_layers": 2,
+    "encoder_layers": 2,
+    "hidden_size": 256,
+    "embed_dim": 256,
+    "d_model": 256,
+    "intermediate_size": 512,
+    "encoder_ffn_dim": 512,
+    "num_heads": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "encoder_attention_heads": 4,
+    "num_position_embeddings": 64,
+    "fullatt_block_indexes": [1],
+    "deepstack_visual_indexes": [0, 1],
+}
+TOWER_OUTPUTS = ("out_hidden_size", "output_dim", "text_hidden_size")
+TOWERS = ("vision_config", "audio_config")
+TEXTS = ("text_config", "thinker_config", "llm_config")
+# Lists with one kind of layer each, which a class derives from the number of layers where they are not given.
+KINDS = ("layer_types", "mlp_layer_types", "layers_block_type")
+# A base that no program takes for a default, so that a lost setting of rope shows.
+ROPE_THETA = 500_000.0
+DEFAULT_ROPE_THETA = 10_000.0
+
+
+def small(defaults, sizes, names=None):
+    """The fields of a configuration (nested dictionaries) that have to differ from `defaults`, the family's own.
+
+    `sizes` are the sizes of the text model by the keys of TEXT_FIELDS. `names` are further names of fields, by size.
+    """
+    known = {name: sizes[size] for size, found in TEXT_FIELDS.items() if size in sizes for name in found}
+    known |= {name: sizes[size] for name, size in {**STATE_FIELDS, **(names or {})}.items() if size in sizes}
+    return _text({**FIXED, **known}, defaults, sizes)
+
+
+def _text(known, defaults, sizes):
+    changed = {}
+    for name, value in defaults.items():
+        if name in TOWERS and isinstance(value, dict):
+            changed[name] = _tower(value, sizes)
+        elif name in TEXTS and isinstance(value, dict):
+            changed[name] = _text(known, value, sizes)
+        elif name in known and _holds_size(value):
+            changed[name] = known[name]
+    if "kv_lora_rank" in defaults and _holds_size(defaults.get("num_key_value_heads")):
+        # Latent attention has no groups.
+        changed["num_key_value_heads"] = sizes["heads"]
+    if "head_dim" in defaults and _holds_size(defaults["head_dim"]):
+        changed["head_dim"] = sizes["head_size"]
+    rope = with_rope_theta(defaults.get("rope_parameters"))
+    if rope is not None:
+        changed["rope_parameters"] = rope
+    return changed
+
+
+def _holds_size(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _tower(defaults, sizes):
+    changed = {name: value for name, value in TOWER_FIELDS.items() if defaults.get(name) is not None}
+    changed |= {name: sizes["hidden"] for name in TOWER_OUTPUTS if defaults.get(name) is not None}
+    return changed
+
+
+def with_rope_theta(parameters):
+    """The settings of rope with a base of their own in place of the usual one; None where there is nothing to set."""
+    if not isinstance(parameters, dict):
+        return None
+    if all(isinstance(value, dict) for value in parameters.values()) and parameters:
+        inner = {kind: with_rope_theta(value) or value for kind, value in parameters.items()}
+        return inner if inner != parameters else None
+    if parameters.get("rope_theta") != DEFAULT_ROPE_THETA:
+        return None
+    return {**parameters, "rope_theta": ROPE_THETA}
+
+
+def missing_kinds(kinds, wanted):
+    """Kinds of layers that a model has in its family's usual size, and not with `kinds`, one for each of its layers."""
+    return [kind for kind in dict.fromkeys(wanted or ()) if kind not in (kinds or ())]
+
+
+def merged(base, over, own=None):
+    """`base` with the values of `over`, nested dictionaries joined; a dotted name means a field inside of another.
+
+    Where `base` has no such dictionary, the one of `own` is completed.
+    """
+    joined = dict(base)
+    for name, value in over.items():
+        first, dot, rest = name.partition(".")
+        if not dot:
+            joined[first] = value
+            continue
+        whole = (own or {}).get(first)
+        inner = joined.get(first) or (whole if first not in (*TEXTS, *TOWERS) else None) or {}
+        joined[first] = merged(inner, {rest: value}, whole)
+    return joined
+
+
+def placed(fields, defaults):
+    """`fields` with the text model's own ones moved to where the family keeps them: a top field wins."""
+    nested = next((name for name in TEXTS if isinstance(defaults.get(name), dict)), None)
+    if nested is None:
+        return dict(fields)
+    inner = placed(dict.fromkeys(fields), defaults[nested])
+    moved = {}
+    for name, value in fields.items():
+        first = name.partition(".")[0]
+        inside = first not in defaults and (first in defaults[nested] or name not in inner)
+        moved[f"{nested}.{next(key for key in inner if key.endswith(name))}" if inside else name] = value
+    return moved

@@ -1,0 +1,75 @@
+"""Makes the synthetic model of a job before the wrapper starts, once for each recipe, among the downloaded models.
+
+There the cage reads it like a model of the hub. The scripts in `host_python` run in the job's own Python, with the
+libraries of the run and without the code under test.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e_runner.process.hub import hub_cache
+from verl_e2e_runner.process.program import Finished, run
+
+HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
+RECIPE_FILE = "recipe.json"
+_FOLDER = "verl-e2e-synthetic"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How a model was made, or was there already."""
+
+    # What it is, in words, and where it lies; empty where there is none.
+    summary: str
+    # Why there is none, empty where there is one.
+    problem: str = ""
+
+
+def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
+    """Where the model of a recipe lies, or will."""
+    text = json.dumps(_recipe(recipe), sort_keys=True)
+    name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
+    return hub_cache(variables) / _FOLDER / safe
+
+
+def made_model(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
+    """The folder of the model where it has been made."""
+    folder = model_folder(recipe, variables)
+    return folder if (folder / RECIPE_FILE).is_file() else None
+
+
+def make_model(
+    recipe: Synthetic, folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float
+) -> Made:
+    """Make the model in `folder`, unless it lies there as this recipe and these libraries make it."""
+    argv = (python, str(HOST_PYTHON / "verl_e2e_make_model.py"))
+    # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
+    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
+    finished = run(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
+    answer = _answer(finished)
+    if finished.code != 0 or "problem" in answer:
+        return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
+    lost = answer.get("missing_kinds") or []
+    without = f", without layers of the kinds {', '.join(map(str, lost))}" if lost else ""
+    parameters = f"{answer.get('parameters', 0) / 1e6:.1f} million parameters"
+    return Made(f"{recipe.what}{without}, {parameters}, made in {answer.get('seconds', 0)} s: {folder}")
+
+
+def _recipe(recipe: Synthetic) -> dict[str, Any]:
+    return recipe.model_dump(mode="json")
+
+
+def _answer(finished: Finished) -> dict[str, Any]:
+    """The last line of the program's output, an empty document where it is none."""
+    try:
+        answer = json.loads(finished.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,72 @@
+"""The document of a synthetic model: what it may name, and what a card says of it."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from verl_e2e.core.model.jobs import Checkpoint
+from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e.core.plan.synthetic_models import sizes_for
+
+BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "architecture": "Qwen3MoeForCausalLM"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    (
+        {"model_type": "../models"},
+        {"architecture": "os.system"},
+        {"fields": {"a..b": 1}},
+        {"fields": {"__class__ ": 1}},
+        {"tokens": {"image_token_id": ""}},
+        {"seed": -1},
+        {"least_layers": 0},
+        {"unknown": 1},
+    ),
+)
+def test_a_recipe_names_a_class_and_fields_and_nothing_else(more: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Synthetic.model_validate({**BASE, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    (
+        ({}, "synthetic qwen3_moe: random weights"),
+        ({"sizes": sizes_for({})}, "synthetic qwen3_moe: 4 layers, random weights"),
+        ({"sizes": sizes_for({}), "experts": True}, "synthetic qwen3_moe: 4 layers, 8 experts, random weights"),
+    ),
+)
+def test_a_card_says_what_the_model_is(more: dict[str, Any], what: str) -> None:
+    assert Synthetic.model_validate({**BASE, **more}).what == what
+
+
+@pytest.mark.parametrize("other", ({"model_path": "/models/one"}, {"dummy_config": "one.json"}))
+def test_a_synthetic_model_has_no_other_source(other: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="neither a model_path nor a dummy_config"):
+        Checkpoint.model_validate({"model_id": "synthetic/a", "synthetic": BASE, **other})
+
+
+@pytest.mark.parametrize(
+    ("given", "is_random"),
+    (
+        ({}, False),
+        ({"random_weights": True}, True),
+        ({"dummy_config": "one.json"}, True),
+        ({"synthetic": BASE}, True),
+    ),
+)
+def test_weights_are_random_wherever_they_come_from(given: dict[str, Any], *, is_random: bool) -> None:
+    assert Checkpoint.model_validate({"model_id": "a/b", **given}).is_random is is_random
+
+
+def test_a_checkpoint_without_a_recipe_is_written_as_before() -> None:
+    assert Checkpoint(model_id="a/b").model_dump(mode="json") == {
+        "model_id": "a/b",
+        "model_path": None,
+        "dummy_config": None,
+        "random_weights": False,
+    }
+    made = Checkpoint.model_validate({"model_id": "a/b", "synthetic": {**BASE, "fields": {"a.b": [1, None]}}})
+    assert Checkpoint.model_validate_json(made.model_dump_json()) == made

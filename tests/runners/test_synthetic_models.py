@@ -1,0 +1,188 @@
+"""How the runner makes a synthetic model: the rules, the failure, and for each family the model itself."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runners.world import World
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.model.jobs import Checkpoint, Job
+from verl_e2e.core.model.record import Check
+from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e.core.plan.policy import Family
+from verl_e2e.core.plan.synthetic_models import sized
+from verl_e2e_runner.models.synthetic import HOST_PYTHON, made_model, make_model, model_folder
+from verl_e2e_runner.preflight.inputs import check_model
+from verl_e2e_runner.preflight.prepare import prepare
+from verl_e2e_runner.process.hub import hub_cache
+from verl_e2e_runner.trees.worktrees import Trees
+
+MODELS = tuple(family for family in packaged_policy().families if family.synthetic)
+SIZES = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 64, "vocabulary": 2048, "window": 128}
+STAND_IN = """
+import json, pathlib, sys
+if sys.argv[1].endswith("verl_e2e_make_model.py"):
+    question = json.load(sys.stdin)
+    folder = pathlib.Path(question["folder"])
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "recipe.json").write_text(json.dumps(question["recipe"]))
+    print("a library's own words")
+    print(json.dumps({"parameters": 17847296, "missing_kinds": ["full"], "seconds": 3.1}))
+"""
+
+
+def rules() -> Any:
+    spec = importlib.util.spec_from_file_location("small_config", HOST_PYTHON / "verl_e2e_small_config.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RULES = rules()
+
+
+def recipe_of(family: Family) -> Synthetic:
+    assert family.checkpoint is not None
+    assert family.synthetic is not None
+    made = sized(Checkpoint(model_id="a", synthetic=Synthetic(**dict(family.synthetic.recipe), family=family.name)), {})
+    assert made.synthetic is not None
+    return made.synthetic
+
+
+def test_fields_that_are_sizes_get_them_and_all_others_stay() -> None:
+    own = {
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "use_cache": True,
+        "sliding_window": None,
+        "rms_norm_eps": 1e-6,
+    }
+    assert RULES.small(own, SIZES) == {"num_hidden_layers": 4, "hidden_size": 512}
+
+
+def test_a_tower_is_small_and_as_wide_at_its_end_as_the_text_model() -> None:
+    own = {
+        "text_config": {"num_attention_heads": 32, "vocab_size": 151936},
+        "vision_config": {"depth": 32, "hidden_size": 1280, "out_hidden_size": 3584, "patch_size": 14},
+    }
+    assert RULES.small(own, SIZES) == {
+        "text_config": {"num_attention_heads": 8, "vocab_size": 2048},
+        "vision_config": {"depth": 2, "hidden_size": 256, "out_hidden_size": 512},
+    }
+
+
+@pytest.mark.parametrize(
+    ("own", "made"),
+    (
+        ({"rope_theta": 10000.0, "rope_type": "default"}, {"rope_theta": 500000.0, "rope_type": "default"}),
+        ({"rope_theta": 1000000.0}, None),
+        (None, None),
+        (
+            {"sliding": {"rope_theta": 10000.0}, "full": {"rope_theta": 1000000.0}},
+            {"sliding": {"rope_theta": 500000.0}, "full": {"rope_theta": 1000000.0}},
+        ),
+        ({"full": {"rope_theta": 1000000.0}}, None),
+    ),
+)
+def test_the_usual_base_of_rope_gives_way_to_one_of_its_own(own: Any, made: Any) -> None:
+    assert RULES.with_rope_theta(own) == made
+
+
+def test_latent_attention_has_no_groups() -> None:
+    own = {"kv_lora_rank": 512, "num_attention_heads": 128, "num_key_value_heads": 128}
+    assert RULES.small(own, SIZES) == {"num_attention_heads": 8, "num_key_value_heads": 8}
+
+
+def test_a_dot_leads_into_an_inner_field_and_the_text_models_own_go_there() -> None:
+    own = {"tie_word_embeddings": False, "text_config": {"vocab_size": 1, "rope_theta": 1.0}}
+    fields = {"tie_word_embeddings": True, "rope_theta": 2.0, "text_config.vocab_size": 3}
+    assert RULES.merged({}, RULES.placed(fields, own)) == {
+        "tie_word_embeddings": True,
+        "text_config": {"rope_theta": 2.0, "vocab_size": 3},
+    }
+    assert RULES.placed({"new": 1}, {"vocab_size": 1}) == {"new": 1}
+
+
+def test_a_kind_of_layer_that_only_the_usual_size_has_is_named() -> None:
+    assert RULES.missing_kinds(["sliding"] * 4, ["sliding"] * 5 + ["full"]) == ["full"]
+    assert RULES.missing_kinds(None, None) == []
+
+
+def with_recipe(world: World, python: str) -> Job:
+    family = next(family for family in MODELS if family.name == "qwen3_moe")
+    checkpoint = Checkpoint(model_id="synthetic/qwen3_moe", synthetic=recipe_of(family))
+    return world.job(site=world.site(python=python), checkpoint=checkpoint)
+
+
+def stand_in(folder: Path) -> str:
+    """A Python of our own making, which answers as the script does."""
+    program = folder / "python"
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    job, variables = with_recipe(world, stand_in(tmp_path)), {**base, "HF_HOME": str(tmp_path / "hf")}
+    recipe = job.checkpoint.synthetic
+    assert recipe is not None
+    assert made_model(recipe, variables) is None
+    (before,) = check_model(job, tmp_path, variables, prepared=False)
+    assert before.ok
+    (absent,) = check_model(job, tmp_path, variables, prepared=True)
+    assert not absent.ok
+    *_, finding = prepare(job, shared_trees, variables, base, tmp_path)
+    assert finding.ok, finding
+    assert finding.summary.startswith(
+        "synthetic qwen3_moe: 4 layers, 8 experts, random weights, without layers of the kinds full,"
+        " 17.8 million parameters, made in 3.1 s: "
+    )
+    folder = made_model(recipe, variables)
+    assert folder is not None
+    assert folder.is_relative_to(hub_cache(variables))
+    assert json.loads((folder / "recipe.json").read_text()) == recipe.model_dump(mode="json")
+    assert all(found.ok for found in check_model(job, tmp_path, variables, prepared=True))
+
+
+def test_a_python_without_the_libraries_blocks_the_run_before_it_starts(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    variables = {**base, "HF_HOME": str(tmp_path / "hf")}
+    job = with_recipe(world, sys.executable)
+    *_, finding = prepare(job, shared_trees, variables, base, tmp_path)
+    assert (finding.ok, finding.blocking, finding.check) == (False, True, Check.MODEL)
+    assert "the model synthetic/qwen3_moe could not be made: ModuleNotFoundError: No module named " in finding.summary
+    assert [*hub_cache(variables).rglob("*.json")] == []
+
+
+def test_another_recipe_is_another_folder(base: dict[str, str]) -> None:
+    recipes = [recipe_of(family) for family in MODELS]
+    again = [recipe.model_copy(update={"seed": 1}) for recipe in recipes]
+    assert len({model_folder(recipe, base) for recipe in (*recipes, *again)}) == 2 * len(recipes)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("family", MODELS, ids=lambda family: family.name)
+def test_the_model_of_a_family_is_made_and_made_the_same_again(family: Family, tmp_path: Path) -> None:
+    python, recipe = os.environ["MODELS_PYTHON"], recipe_of(family)
+    variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    records = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path, timeout_s=600)
+        assert made.problem == ""
+        records.append(json.loads((folder / "recipe.json").read_text()))
+    assert records[0]["files"] == records[1]["files"]
+    assert records[0]["missing_kinds"] == []
+    assert records[0]["layers"] == recipe.least_layers
+    assert bool(records[0]["experts"]) is recipe.experts
