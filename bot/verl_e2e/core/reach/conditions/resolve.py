@@ -1,10 +1,9 @@
 """From a condition to the settings that fulfil it, by the table; what the table does not know stays open."""
 
 import ast
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.formula import All, Any, Formula, Literal, Names, conjuncts, formula, text_of
@@ -23,23 +22,12 @@ from verl_e2e.core.reach.conditions.table import (
     distance,
     rows_by_name,
 )
+from verl_e2e.core.reach.conditions.tested import Test, subject_of, test_of
 
 _ROWS = rows_by_name()
 _TRIED_SIZES = (1, 2, 4, 8)
 _HELD: Final = True
 _DEEPEST = 4
-_COMPARISONS: dict[type[ast.cmpop], Callable[..., object]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda left, right: left in right,
-    ast.NotIn: lambda left, right: left not in right,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +36,6 @@ class Resolved:
 
     settings: Settings
     open: tuple[str, ...] = ()
-
-
-class _Subject(NamedTuple):
-    """What a test looks at: `owner.name`, where `owner` is the last name before the dot."""
-
-    owner: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Test:
-    """A test of one subject against constants: whether a value of the subject passes it."""
-
-    subject: _Subject
-    passes: Callable[[object], bool]
-    # The constants that it is compared with.
-    constants: tuple[object, ...] = ()
 
 
 def resolve(condition: Formula, path: str) -> Resolved:
@@ -136,7 +107,7 @@ def _with_values(test: ast.expr, names: Names) -> ast.expr | None:
 
 def _by_table(test: ast.expr, path: str) -> Iterator[Settings | None]:
     yield _of_name_test(test)
-    found = _test_of(test)
+    found = test_of(test)
     if found is None:
         return
     yield _of_stage(found)
@@ -147,7 +118,7 @@ def _by_table(test: ast.expr, path: str) -> Iterator[Settings | None]:
         yield _of_row(row, found)
 
 
-def _of_row(row: Row, test: _Test) -> Settings | None:
+def _of_row(row: Row, test: Test) -> Settings | None:
     for value, settings in row.values:
         if test.passes(value):
             return None if settings is None else replace(settings, rules=(row.name,))
@@ -158,7 +129,7 @@ def _of_row(row: Row, test: _Test) -> Settings | None:
     return None
 
 
-def _of_stage(test: _Test) -> Settings | None:
+def _of_stage(test: Test) -> Settings | None:
     name = test.subject.name
     kind = "first stage" if name in FIRST_STAGE else "last stage" if name in LAST_STAGE else ""
     if not kind:
@@ -167,7 +138,7 @@ def _of_stage(test: _Test) -> Settings | None:
     return Settings(rules=()) if test.passes(_HELD) else Settings(axes={Axis.PIPELINE: 2}, rules=(kind,))
 
 
-def _of_size(test: _Test) -> Settings | None:
+def _of_size(test: Test) -> Settings | None:
     owner, name = test.subject
     axis = SIZE_NAMES.get(name) if name != "size" else GROUP_NAMES.get(owner)
     if name == "len" and owner in CHUNK_LISTS:
@@ -185,7 +156,7 @@ def _of_size(test: _Test) -> Settings | None:
     return Settings(axes, limits, rules=(f"{axis} size",))
 
 
-def _of_rank(test: _Test, path: str) -> Settings | None:
+def _of_rank(test: Test, path: str) -> Settings | None:
     axis = RANK_NAMES.get(test.subject.name)
     if axis is None:
         return None
@@ -218,99 +189,15 @@ def _name_part(test: ast.expr) -> tuple[str, Settings | None] | None:
     """The row for the part of a name that a test looks for; None for any other test."""
     match test:
         case ast.Compare(left=ast.Constant(value=str(part)), ops=[ast.In() | ast.NotIn()], comparators=[looked_at]):
-            subject = _subject(looked_at)
+            subject = subject_of(looked_at)
         case ast.Call(
             func=ast.Attribute(value=looked_at, attr="endswith" | "startswith"), args=[ast.Constant(value=str(part))]
         ):
-            subject = _subject(looked_at)
+            subject = subject_of(looked_at)
         case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[ast.Constant(value=str(part))]):
-            subject = _subject(left)
+            subject = subject_of(left)
         case _:
             return None
     if subject is None or not subject.name.endswith(NAME_SUBJECTS):
         return None
     return next((row for row in NAME_PARTS if row[0] in part), None)
-
-
-def _test_of(test: ast.expr) -> _Test | None:
-    """A test in the form that rows are held against."""
-    match test:
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _test_of(operand)
-            return None if inner is None else replace(inner, passes=lambda value: not inner.passes(value))
-        case ast.Compare(left=left, ops=[op], comparators=[right]):
-            return _comparison(left, op, right)
-        case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kind]):
-            named = _kinds(kind)
-            return None if named is None else _Test(named, bool)
-        case _:
-            subject = _subject(test)
-            return None if subject is None else _Test(subject, bool)
-
-
-def _kinds(kind: ast.expr) -> _Subject | None:
-    kinds = [_subject(item) for item in (kind.elts if isinstance(kind, ast.Tuple) else [kind])]
-    return next((item for item in kinds if item is not None and item.name in _ROWS), None)
-
-
-def _comparison(left: ast.expr, op: ast.cmpop, right: ast.expr) -> _Test | None:
-    mirrored: dict[type[ast.cmpop], ast.cmpop] = {
-        ast.Lt: ast.Gt(),
-        ast.Gt: ast.Lt(),
-        ast.LtE: ast.GtE(),
-        ast.GtE: ast.LtE(),
-    }
-    if isinstance(left, ast.Constant) and not isinstance(op, ast.In | ast.NotIn):
-        left, right, op = right, left, mirrored.get(type(op), op)
-    subject, constant = _subject(left), _constant(right)
-    if subject is None or constant is None:
-        return None
-    compare, value = _COMPARISONS[type(op)], constant[0]
-
-    def passes(candidate: object) -> bool:
-        try:
-            return bool(compare(candidate, value))
-        except TypeError:
-            return False
-
-    known = value if isinstance(value, tuple) else (value,)
-    return _Test(subject, passes, known)
-
-
-def _constant(node: ast.expr) -> tuple[object] | None:
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-    return (tuple(value) if isinstance(value, list | set) else value,)
-
-
-def _subject(node: ast.expr) -> _Subject | None:
-    match node:
-        case ast.Name(id=name):
-            return _Subject("", name)
-        case ast.Attribute(value=value, attr=name):
-            return _Subject(_last(value), name)
-        case ast.Call(func=ast.Name(id="getattr"), args=[value, ast.Constant(value=str(name)), *_]):
-            return _Subject(_last(value), name)
-        case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(name)), *_]):
-            return _Subject(_last(value), name)
-        case ast.Subscript(value=value, slice=ast.Constant(value=str(name))):
-            return _Subject(_last(value), name)
-        case ast.Call(func=ast.Name(id="len"), args=[value]):
-            return _Subject(_last(value), "len")
-        case ast.Call(func=ast.Name(id="get_pg_size" | "_process_group_size"), args=[group]):
-            return _Subject(_last(group), "size")
-        case ast.Call(
-            func=ast.Attribute(attr="get_world_size"), args=[], keywords=[ast.keyword(arg="group", value=group)]
-        ):
-            return _Subject(_last(group), "size")
-        case ast.Call(func=function):
-            return _subject(function)
-        case _:
-            return None
-
-
-def _last(node: ast.expr) -> str:
-    found = _subject(node)
-    return "" if found is None else found.name
