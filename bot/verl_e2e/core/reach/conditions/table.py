@@ -112,7 +112,6 @@ ROWS: tuple[Row, ...] = (
     ),
     _row("recompute_method", (None, _recompute(None)), ("uniform", _recompute("full"))),
     _switch("overlap_grad_reduce", Axis.OVERLAP, default=False),
-    _switch("overlap_param_gather", Axis.OVERLAP, default=False),
     _row("bf16", (True, _axis(Axis.PRECISION, "bf16")), (False, None)),
     _row("fp16", (False, _axis(Axis.PRECISION, "bf16")), (True, _axis(Axis.PRECISION, "fp16"))),
     # verl switches it off for a tensor size of 1, and on for any other.
