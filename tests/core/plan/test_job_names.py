@@ -11,7 +11,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import POINTS, VARIANTS, Level
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS
 from verl_e2e.core.model.space import Point
-from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
+from verl_e2e.core.model.wants import SIZES, Axis, FieldValue, ModelWant, Value, Want
 from verl_e2e.core.plan.draft import Draft, alone
 from verl_e2e.core.plan.job_names import MOST_CHARACTERS, name_of
 from verl_e2e.core.pulls.check_runs import CheckId, read_check_id
@@ -87,3 +87,18 @@ def test_what_no_axis_has_is_named_by_its_digest() -> None:
     names = {name_of(Level.SMOKE, draft) for draft in drafts}
     assert len(names) == len(wants)
     assert all(_ID.fullmatch(f"0-{name}") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"tie_word_embeddings": False}, "untied"),
+        ({"tie_word_embeddings": True}, "tied"),
+        ({"tie_word_embeddings": None}, r"model-[0-9a-f]{6}"),
+        ({"tie_word_embeddings": False, "x": 1}, r"untied-model-[0-9a-f]{6}"),
+    ],
+)
+def test_a_well_known_field_of_a_model_is_a_word(fields: dict[str, FieldValue], name: str) -> None:
+    draft = alone(Want("a.py", "f", (), "c", model=ModelWant(fields=fields)))
+    assert isinstance(draft, Draft)
+    assert re.fullmatch(name, name_of(Level.SMOKE, draft))

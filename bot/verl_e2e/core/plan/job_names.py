@@ -45,6 +45,11 @@ _WORDS = {
     Axis.ADAPTER_A_START: "a",
     Axis.ADAPTER_B_START: "b",
 }
+# Fields of a model's configuration that a name can say in a word.
+_OF_MODEL: Mapping[tuple[str, object], str] = {
+    ("tie_word_embeddings", True): "tied",
+    ("tie_word_embeddings", False): "untied",
+}
 # A level whose own purpose no setting names.
 _OF_LEVEL = {Level.FEATURE: ("feature",), Level.LEARNING_SIGNAL: ("signal",)}
 # What always comes with another setting.
@@ -80,11 +85,16 @@ def _words(settings: dict[Axis, Value]) -> Iterator[str]:
 
 
 def _rest(draft: Draft) -> Iterator[str]:
-    """What no axis has, by a digest: it may be any text of the code."""
+    """What no axis has, mostly by a digest: it may be any text of the code."""
     if draft.point.overrides:
         yield f"set-{_digest(repr(sorted(draft.point.overrides.items())))}"
-    if draft.point.model.fields:
-        yield f"model-{_digest(repr(sorted(draft.point.model.fields.items(), key=str)))}"
+    fields = dict(draft.point.model.fields)
+    for (field, value), word in _OF_MODEL.items():
+        if fields.get(field) is value:
+            del fields[field]
+            yield word
+    if fields:
+        yield f"model-{_digest(repr(sorted(fields.items(), key=str)))}"
 
 
 def _cut(name: str) -> str:
