@@ -13,6 +13,7 @@ from verl_e2e.core.model.record import Finding
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests.run import bridge_tests_text
 from verl_e2e_runner.findings import stops
+from verl_e2e_runner.models.synthetic import model_folder
 from verl_e2e_runner.preflight.contract import reads
 from verl_e2e_runner.preflight.prepare import prepare
 from verl_e2e_runner.process.session import Session, planned_session
@@ -34,7 +35,9 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     trees = planned_trees(job, own)
     session = _session(own)
     script = file_at(job.verl, job.script, base=environ)
-    starts = launches(job, trees, session, base=environ, reads=None if script is None else reads(script))
+    known = None if script is None else reads(script)
+    (start, *_) = launches(job, trees, session, base=environ, reads=known)
+    starts = launches(job, trees, session, base=environ, model=_made_by_hand(job, start.environment), reads=known)
     existing = job.model_copy(update={"bridge_tests": _existing_tests(job, environ)})
     tests = bridge_tests_text(existing, trees, starts[0].environment, own / "bridge-tests", base=environ)
     return "\n".join(
@@ -64,6 +67,12 @@ def prepare_by_hand(job: Job, out: Path, *, environ: Mapping[str, str], work: Pa
     prepared = own / "prepared"
     prepared.mkdir(exist_ok=True)
     return (*trees.findings, *prepare(job, trees, start.environment, environ, prepared))
+
+
+def _made_by_hand(job: Job, variables: Mapping[str, str]) -> str | None:
+    """Where the commands find a model that no hub has, once `prepare_by_hand` has made it."""
+    recipe = job.checkpoint.synthetic
+    return None if recipe is None else str(model_folder(recipe, variables))
 
 
 def _session(own: Path) -> Session:

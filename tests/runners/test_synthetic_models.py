@@ -16,6 +16,7 @@ from verl_e2e.core.model.record import Check
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.policy import Family
 from verl_e2e.core.plan.synthetic_models import sized
+from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
 from verl_e2e_runner.models.synthetic import HOST_PYTHON, made_model, make_model, model_folder
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.prepare import prepare
@@ -152,6 +153,20 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
     assert folder.is_relative_to(hub_cache(variables))
     assert json.loads((folder / "recipe.json").read_text()) == recipe.model_dump(mode="json")
     assert all(found.ok for found in check_model(job, tmp_path, variables, prepared=True))
+
+
+def test_the_commands_by_hand_name_the_model_that_is_made_for_them(
+    world: World, base: dict[str, str], tmp_path: Path
+) -> None:
+    job, variables = with_recipe(world, stand_in(tmp_path)), {**base, "HF_HOME": str(tmp_path / "hf")}
+    made = prepare_by_hand(job, tmp_path / "out", environ=variables, work=None)
+    assert all(finding.ok for finding in made), made
+    recipe = job.checkpoint.synthetic
+    assert recipe is not None
+    folder = made_model(recipe, variables)
+    assert folder is not None
+    script = dry_run(job, tmp_path / "out", environ=variables, work=None, prepare=("true",))
+    assert f"export MODEL_PATH={folder}\n" in script
 
 
 def test_a_python_without_the_libraries_blocks_the_run_before_it_starts(
