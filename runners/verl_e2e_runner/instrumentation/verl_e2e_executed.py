@@ -102,7 +102,7 @@ class _File:
             self._lose()
 
     def _lose(self):
-        """Say that entries are missing: a new name of the file needs no room on a disk that is full."""
+        """Say that entries are missing: a new name of the file needs no space on a disk that is full."""
         self._lost = True
         if self._path and not self._path.endswith(LOST):
             try:

@@ -1,4 +1,4 @@
-"""The order of the test files near a change, and how many of them the time has room for."""
+"""The order of the test files near a change, and how many of them fit into the time."""
 
 import pytest
 
@@ -65,19 +65,19 @@ def test_equally_near_folders_take_turns() -> None:
     assert paths(*ranked) == ["t/z/1.py", "t/a/1.py", "t/b/1.py", "t/c/1.py", "t/a/2.py"]
 
 
-def room(seconds: int, count: int, **durations: float) -> int:
-    """How many of five files with so many tests each the time has room for."""
+def fitting(seconds: int, count: int, **durations: float) -> int:
+    """How many of five files with so many tests each fit into the time."""
     choice = ChoiceOfTests.model_validate({"paths": ["t/"], "seconds": seconds, "durations": durations})
     tests = [near(f"t{number}").test for number in range(5)]
     return len(within_time(tests, {test.test: count for test in tests}, choice))
 
 
 def test_the_time_decides_by_known_durations_and_by_the_number_of_tests() -> None:
-    assert room(300, 10) == 5
-    assert room(300, int((150 - START_S) / SECONDS_PER_TEST / 2) - 1) == 2
-    assert room(300, 10, t1=200) == 1
-    assert room(300, 100_000, t0=1) == 1
-    assert room(60, 1) == 0
+    assert fitting(300, 10) == 5
+    assert fitting(300, int((150 - START_S) / SECONDS_PER_TEST / 2) - 1) == 2
+    assert fitting(300, 10, t1=200) == 1
+    assert fitting(300, 100_000, t0=1) == 1
+    assert fitting(60, 1) == 0
 
 
 def test_a_file_that_the_change_touches_runs_whatever_it_takes() -> None:

@@ -100,10 +100,10 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     order = [item for item in found.values() if item.test not in listed]
     collectable = [item for item in order if at_head.marks.get(item.test, Marks(1)).tests]
     files = policy.test_choice.files
-    room = len(collectable) if files is None else max(0, files - len(policy.bridge_tests))
+    most = len(collectable) if files is None else max(0, files - len(policy.bridge_tests))
     counts = {path: marks.tests for path, marks in at_head.marks.items()}
-    kept = within_time(collectable[:room], counts, policy.test_choice)
-    bound = f"the {limit} seconds" if len(kept) < room else f"the {files}"
+    kept = within_time(collectable[:most], counts, policy.test_choice)
+    bound = f"the {limit} seconds" if len(kept) < most else f"the {files}"
     left_out = tuple(_without_tests(order, collectable)) + tuple(_beyond(collectable[len(kept) :], bound))
     return Choice(tuple(kept), left_out, limit)
 

@@ -34,7 +34,7 @@ class Block:
         return max([self.line, *(getattr(part, "end_lineno", None) or 0 for part in self.head)])
 
     @property
-    def room(self) -> range:
+    def body_lines(self) -> range:
         """The lines that its body may have; none where they are not known."""
         return range(self.last + 1, self.end + 1)
 

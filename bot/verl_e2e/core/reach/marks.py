@@ -70,7 +70,7 @@ class Scope:
     # The errors that are caught around here in this function.
     caught: frozenset[str] = frozenset()
     # The lines of this block below its head; empty where they are not known.
-    room: range = range(0)
+    block_lines: range = range(0)
     # The lambdas of this side that were met, by the `id` of their nodes.
     lambdas: dict[int, Marked] = field(default_factory=dict)
 
@@ -130,9 +130,9 @@ class Scope:
     def of_class(self, node: ast.ClassDef) -> "Scope":
         """The body of a class that is defined here."""
         name, protocol = f"{self.prefix}{node.name}", excuses.is_protocol(node)
-        return replace(self, prefix=f"{name}.", class_name=name, in_protocol=protocol, room=range(0))
+        return replace(self, prefix=f"{name}.", class_name=name, in_protocol=protocol, block_lines=range(0))
 
     def inside(self, block: Block) -> "Scope":
         """The body of a block."""
         excuse = self.excuse or self._unless_caught(block.excuse, block.body)
-        return replace(self, excuse=excuse, caught=self.caught | block.caught, room=block.room)
+        return replace(self, excuse=excuse, caught=self.caught | block.caught, block_lines=block.body_lines)

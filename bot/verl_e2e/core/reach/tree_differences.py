@@ -83,8 +83,8 @@ class _Comparison:
             place = later.get(id(node)) or earlier.get(id(node)) or next(iter(new), None)
             if place is not None:
                 mark_place(place, theirs)
-            elif theirs.room:
-                first, last = theirs.room[0], theirs.room[-1]
+            elif theirs.block_lines:
+                first, last = theirs.block_lines[0], theirs.block_lines[-1]
                 theirs.mark(first, ast.Pass(), None, whole=False, first=first, last=last)
 
     def _head(self, node: ast.AST) -> Hashable:
