@@ -3,7 +3,7 @@
 from verl_e2e.core.judge import evidence_rows, limitations, wording
 from verl_e2e.core.judge.blame import asks_for_base, related_rows, weigh
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.by_level import OF_LEVEL
+from verl_e2e.core.judge.criteria.by_level import judges_of
 from verl_e2e.core.judge.criteria.change_executed import change_executed, execution
 from verl_e2e.core.judge.criteria.every_level import BASIC
 from verl_e2e.core.judge.criteria.health import HEALTH
@@ -89,9 +89,9 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
 
 
 def judge_criteria(case: Case) -> tuple[Evidence, ...]:
-    """Every criterion that the job's level and its change ask for, judged, in a fixed order."""
+    """Every criterion that the job's level, settings and change ask for, judged, in a fixed order."""
     of_change = (change_executed,) if case.job.changed else ()
-    asked = (*OF_LEVEL.get(case.job.level, ()), *of_change)
+    asked = (*judges_of(case.job), *of_change)
     rows = [judge_one(case) for judge_one in (*BASIC, *HEALTH)]
     return (*rows, *judge_state(case), *(judge_one(case) for judge_one in asked))
 

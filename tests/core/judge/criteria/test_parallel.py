@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import config_with
+from tests.core.builders import config_with, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.judge.criteria.parallel import parallel_sizes
-from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.evidence import Criterion, State
 from verl_e2e.core.model.facts import Worker
 from verl_e2e.core.model.levels import Level, variants_of
 from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.space import Point
+from verl_e2e.core.model.wants import Axis
 
 TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -187,3 +189,25 @@ def test_token_counts_that_are_no_whole_share_say_nothing() -> None:
     log = parallel_log(**TP2_PP2).replace("perf/total_num_tokens:9716", "perf/total_num_tokens:14000")
     made = run_of(job_of(Level.PARALLELISM, "dense"), log, pids=PARALLEL_PIDS)
     assert parallel_sizes(made.case()).state is State.MET
+
+
+def saved_and_resumed(*, world: int) -> Run:
+    """A save and a resume at a tensor size of 2; so many processes build models in the second phase."""
+    variant = Point.of_level(Level.SAVE_RESUME).with_axes({Axis.TENSOR: 2}).variant(Level.SAVE_RESUME, "tp2-resume")
+    fields = {"gpu_count": 2, "steps": 2, "overrides": variant.overrides, "expected": {}, "settings": {Axis.TENSOR: 2}}
+    counts = {"NUM_GPUS": "2", "TOTAL_TRAIN_STEPS": "2"}
+    job = make_job(Level.SAVE_RESUME, "tp2-resume", wrapper={**variant.wrapper, **counts}, **fields)
+    save = parallel_log(tensor=2, world=2, rollout=2)
+    return run_of(job, save, parallel_log(tensor=world, world=world, rollout=2).replace("pid=74", "pid=84"))
+
+
+def test_each_phase_of_a_save_and_resume_has_the_ranks_of_its_sizes() -> None:
+    item = parallel_sizes(saved_and_resumed(world=2).case())
+    assert item.state is State.MET, item.summary
+    item = parallel_sizes(saved_and_resumed(world=1).case())
+    assert item.state is State.MISSING
+    assert item.summary == "in the resume phase 1 of 2 processes say that they built a model"
+
+
+def test_a_job_of_another_level_that_has_sizes_is_judged_by_them() -> None:
+    assert Criterion.PARALLEL_SIZES in {item.criterion for item in saved_and_resumed(world=2).verdict().evidence}

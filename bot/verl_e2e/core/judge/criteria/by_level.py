@@ -10,8 +10,10 @@ from verl_e2e.core.judge.criteria.parity import parity, resumed_step
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
 from verl_e2e.core.judge.criteria.signal import learning_signal
 from verl_e2e.core.model.evidence import Criterion
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.stages import Stage
+from verl_e2e.core.model.wants import SIZES, Axis
 
 OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
     Level.SAVE_RESUME: (resumed, resumed_step),
@@ -20,6 +22,15 @@ OF_LEVEL: Mapping[Level, tuple[Judge, ...]] = {
     Level.FEATURE: (feature_active,),
     Level.LEARNING_SIGNAL: (learning_signal,),
 }
+_SIZES = SIZES - {Axis.STEPS, Axis.SYNCS}
+
+
+def judges_of(job: Job) -> tuple[Judge, ...]:
+    """The functions that judge what a job is there for: those of its level, and of a derived job's own settings."""
+    of_level = OF_LEVEL.get(job.level, ())
+    sizes = any(axis in _SIZES and value != 1 for axis, value in job.settings.items())
+    of_settings = ((parallel_sizes, sizes), (fsdp_active, job.settings.get(Axis.FSDP) is True))
+    return (*of_level, *(judge for judge, asked in of_settings if asked and judge not in of_level))
 
 
 def _fsdp_stage(case: Case) -> Stage:  # noqa: ARG001

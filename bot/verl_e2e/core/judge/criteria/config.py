@@ -7,14 +7,17 @@ from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases, started_phases
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
-from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides
+from verl_e2e.core.model.expected import Value, expected_config, expected_of_overrides, parsed
 from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import Level, variant_named
+from verl_e2e.core.model.settings import Setting, invalid_override, invalid_value, override_of, setting_of
+from verl_e2e.core.model.wants import Axis
 
 ACTOR = "actor_rollout_ref.actor.megatron"
 _ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
 LORA_RANK = "actor_rollout_ref.model.lora.rank"
+LORA_TARGETS = "actor_rollout_ref.model.lora.target_modules"
 _SHOWN_FAULTS = 5
 _SHOWN = {
     "adv_estimator": "algorithm.adv_estimator",
@@ -35,6 +38,8 @@ _ALWAYS: Mapping[str, Value] = {
     **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
 }
 _FSDP_OF: Mapping[Level, bool] = {Level.SMOKE: False, Level.MEGATRON_FSDP: True}
+# The sizes over which a large model is spread further than its job asks for.
+_SPREAD = frozenset({"COMMON_TP", "COMMON_EP", "INFER_TP"})
 # Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
 _OF_A_PHASE = ("trainer.total_training_steps", "trainer.resume_mode")
 
@@ -82,10 +87,12 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     variant = variant_named(f"{int(job.level)}-{job.variant}")
-    if variant:
+    of_variant = [Setting(variant.wrapper, variant.overrides)] if variant else []
+    for setting in (*of_variant, *_of_settings(job)):
         # The number of steps of a variant is its default; the job's own is what was asked for.
-        wrapper |= {name: value for name, value in variant.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
-        overrides += [item for item in variant.overrides if item not in overrides and not _is_set(item, overrides)]
+        asked = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
+        wrapper |= {name: value for name, value in asked.items() if not _is_spread(name, value, wrapper.get(name))}
+        overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
     phases = len(planned_phases(job))
     derived = expected_of_overrides(overrides)
     if job.script == WRAPPER_SCRIPT:
@@ -95,6 +102,21 @@ def requested(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple[str, V
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_of_level(job.level)]
     unique = {(key, type(value), value): (key, value) for key, value in rows}
     return tuple(unique.values())
+
+
+def _of_settings(job: Job) -> Iterator[Setting]:
+    """What a derived job was made to set, whatever its variables and overrides say."""
+    for axis, value in job.settings.items():
+        if not invalid_value(axis, value):
+            yield setting_of(axis, value)
+    for purpose in job.purposes:
+        yield from (override_of(*item) for item in purpose.overrides.items() if not invalid_override(*item))
+
+
+def _is_spread(name: str, asked: str, own: str | None) -> bool:
+    """Whether a size of the job is larger than was asked for, as a model that needs more GPUs gets (`sizing.fit`)."""
+    sizes = parsed(asked), parsed(own or "")
+    return name in _SPREAD and all(isinstance(size, int) for size in sizes) and int(own or 0) > int(asked)
 
 
 def _is_set(override: str, overrides: list[str]) -> bool:
@@ -116,6 +138,9 @@ def _faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, Any]) -> 
         found = lookup(values, key, ABSENT)
         if not same_value(found, wanted):
             yield f"{key} is {'absent' if found is ABSENT else repr(found)[:80]}, asked {wanted!r}"
+    targets = job.settings.get(Axis.ADAPTER_TARGETS)
+    if isinstance(targets, str) and lookup(values, LORA_TARGETS, ABSENT) != targets.split(","):
+        yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
     rank = lookup(values, LORA_RANK, ABSENT)
     if job.level is Level.SMOKE and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is ABSENT else repr(rank)[:80]}, level 0 needs LoRA"

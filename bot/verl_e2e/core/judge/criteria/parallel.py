@@ -1,4 +1,4 @@
-"""Level 2: the run resolved the requested sizes, at least one is above 1, and the ranks really had them.
+"""Level 2 and derived jobs with sizes: the requested sizes, at least one above 1, and ranks that really had them.
 
 The configuration says what was asked of Megatron. What it made of it shows in the log: every rank that built a model
 says of how many chunks it consists, those of data- and context-parallel rank 0 name their tensor and pipeline rank,
@@ -7,13 +7,14 @@ and the token counts of a step divide by the data-parallel size.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.criteria.config import requested, same_value
+from verl_e2e.core.judge.phases import Phase, started_phases
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import ResolvedConfig
@@ -143,24 +144,35 @@ def _trivial(sizes: Sizes) -> bool:
 
 def _gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:
     """Where the log does not show what the configuration says."""
-    facts, actor = case.facts, sizes["actor"]
-    built = {chunk.pid for chunk in facts.chunks} or {worker.pid for worker in facts.workers if worker.built_model}
-    if len(built) != world:
-        yield f"{len(built)} of {world} processes say that they built a model"
+    actor = sizes["actor"]
     trained = [sizes[role] for role in ("actor", "critic") if role in sizes]
-    expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
-    seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks}
-    if seen != expected:
-        yield f"the (tensor, pipeline) ranks in the log are {_shown(seen)}, the sizes make {_shown(expected)}"
-    counts, chunks = {chunk.count for chunk in facts.chunks}, {size.vpp for size in trained}
-    if counts != chunks and (counts or chunks != {1}):
-        yield f"models of {_shown(counts)} chunk(s) were built, the virtual pipeline asks for {_shown(chunks)}"
+    phases = started_phases(case)
+    for phase in phases:
+        named = f"in the {phase.name} phase " if len(phases) > 1 else ""
+        yield from (f"{named}{gap}" for gap in _gaps_of_phase(case, phase, trained, world))
     rollout, workers = lookup(case.facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
     if workers and type(rollout) is int and workers != set(range(rollout)):
         yield f"the rollout's tensor ranks in the log are {_shown(workers)}, its size is {rollout}"
     logged = _logged_data_parallel(case)
     if logged not in (None, actor.data_parallel(world)):
         yield f"the token counts are of {logged} data-parallel ranks, the sizes leave {actor.data_parallel(world)}"
+
+
+def _gaps_of_phase(case: Case, phase: Phase, trained: Sequence[Sizes], world: int) -> Iterator[str]:
+    """Where the part of the log that one start of the wrapper wrote does not show the sizes of the trained models."""
+    facts = case.facts
+    chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
+    workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
+    built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
+    if len(built) != world:
+        yield f"{len(built)} of {world} processes say that they built a model"
+    expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
+    seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
+    if seen != expected:
+        yield f"the (tensor, pipeline) ranks in the log are {_shown(seen)}, the sizes make {_shown(expected)}"
+    counts, asked = {chunk.count for chunk in chunks}, {size.vpp for size in trained}
+    if counts != asked and (counts or asked != {1}):
+        yield f"models of {_shown(counts)} chunk(s) were built, the virtual pipeline asks for {_shown(asked)}"
 
 
 def _rollout_ranks(case: Case) -> set[int]:
