@@ -136,6 +136,18 @@ def test_the_card_of_a_check_folder_is_the_card_of_the_check(tmp_path: Path, blo
     assert (again.verdicts, again.notes) == (card.verdicts, card.notes)
 
 
+def test_a_family_that_no_host_can_run_is_said_first_and_blocks_nothing_else(tmp_path: Path, blocked: Record) -> None:
+    card, _, folders, _ = _check(tmp_path, ("src/megatron/bridge/models/kimi_vl/modeling_kimi_k25_vl.py",), blocked)
+    (kimi,) = (job for job in card.not_run if job.uncoverable)
+    assert (kimi.job_id, kimi.reason.startswith("no host can run a model of the family kimi_k25_vl: ")) == (
+        "4-feature-kimi-k25-vl",
+        True,
+    )
+    out = tmp_path / "out"
+    folders.plans[out] = {job["id"]: Level(job["level"]) for job in json.loads(folders.files[out][PLAN_FILE])["jobs"]}
+    assert kimi in card_of(folders, out).not_run
+
+
 class _BreakingPlanner:
     """Plans by paths, and has read that the head drops a function that verl imports."""
 

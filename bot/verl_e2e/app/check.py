@@ -93,18 +93,26 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
+        blocked = outline.uncoverable or blocked
         statuses = {verdict.job_id: status_of_verdict(verdict) for verdict in verdicts}
         reason = BROKEN_CONTRACT if contract else blocked or turn_of(outline.requires, statuses).skipped
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
-            not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job))
+            uncoverable = bool(outline.uncoverable) and not contract
+            not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job, uncoverable))
             say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
         verdicts.append(_run(job, request, services, say))
     reasons = {job.job_id: job.reason for job in not_run}
     rules = request.policy.gate.execution
-    document = CheckNotes(not_run=reasons, notes=(*request.notes, *notes), contract=contract, execution=rules)
+    document = CheckNotes(
+        not_run=reasons,
+        uncoverable=tuple(job.job_id for job in not_run if job.uncoverable),
+        notes=(*request.notes, *notes),
+        contract=contract,
+        execution=rules,
+    )
     card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract, rules), plan=shown)
     files = {CHECK_FILE: document.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}

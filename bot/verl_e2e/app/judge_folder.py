@@ -87,7 +87,9 @@ def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | N
     missing = [(name, level) for name, level in folders.planned(folder).items() if name not in ran]
     notes = folders.notes(folder)
     reasons = {name: notes.not_run.get(name, "it has no run folder") for name, _ in missing}
-    not_run = tuple(NotRun(name, coverage(name, level), reasons[name]) for name, level in missing)
+    not_run = tuple(
+        NotRun(name, coverage(name, level), reasons[name], name in notes.uncoverable) for name, level in missing
+    )
     return make_card(verdicts, not_run, notes.notes, notes.contract, notes.execution)
 
 

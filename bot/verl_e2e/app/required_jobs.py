@@ -188,6 +188,7 @@ class _Builder:
             requires=outline.requires,
             required=required,
             asked_by=asked_by,
+            uncoverable=outline.uncoverable,
         )
         try:
             job = self._job(order).model_copy(update={"id": made.id})

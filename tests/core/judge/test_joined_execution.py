@@ -99,6 +99,8 @@ def test_of_a_verdict_that_is_gone_nothing_is_known() -> None:
 
 ENTERED = of(DROPOUT, GATHER, TRANSFORM, record=ran(DROPOUT, GATHER))
 OWN = of(DROPOUT, GATHER)
+LEFT = ExecutionRules(uncoverable=Demand.ALLOW)
+OF_KIMI = GATHER.model_copy(update={"uncoverable": "kimi"})
 BY_TEST = of(DROPOUT, record=ran(DROPOUT, by=(IN_TEST,)))
 MANY = of(DROPOUT)
 CUT = execution_of(change(DROPOUT, left_out=1), Recorded(ran(), BRIDGE), Recorded(None))
@@ -121,6 +123,13 @@ CUT = execution_of(change(DROPOUT, left_out=1), Recorded(ran(), BRIDGE), Recorde
         (ChangeExecution(), {"4-moe": ENTERED}, BLOCK, ""),
         (OWN, {}, ALLOW, "the policy allows that (gate.unexecuted)"),
         (OWN, {}, ExecutionRules(unrecorded=Demand.ALLOW), ""),
+        (of(OF_KIMI), {}, LEFT, "no host can run kimi (gate.uncoverable)"),
+        (of(OF_KIMI), {}, BLOCK, ""),
+        (of(OF_KIMI, DROPOUT), {}, LEFT, ""),
+        (of(OF_KIMI, DROPOUT), {"4-moe": of(DROPOUT, record=ran(DROPOUT))}, LEFT,
+         "what it missed ran in 4-moe; no host can run kimi (gate.uncoverable)"),
+        (of(OF_KIMI), {"4-moe": of(OF_KIMI, record=ran(GATHER))}, LEFT, "what it missed ran in 4-moe"),
+        (of(DROPOUT, record=OLD), {}, BLOCK, "what it missed is not known"),
     ],
 )  # fmt: skip
 def test_what_makes_up_for_a_job_that_never_entered_its_part(
@@ -133,6 +142,7 @@ def test_what_makes_up_for_a_job_that_never_entered_its_part(
 
 NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop (only with lora_dropout above 0)"
 UNKNOWN = "whether 1 changed function ran is not known (0: the run's Python is 3.11)"
+KIMI = f"1 changed function belongs to kimi, which no host can run: {MAPPING}:10 gather"
 PARTLY = {"0": of(TRANSFORM, DROPOUT, record=ran(TRANSFORM))}
 NOT_KNOWN = {"0": of(TRANSFORM, record=OLD)}
 
@@ -155,6 +165,13 @@ NOT_KNOWN = {"0": of(TRANSFORM, record=OLD)}
         ({"0": of(TRANSFORM, GATHER, record=OLD)}, BLOCK, (),
          "whether 2 changed functions ran is not known (0: the run's Python is 3.11)", ""),
         ({"0": CUT}, BLOCK, ("0",), "", ""),
+        ({"0": of(OF_KIMI)}, BLOCK, (), KIMI, ""),
+        ({"0": of(OF_KIMI)}, LEFT, (), "", KIMI),
+        ({"0": of(OF_KIMI, record=OLD)}, LEFT, (), "", KIMI),
+        ({"0": of(OF_KIMI, record=ran(GATHER))}, LEFT, (), "", ""),
+        ({**PARTLY, "1": of(OF_KIMI)}, LEFT, (), NEVER, KIMI),
+        ({"0": of(OF_KIMI, OF_KIMI.model_copy(update={"first_line": 30}))}, BLOCK, (),
+         f"2 changed functions belong to kimi, which no host can run: {MAPPING}:10 gather, {MAPPING}:30 gather", ""),
         ({"0": CUT}, ExecutionRules(unexecuted=Demand.ALLOW), (),
          "whether 1 changed function ran is not known", NEVER),
         ({"0": of(REMOVED, TRANSFORM, record=ran(TRANSFORM))}, BLOCK, (), "", ""),

@@ -113,6 +113,23 @@ def test_a_family_s_job_is_planned_for_that_family_alone() -> None:
     assert next(function for function in made.changed.functions if function.symbol == "run").condition == ""
 
 
+@pytest.mark.parametrize(
+    ("alone", "reason", "families"),
+    [(True, "no class of it", "small"), (True, None, ""), (False, "no class of it", "")],
+)
+def test_a_function_of_families_that_no_host_can_run_says_so(alone: bool, reason: str | None, families: str) -> None:
+    small, large = POLICY.families
+    small = small.model_copy(update={"named": None, "no_synthetic": reason})
+    # A second family of the same file has a model, so a run may enter it.
+    large = large if alone else large.model_copy(update={"paths": small.paths})
+    policy = POLICY.model_copy(update={"families": (small, large)})
+    files = edited("small", "run")
+    made = plan(change(*files), policy, (), effects(BASE, files, ("p", "run")))
+    found = {function.symbol: function for function in made.changed.functions}
+    assert (found["run"].uncoverable, found["small"].uncoverable) == ("", families)
+    assert ("no host can run small" in found["small"].condition) is bool(families)
+
+
 def test_a_job_knows_the_words_of_its_changed_statements() -> None:
     made = planned(edited("run", "small", "split"))
     words = {job.id: job.changed_words for job in made.jobs}

@@ -165,8 +165,16 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
     ("given_want", "reason"),
     (
         (want({T: 16}), "GPUs of one host"),
-        (want({T: 2}, family="kimi", fields={"qk_rope_head_dim": 8}), "no model is known with qk_rope_head_dim"),
-        (want({T: 2}, family="no such family"), "no checkpoint known"),
+        (
+            want({T: 2}, family="kimi_k25_vl", fields={"qk_rope_head_dim": 8}),
+            "= 8: Bridge builds its vision",
+        ),
+        (want(fields={"a": 1}, features=frozenset({"ssm", "mla"})), "a = 1: no synthetic model has mla and ssm"),
+        (
+            want(family="llama", fields={"a": 1}, features=frozenset({"moe"})),
+            "model of llama has not moe",
+        ),
+        (want({T: 2}, family="no such family"), "the policy has no family no such family"),
         (want({T: 2}, limits={T: 1}), "must not be more than 1"),
         (want({Axis.ADAPTER: "none"}, limits={Axis.STEPS: 1}), "must not be more than 1"),
         (want(limits={T: 1}, family="deepseek_v2"), "the model does not fit into a job with these settings"),

@@ -12,7 +12,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, Submodul
 from verl_e2e.core.model.levels import VARIANTS, Level
 from verl_e2e.core.plan.outline import Missing
 from verl_e2e.core.plan.plan import Plan, plan
-from verl_e2e.core.plan.plan_document import plan_json
+from verl_e2e.core.plan.plan_document import plan_document, plan_json
 from verl_e2e.core.report.plan_text import render_plan_text
 
 BASE, HEAD = "a" * 40, "b" * 40
@@ -176,12 +176,26 @@ def test_jobs_wait_for_the_smoke_and_use_the_family_checkpoint() -> None:
     assert {job.checkpoint.model_id for job in made.jobs if job.checkpoint} == {"Qwen/Qwen3-0.6B"}
 
 
-def test_a_family_without_a_checkpoint_keeps_its_job_and_says_what_is_missing() -> None:
+def test_a_family_that_no_host_can_run_keeps_its_job_and_says_why() -> None:
     made = plan(change(f"{MODELS}/kimi_vl/modeling_kimi.py"), POLICY)
     feature = next(job for job in made.jobs if job.id == "4-feature-kimi-k25-vl")
-    assert feature.checkpoint is None
-    assert [obstacle.missing for obstacle in feature.obstacles] == [Missing.CHECKPOINT, Missing.EVIDENCE]
-    assert "no checkpoint known that exercises kimi_k25_vl; name one as `checkpoint:`" in render_plan_text(made)
+    assert (feature.checkpoint, feature.gpu_minutes, feature.obstacles[0].missing) == (None, 0, Missing.MODEL)
+    assert (made.blocked_jobs, made.uncoverable_jobs) == ((), (feature,))
+    reason = "no host can run a model of the family kimi_k25_vl: Bridge builds"
+    assert feature.uncoverable.startswith(reason)
+    text = render_plan_text(made)
+    assert f"\nNot covered by 4-feature-kimi-k25-vl: {reason}" in text.partition("\n\n")[0]
+    assert f"  job 4-feature-kimi-k25-vl: not covered, no host can run it: {reason}" in text
+    assert plan_document(made).jobs[-1].uncoverable == feature.uncoverable
+
+
+def test_a_family_without_a_model_and_without_a_reason_can_be_given_one() -> None:
+    kimi = next(family for family in POLICY.families if family.name == "kimi_k25_vl")
+    policy = POLICY.model_copy(update={"families": (kimi.model_copy(update={"no_synthetic": None}),)})
+    made = plan(change(f"{MODELS}/kimi_vl/modeling_kimi.py"), policy)
+    blocked = next(job for job in made.blocked_jobs if job.family)
+    assert (blocked.uncoverable, made.uncoverable_jobs, blocked.obstacles[0].missing) == ("", (), Missing.CHECKPOINT)
+    assert "the family kimi_k25_vl has neither `checkpoint:` nor `synthetic:` in the policy" in render_plan_text(made)
 
 
 def test_an_expert_change_adds_the_expert_variant_with_an_expert_checkpoint() -> None:

@@ -20,6 +20,7 @@ from verl_e2e.core.pulls.executed_change import joined_execution
 from verl_e2e.core.pulls.job_status import JobStatus, status_of_run, status_of_verdict
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
+from verl_e2e.core.report.pull_card_content import card_of
 
 # Level 0 is planned for what it cannot enter, level 4 for that and for what it can.
 SMOKE = make_job(changed=change(DROPOUT))
@@ -44,7 +45,7 @@ def ended(job: Job, record: Executed | None, **given: Any) -> Run:
 
 
 def decided(*runs: Run, **given: Any) -> Actions:
-    names: tuple[str, ...] = ("unexecuted", "unrecorded")
+    names: tuple[str, ...] = ("unexecuted", "unrecorded", "uncoverable")
     rules: dict[str, Any] = {name: given.pop(name) for name in names if name in given}
     policy = POLICY.model_copy(update={"gate": POLICY.gate.model_copy(update=rules)})
     return decide_actions(target_state(*runs, **{"wanted": WANTED, "policy": policy, **given}))
@@ -64,6 +65,12 @@ P, A, U, B, F, TAKEN = (
     JobStatus.OVERRIDDEN,
 )
 NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop"
+# What no host can run, and the job of its family.
+KIMI = DROPOUT.model_copy(update={"uncoverable": "kimi"})
+LEFT_OVER = (
+    WantedJob("0-lora-ddp", Level.SMOKE, job=make_job(changed=change(KIMI))),
+    WantedJob("4-feature-kimi", Level.FEATURE, ("0-lora-ddp",), missing="job is not run", uncoverable="no class of it"),
+)
 Row = tuple[str, tuple[Run, ...], dict[str, Any], tuple[JobStatus, ...], JobStatus, str]
 TABLE: tuple[Row, ...] = (
     ("level 4 ran what level 0 missed", (UNENTERED, BOTH), {}, (A, P), P,
@@ -94,6 +101,53 @@ TABLE: tuple[Row, ...] = (
      (UNENTERED.model_copy(update={"verdict": ""}), BOTH), {}, (A, P), P, "1 accepted"),
     ("everything ran", (ended(SMOKE, ran(DROPOUT)), BOTH), {}, (P, P), P, "All 2 required jobs passed"),
 )  # fmt: skip
+
+
+def of_kimi(record: Executed, **given: Any) -> Actions:
+    job = LEFT_OVER[0].job
+    assert job is not None
+    return decided(ended(job, record), wanted=LEFT_OVER, **given)
+
+
+def test_a_family_that_no_host_can_run_keeps_the_gate_closed_unless_the_policy_allows_it() -> None:
+    found = of_kimi(ran(), uncoverable=Demand.BLOCK)
+    assert [standing.state for standing in found.standings] == [U, B]
+    assert (found.standings[1].reason, found.gate.is_open) == ("job is not run", False)
+    blocked = of_kimi(ran(DROPOUT), uncoverable=Demand.BLOCK)
+    assert blocked.gate.title.startswith("4-feature-kimi blocked")
+    accepted_by_hand = of_kimi(ran(DROPOUT), uncoverable=Demand.BLOCK, entries=(override(Level.FEATURE),))
+    assert [standing.state for standing in accepted_by_hand.standings] == [P, TAKEN]
+
+
+@pytest.mark.parametrize(
+    ("record", "states", "title"),
+    [
+        (ran(), (A, JobStatus.UNCOVERABLE),
+         "0 of 2 required jobs passed, 1 accepted that never entered the change, 1 not covered: no class of it; "
+         f"1 changed function belongs to kimi, which no host can run: {LORA}:70 LoRA.drop"),
+        # What a run entered all the same is executed.
+        (ran(DROPOUT), (P, JobStatus.UNCOVERABLE), "1 of 2 required jobs passed, 1 not covered: no class of it"),
+        (OLD, (P, JobStatus.UNCOVERABLE), "1 of 2 required jobs passed, 1 not covered: no class of it; 1 changed"),
+    ],
+)  # fmt: skip
+def test_an_open_gate_says_first_what_no_host_can_run(
+    record: Executed, states: tuple[JobStatus, ...], title: str
+) -> None:
+    found = of_kimi(record, uncoverable=Demand.ALLOW)
+    assert tuple(standing.state for standing in found.standings) == states
+    assert found.gate.is_open
+    assert found.gate.title.startswith(title[:190])
+    notice = next(line for line in card_of(target_state(wanted=LEFT_OVER), found).notices if "Not covered" in line)
+    assert notice == "Not covered by 4-feature-kimi: no class of it."
+
+
+def test_code_that_a_host_could_run_keeps_the_gate_closed_beside_a_family_that_none_can() -> None:
+    job = make_job(changed=change(KIMI, TRANSFORM))
+    wanted = (WantedJob("0-lora-ddp", Level.SMOKE, job=job), LEFT_OVER[1])
+    found = decided(ended(job, OLD), wanted=wanted, uncoverable=Demand.ALLOW).gate
+    assert (found.status, found.is_open) == (B, False)
+    assert found.action.startswith("whether 1 changed function ran is not known")
+    assert f"/verl-e2e override 0 {HEAD}" in found.action
 
 
 @pytest.mark.parametrize(("name", "runs", "given", "states", "status", "title"), TABLE, ids=[row[0] for row in TABLE])

@@ -29,6 +29,7 @@ OF_ONE = {
     JobStatus.OVERRIDDEN: "starts",
     JobStatus.NOT_REQUIRED: "starts",
     JobStatus.ACCEPTED: "starts",
+    JobStatus.UNCOVERABLE: "starts",
     JobStatus.UNEXECUTED: "starts",
     JobStatus.RUNNING: "waits",
     JobStatus.WAITING: "waits",

@@ -1,6 +1,7 @@
 """The judgement as JSON: whole, and the same bytes each time."""
 
 import json
+from dataclasses import asdict
 
 from tests.core.builders import bridge_error, cut_facts, ended, judged, make_facts
 from verl_e2e.core.judge.verdict_document import verdict_json
@@ -52,7 +53,7 @@ def test_a_card_is_one_document_of_everything() -> None:
     job = document["jobs"][0]
     assert job.pop("evidence") == json.loads(evidence_json(FAILED.evidence))["evidence"]
     assert {"schema": 2, **job} == json.loads(verdict_json(FAILED))
-    assert document["not_run"] == [{"job_id": NOT_RUN.job_id, "coverage": NOT_RUN.coverage, "reason": NOT_RUN.reason}]
+    assert document["not_run"] == [asdict(NOT_RUN)]
     assert document["notes"] == ["A recording."]
     assert document["limitations"][0] == "A recording."
 

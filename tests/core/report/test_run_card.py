@@ -19,6 +19,7 @@ from tests.core.builders import (
 from tests.fakes.places import FIXTURES
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.facts import Excerpt, LogFacts
 from verl_e2e.core.model.jobs import Checkpoint
@@ -127,6 +128,25 @@ def test_every_job_names_its_repositories_command_and_key_lines() -> None:
 def test_fail_outranks_blocked_outranks_pass(card: Card, result: Result) -> None:
     assert result_of(card) is result
     assert render_text(card).startswith(f"Result: {result} - ")
+
+
+KIMI = NotRun("4-feature-kimi", "Level 4: Feature e2e (feature)", "no host can run kimi", uncoverable=True)
+ALLOWED = ExecutionRules(uncoverable=Demand.ALLOW)
+
+
+def test_a_job_that_no_host_can_run_blocks_the_whole_unless_the_policy_allows_it() -> None:
+    for card in (Card((PASSED,), (KIMI,)), Card((PASSED,), (KIMI,), execution=ExecutionRules())):
+        assert result_of(card) is Result.BLOCKED
+        assert sentence_of(card) == "Level 4: Feature e2e (feature) did not run: no host can run kimi"
+    card = Card((PASSED,), (KIMI,), execution=ALLOWED)
+    assert result_of(card) is Result.PASS
+    assert sentence_of(card).startswith("4-feature-kimi is not covered, no host can run kimi; ")
+    text = render_text(card)
+    assert FORM.match(text), text
+    assert "- Level 4: Feature e2e (feature): not covered, no host can run kimi.\n" in text
+    assert "Still to run" not in text
+    # What could run and did not still counts.
+    assert sentence_of(Card((PASSED,), (KIMI, DENSE), execution=ALLOWED)).startswith(DENSE.coverage)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ def _function_run(function: ChangedFunction, index: _Index) -> FunctionRun:
         process_count=len(order),
         first_s=known[0] if known else None,
         condition=function.condition,
+        uncoverable=function.uncoverable,
     )
 
 

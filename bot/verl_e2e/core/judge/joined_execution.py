@@ -133,6 +133,7 @@ def accepted(own: ChangeExecution, passed: Mapping[str, ChangeExecution], rules:
     missed = [function for function in own.functions if function.entered in (*_UNENTERED, Entered.BY_TESTS)]
     elsewhere = {joined.function.key: joined for joined in join(passed).functions}
     jobs: dict[str, None] = {}
+    families: dict[str, None] = {}
     by_tests = False
     for function in missed:
         joined = elsewhere.get(function.key)
@@ -140,10 +141,14 @@ def accepted(own: ChangeExecution, passed: Mapping[str, ChangeExecution], rules:
             jobs |= dict.fromkeys(joined.jobs)
         elif function.entered is Entered.BY_TESTS or (joined is not None and joined.by_tests):
             by_tests = True
+        elif function.uncoverable and rules.uncoverable is Demand.ALLOW:
+            families[function.uncoverable] = None
         else:
             return ""
     where = [f"in {and_more(tuple(jobs), _SHOWN_JOBS)}"] * bool(jobs) + ["by Bridge tests alone"] * by_tests
-    return f"what it missed ran {' and '.join(where)}"
+    ran = [f"what it missed ran {' and '.join(where)}"] * bool(where)
+    left = [f"no host can run {and_more(tuple(families), _SHOWN_JOBS)} (gate.uncoverable)"] * bool(families)
+    return "; ".join((*ran, *left)) or "what it missed is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +168,14 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     """
     waived = frozenset(excused)
     left = [item for item in joined.of_side(Side.HEAD) if waived.isdisjoint(item.planned)]
-    never = [item.function for item in left if item.never]
-    unknown = [item.function for item in left if item.unknown]
+    never = [item.function for item in left if item.never and not item.function.uncoverable]
+    unknown = [item.function for item in left if item.unknown and not item.function.uncoverable]
+    uncoverable = [item.function for item in left if item.function.uncoverable and (item.never or item.unknown)]
     cut_off = max((count for job, count in joined.cut_off.items() if job not in waived), default=0)
     rows = (
         (rules.unexecuted, _never_text(never)),
         (rules.unrecorded, _unknown_text(len(unknown), cut_off, joined)),
+        (rules.uncoverable, _uncoverable_text(uncoverable)),
     )
     closing = "; ".join(text for demand, text in rows if text and demand is Demand.BLOCK)
     return Shortfall(closing, "; ".join(text for demand, text in rows if text and demand is Demand.ALLOW))
@@ -183,6 +190,14 @@ def _never_text(never: list[FunctionRun]) -> str:
         else (f"{len(never)} changed functions that verl reaches")
     )
     return f"{count} never ran: {listed(never)}"
+
+
+def _uncoverable_text(functions: list[FunctionRun]) -> str:
+    if not functions:
+        return ""
+    families = ", ".join(dict.fromkeys(function.uncoverable for function in functions))
+    what = "1 changed function belongs" if len(functions) == 1 else f"{len(functions)} changed functions belong"
+    return f"{what} to {families}, which no host can run: {listed(functions)}"
 
 
 def _unknown_text(unknown: int, cut_off: int, joined: JoinedExecution) -> str:

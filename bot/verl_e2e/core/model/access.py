@@ -133,12 +133,14 @@ class Demand(StrEnum):
 
 
 class ExecutionRules(Document):
-    """What the gate makes of changed functions that did not run, and of those that nothing is known of."""
+    """What the gate makes of what did not run, of what nothing is known of, and of what no host can run."""
 
     # Of functions that no job and no Bridge test entered.
     unexecuted: Demand = Demand.BLOCK
     # Of functions that no job recorded.
     unrecorded: Demand = Demand.BLOCK
+    # Of jobs and functions of a model family that no host can run.
+    uncoverable: Demand = Demand.BLOCK
 
 
 class GateSettings(DescribedDocument):
@@ -160,11 +162,13 @@ class GateSettings(DescribedDocument):
     """What the gate makes of a changed function that verl reaches and that neither a job nor a Bridge test ran."""
     unrecorded: Demand = Demand.BLOCK
     """What the gate makes of changed functions when no job could record what ran, as below Python 3.12."""
+    uncoverable: Demand = Demand.BLOCK
+    """What the gate makes of a model family that no host can run: of its job, and of functions that only it runs."""
 
     @property
     def execution(self) -> ExecutionRules:
         """What the gate asks of the execution of a change."""
-        return ExecutionRules(unexecuted=self.unexecuted, unrecorded=self.unrecorded)
+        return ExecutionRules(unexecuted=self.unexecuted, unrecorded=self.unrecorded, uncoverable=self.uncoverable)
 
 
 class OverrideRules(DescribedDocument):

@@ -71,6 +71,8 @@ class ChangedFunction(Document):
     reached: bool = True
     # What keeps a run out of it, where that is known, as a clause; empty where it is not.
     condition: str = ""
+    # The model families that alone run it, with commas between, where no host can run any of them; empty elsewhere.
+    uncoverable: str = ""
     # For what runs at import: lines of functions that read what it binds; a run must execute one of them too. Empty
     # where no function of the file that verl reaches reads it.
     readers: Annotated[tuple[int, ...], Field(max_length=MOST_READERS)] = ()

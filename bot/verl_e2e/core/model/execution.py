@@ -91,6 +91,8 @@ class FunctionRun:
     first_s: float | None = None
     # What keeps a run out of it, as a clause; empty where that is not known.
     condition: str = ""
+    # The model families that alone run it, with commas between, where no host can run any of them; empty elsewhere.
+    uncoverable: str = ""
 
     @property
     def key(self) -> tuple[Side, str, str, int]:

@@ -288,12 +288,14 @@ class Record(Document):
 class CheckNotes(Document):
     """`check.json`: what a check knows in addition to its run folders.
 
-    `not_run` maps a planned job to the reason why it did not run, `notes` are sentences for the card's limitations,
-    `contract` the uses in verl that the change breaks, `execution` what the policy asks of the execution of the change.
+    `not_run` maps a planned job to the reason why it did not run, `uncoverable` are those of them that no host can run,
+    `notes` are sentences for the card's limitations, `contract` the uses in verl that the change breaks, `execution`
+    what the policy asks of the execution of the change.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
+    uncoverable: tuple[str, ...] = ()
     notes: Annotated[tuple[str, ...], Field(validation_alias=AliasChoices("notes", "remarks"))] = ()
     contract: tuple[str, ...] = ()
     execution: ExecutionRules | None = None

@@ -24,7 +24,7 @@ from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.synthetic_models import sized
 
-_OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.FEATURE, Missing.GPUS})
+_OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.MODEL, Missing.FEATURE, Missing.GPUS})
 
 
 class BuildError(Exception):

@@ -69,7 +69,14 @@ class CodePlan:
         """The function with a path that can be written down, and what keeps a run out of it."""
         # Where the way to a file could not be read, "not reached" is not an answer.
         reached = touched.function.reached or touched.path in unknown
-        update = {"path": readable(touched.function.path), "condition": self._condition(touched), "reached": reached}
+        families = self._without_hosts(touched.path)
+        condition = f"no host can run {families}, and the file belongs to no other family" if families else ""
+        update = {
+            "path": readable(touched.function.path),
+            "condition": condition or self._condition(touched),
+            "reached": reached,
+            "uncoverable": families,
+        }
         return touched.function.model_copy(update=update)
 
     def _condition(self, touched: TouchedFunction) -> str:
@@ -88,6 +95,12 @@ class CodePlan:
     @cached_property
     def _families(self) -> Mapping[str, frozenset[str]]:
         return {readable(path.path): frozenset(family.name for family in path.families) for path in self.paths}
+
+    def _without_hosts(self, path: str) -> str:
+        """The families of a path, where no host can run any of them."""
+        names = self._families.get(readable(path), frozenset())
+        own = [family for family in self.policy.families if family.name in names]
+        return ", ".join(family.name for family in own) if all(family.uncoverable for family in own) else ""
 
     @cached_property
     def _unread(self) -> Mapping[str, str]:

@@ -55,10 +55,12 @@ def wants_of_paths(wants: Iterable[Want], paths: Iterable[Classified], jobs: Ite
 
 def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint: Checkpoint | None) -> JobOutline | str:
     """A job on the model that is needed, or why none can pass; `checkpoint` is the one where any model will do."""
+    if model.family and not any(family.name == model.family for family in policy.families):
+        return f"the policy has no family {model.family}"
     made = _with_fields(model, policy) if model.fields else None
     if model.fields and made is None:
         shown = ", ".join(f"{name} = {value!r}" for name, value in sorted(model.fields.items()))
-        return f"no model is known with {shown}"
+        return f"no model can be made with {shown}: {_why_none(model, policy)}"
     known = {feature.name for feature in policy.features}.union(*(family.features for family in policy.families))
     strange = sorted(model.features - known)
     if strange:
@@ -82,6 +84,15 @@ def _with_fields(model: ModelWant, policy: Policy) -> Checkpoint | None:
         if recipe and of_models <= {*family.features} - {*recipe.without}:
             return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
     return None
+
+
+def _why_none(model: ModelWant, policy: Policy) -> str:
+    """Why no family has a recipe for what is wanted."""
+    family = next((family for family in policy.families if family.name == model.family), None)
+    if family is not None and family.synthetic is None:
+        return family.no_synthetic or f"the family {family.name} has no `synthetic:` in the policy"
+    whose = f"the synthetic model of {model.family} has not" if family else "no synthetic model has"
+    return f"{whose} {' and '.join(sorted(model.features))}"
 
 
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:

@@ -9,6 +9,8 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Policy
 
+_LEFT_TO_REVIEW = "only Bridge tests and a review can judge it; `gate.uncoverable` of the policy decides about the gate"
+
 
 def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
     """The job with what the policy declares of its checkpoint and with all that keeps it from passing."""
@@ -20,7 +22,7 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     unshown = tuple(_without_script(job, policy))
     yield from unshown
     if job.checkpoint is None and not (unshown and not job.family):
-        yield _no_checkpoint(job)
+        yield _no_checkpoint(job, policy)
     yield from _two_scripts(job)
     if not unshown:
         yield from _absent(job, policy)
@@ -48,11 +50,22 @@ def _without_script(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
         )
 
 
-def _no_checkpoint(job: JobOutline) -> Obstacle:
-    wanted = job.family or job.variant.feature or " and ".join(item.name for item in job.features) or "this change"
-    place = f"the family {job.family}" if job.family else f"a family that has {wanted}"
-    reason = f"no checkpoint known that exercises {wanted}"
-    return Obstacle(Missing.CHECKPOINT, reason, f"name one as `checkpoint:` of {place} in the policy")
+def _no_checkpoint(job: JobOutline, policy: Policy) -> Obstacle:
+    """No model: of a family that no host can run, of one that the policy has none for, or with what is asked for."""
+    family = next((item for item in policy.families if item.name == job.family), None)
+    if family is not None and family.uncoverable:
+        reason = f"no host can run a model of the family {family.name}: {family.uncoverable}"
+        return Obstacle(Missing.MODEL, reason, _LEFT_TO_REVIEW)
+    wanted = job.variant.feature or " and ".join(item.name for item in job.features)
+    if family is not None:
+        reason = f"the family {family.name} has neither `checkpoint:` nor `synthetic:` in the policy"
+    elif job.family:
+        reason = f"the policy has no family {job.family}"
+    elif wanted:
+        reason = f"no family of the policy has both {wanted} and a model"
+    else:
+        reason = "the change names neither a family nor a feature that a model could be chosen by"
+    return Obstacle(Missing.CHECKPOINT, reason, "name a `checkpoint:` or a `synthetic:` of a family in the policy")
 
 
 def _two_scripts(job: JobOutline) -> Iterator[Obstacle]:

@@ -20,6 +20,8 @@ class Missing(StrEnum):
     """What keeps a job from passing, known when it is planned."""
 
     CHECKPOINT = "checkpoint"
+    # No host can ever run a model of the family.
+    MODEL = "model"
     SCRIPT = "script"
     SCRIPTS_DIFFER = "scripts differ"
     FEATURE = "feature"
@@ -83,6 +85,11 @@ class JobOutline:
     def blocked(self) -> str:
         """Why the job cannot pass as planned and what to do, empty when it may."""
         return "; ".join(map(str, self.obstacles))
+
+    @property
+    def uncoverable(self) -> str:
+        """Why no host can ever run it, empty where one can."""
+        return next((item.reason for item in self.obstacles if item.missing is Missing.MODEL), "")
 
     @property
     def gpu_count(self) -> int:

@@ -76,7 +76,12 @@ class Plan:
     @property
     def blocked_jobs(self) -> tuple[JobOutline, ...]:
         """The jobs that cannot pass as they are planned; their levels cannot turn green without a person."""
-        return tuple(job for job in self.jobs if job.obstacles)
+        return tuple(job for job in self.jobs if job.obstacles and not job.uncoverable)
+
+    @property
+    def uncoverable_jobs(self) -> tuple[JobOutline, ...]:
+        """The jobs of families that no host can ever run; the policy decides whether the gate waits for them."""
+        return tuple(job for job in self.jobs if job.uncoverable)
 
 
 def with_tests(planned: Plan, tests: Choice) -> Plan:

@@ -57,6 +57,8 @@ class PlannedJob(_Part):
     blocked: str = ""
     # The same, one by one.
     obstacles: tuple[Obstacle, ...] = ()
+    # Why no host can ever run it, empty where one can.
+    uncoverable: str = ""
     # The places of the change that it was made for, or given settings for, each with its condition.
     purposes: tuple[Purpose, ...] = ()
     # The settings of a derived job that differ from those of level 0, by axis.
@@ -196,6 +198,7 @@ def _job(job: JobOutline) -> PlannedJob:
         absent=job.absent,
         script=job.script,
         blocked=job.blocked,
+        uncoverable=job.uncoverable,
         obstacles=job.obstacles,
         purposes=job.purposes,
         settings=dict(job.settings),

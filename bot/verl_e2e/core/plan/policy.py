@@ -207,6 +207,11 @@ class Family(DescribedDocument):
         """The checkpoint alone, as jobs have it."""
         return self.model.checkpoint if self.model else None
 
+    @property
+    def uncoverable(self) -> str:
+        """Why no host can run a model of it, empty where one can and where the policy does not say."""
+        return self.no_synthetic or "" if self.model is None else ""
+
 
 class Feature(DescribedDocument):
     """What switches a feature of level 4 on at the pinned verl commit."""

@@ -16,7 +16,7 @@ from verl_e2e.core.judge.joined_execution import (
     unknown_execution,
 )
 from verl_e2e.core.judge.verdict_document import read_verdict
-from verl_e2e.core.model.access import ExecutionRules
+from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.changed_code import Side
 from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.levels import Level
@@ -48,11 +48,21 @@ def _executions(found: Iterable[Standing]) -> dict[str, ChangeExecution]:
 
 
 def with_accepted(found: tuple[Standing, ...], rules: ExecutionRules) -> tuple[Standing, ...]:
-    """The standings, those accepted whose run never entered the change and that others make up for."""
+    """The standings, those accepted whose run never entered the change and that others make up for.
+
+    A job that no host can run is named as such where the policy lets the gate open without it.
+    """
+    if rules.uncoverable is Demand.ALLOW:
+        found = tuple(map(_without_hosts, found))
     if not any(standing.state is JobStatus.UNEXECUTED for standing in found):
         return found
     passed = _executions(standing for standing in found if standing.state is JobStatus.PASSED)
     return tuple(_weighed(standing, passed, rules) for standing in found)
+
+
+def _without_hosts(standing: Standing) -> Standing:
+    reason = standing.wanted.uncoverable if standing.state is JobStatus.BLOCKED else ""
+    return replace(standing, state=JobStatus.UNCOVERABLE, reason=reason) if reason else standing
 
 
 def _weighed(standing: Standing, passed: dict[str, ChangeExecution], rules: ExecutionRules) -> Standing:
@@ -82,6 +92,8 @@ def execution_gap(found: tuple[Standing, ...], rules: ExecutionRules, overridden
     if not gap.closing:
         return ExecutionGap(gap)
     head = joined.of_side(Side.HEAD)
-    open_jobs = [job for item in head if item.never or item.unknown for job in item.planned]
+    allowed = rules.uncoverable is Demand.ALLOW
+    closing = (item for item in head if not (allowed and item.function.uncoverable))
+    open_jobs = [job for item in closing if item.never or item.unknown for job in item.planned]
     wanted = [levels[job] for job in (*open_jobs, *joined.cut_off) if levels[job] not in overridden]
     return ExecutionGap(gap, min(wanted))

@@ -233,9 +233,11 @@ def _progress(required: tuple[Standing, ...]) -> str:
 def _passed_title(required: tuple[Standing, ...]) -> str:
     taken = [standing for standing in required if standing.override is not None]
     made_up = sum(standing.state is JobStatus.ACCEPTED for standing in required)
-    if not taken and not made_up:
+    uncovered = [standing for standing in required if standing.state is JobStatus.UNCOVERABLE]
+    if not taken and not made_up and not uncovered:
         return f"All {len(required)} required jobs passed" if len(required) > 1 else "The required job passed"
     people = ", ".join(dict.fromkeys(standing.override.actor for standing in taken if standing.override is not None))
-    passed = f"{len(required) - len(taken) - made_up} of {len(required)} required jobs passed"
+    passed = f"{len(required) - len(taken) - made_up - len(uncovered)} of {len(required)} required jobs passed"
+    left = f", {len(uncovered)} not covered: {uncovered[0].reason}" if uncovered else ""
     accepted = f", {made_up} accepted that never entered the change" if made_up else ""
-    return f"{passed}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}"
+    return f"{passed}{accepted}{f', {len(taken)} overridden by {people}' if taken else ''}{left}"

@@ -37,6 +37,8 @@ class JobStatus(StrEnum):
     UNEXECUTED = "unexecuted", "🚫", "Not executed", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
     # Such a run that another job makes up for, or that the policy allows.
     ACCEPTED = "accepted", "☑️", "Accepted", CheckStatus.COMPLETED, Conclusion.SUCCESS
+    # No host can run it, and the policy lets the gate open without it.
+    UNCOVERABLE = "not covered", "🚧", "Not covered", CheckStatus.COMPLETED, Conclusion.SUCCESS
     RUNNING = "running", "🔄", "Running", CheckStatus.IN_PROGRESS
     WAITING = "waiting", "⏳", "Waiting", CheckStatus.QUEUED
     SKIPPED = "skipped", "⏭️", "Skipped", CheckStatus.COMPLETED, Conclusion.ACTION_REQUIRED
@@ -48,7 +50,9 @@ class JobStatus(StrEnum):
 
 # Ended without a pass: what can be run again.
 ENDED = frozenset({JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED, JobStatus.CANCELLED})
-SATISFIED = frozenset({JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.ACCEPTED, JobStatus.NOT_REQUIRED})
+SATISFIED = frozenset(
+    {JobStatus.PASSED, JobStatus.OVERRIDDEN, JobStatus.ACCEPTED, JobStatus.UNCOVERABLE, JobStatus.NOT_REQUIRED}
+)
 # The run itself was good, so what needs the job may start.
 RAN_WELL = SATISFIED | {JobStatus.UNEXECUTED}
 UNDERWAY = frozenset({JobStatus.RUNNING, JobStatus.WAITING})

@@ -22,6 +22,8 @@ class WantedJob:
     job: Job | None = None
     # Why it cannot be completed, empty when it is complete.
     missing: str = ""
+    # Why no host can ever run it, empty where one can.
+    uncoverable: str = ""
     # Whether it decides the gate; false for what a person requested.
     required: bool = True
     # The source of the entry that requested it, empty for a job of the plan.

@@ -56,6 +56,7 @@ def _head(plan: Plan) -> str:
             f"closed until the policy has what is missing or level {' and '.join(map(str, message))} is overridden: "
             f"{', '.join(job.id for job in plan.blocked_jobs)}"
         )
+    lines.extend(f"Not covered by {job.id}: {on_one_line(job.uncoverable)}" for job in plan.uncoverable_jobs)
     return "\n".join(lines)
 
 
@@ -115,6 +116,8 @@ def _job_line(job: JobOutline) -> str:
     after = f", after {', '.join(job.requires)}" if job.requires else ""
     if job.obstacles:
         model = f" on {job.checkpoint.model_id}" if job.checkpoint else ""
+        if job.uncoverable:
+            return f"job {job.id}: not covered, no host can run it: {job.blocked}"
         return f"job {job.id}{model}: cannot pass as planned, so it is not run: {job.blocked}"
     reason = job.fitted().reason
     gpus = _count(job.gpu_count, "GPU") + (f" ({reason})" if reason else "")

@@ -61,7 +61,9 @@ def _notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     incomplete = target_state.plan.incomplete[:2] if target_state.plan is not None else ()
     # The heading has the obstacle without the command.
     obstacle = (steps.gate.action,) if steps.gate.action else ()
-    return (*obstacle, *actions, *incomplete, *target_state.broken[:5])
+    left = (standing for standing in steps.standings if standing.state is JobStatus.UNCOVERABLE)
+    uncovered = tuple(f"Not covered by {standing.wanted.id}: {standing.reason}." for standing in left)
+    return (*obstacle, *actions, *uncovered, *incomplete, *target_state.broken[:5])
 
 
 def _history(target_state: TargetState) -> tuple[EarlierHead, ...]:

@@ -8,7 +8,7 @@ from verl_e2e.core.judge.deliverables import of_job_not_run, of_nothing_required
 from verl_e2e.core.judge.joined_execution import JoinedExecution, Shortfall, accepted, join, shortfall
 from verl_e2e.core.judge.left_open import merged, of_verdict
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.access import ExecutionRules
+from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
@@ -27,11 +27,16 @@ _RANK = {Result.PASS: 0, Result.BLOCKED: 1, Result.FAIL: 2}
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """A planned job that did not run, and why; it keeps the whole from being a Pass."""
+    """A planned job that did not run, and why; it keeps the whole from being a Pass unless the policy allows it."""
 
+    # Its id.
     job_id: str
+    # What it covers.
     coverage: str
+    # Why it did not run.
     reason: str
+    # Whether no host can run it, so that the policy decides what it is to the whole.
+    uncoverable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,14 @@ def result_of(card: Card) -> Result:
         return Result.FAIL
     short = bool(shortfall_of(card).closing)
     results = [_result_in(card, verdict) for verdict in card.verdicts]
-    results += [Result.BLOCKED] * (len(card.not_run) + short)
+    results += [Result.BLOCKED] * (len(_closing(card)) + short)
     return max(results, key=_RANK.__getitem__, default=Result.PASS)
+
+
+def _closing(card: Card) -> tuple[NotRun, ...]:
+    """The jobs that did not run and that the policy does not allow to be left out."""
+    allows = card.execution is not None and card.execution.uncoverable is Demand.ALLOW
+    return tuple(job for job in card.not_run if not (allows and job.uncoverable))
 
 
 def joined_execution(card: Card) -> JoinedExecution:
@@ -96,11 +107,14 @@ def sentence_of(card: Card) -> str:
     deciding = [verdict for verdict in card.verdicts if _result_in(card, verdict) is result]
     if result is Result.PASS:
         allowed = [f"{short.allowed}, which the policy allows"] if short.allowed else []
-        return "; ".join([*(_passed(card, verdict) for verdict in deciding), *allowed]) or wording.NOTHING_REQUIRED
+        left = [f"{job.job_id} is not covered, {job.reason}" for job in card.not_run]
+        rows = [*left, *(_passed(card, verdict) for verdict in deciding), *allowed]
+        return "; ".join(rows) or wording.NOTHING_REQUIRED
     if deciding:
         return deciding[0].sentence
-    if card.not_run:
-        first = card.not_run[0]
+    closing = _closing(card)
+    if closing:
+        first = closing[0]
         return f"{first.coverage} did not run: {first.reason}"
     return f"{short.closing}; {wording.NOT_EVIDENCE}"
 
@@ -181,7 +195,8 @@ def limitations_of(card: Card) -> tuple[str, ...]:
     """Limitations of the whole, then those of the jobs: each once, with its jobs where there are several."""
     jobs = tuple(map(of_verdict, card.verdicts))
     named = len(card.verdicts) + len(card.not_run) > 1
-    return tuple(dict.fromkeys((*card.notes, *merged(jobs, named=named))))
+    left = (f"{job.coverage}: not covered, {job.reason}." for job in card.not_run if job.uncoverable)
+    return tuple(dict.fromkeys((*left, *card.notes, *merged(jobs, named=named))))
 
 
 def followups_of(card: Card) -> tuple[str, ...]:
@@ -190,7 +205,7 @@ def followups_of(card: Card) -> tuple[str, ...]:
     # What a run that did not pass never reached is for its own fix to change.
     good = all(_result_in(card, verdict) is Result.PASS for verdict in card.verdicts)
     rows += [wording.FIX_UNEXECUTED] * (good and bool(shortfall_of(card).closing))
-    rows += [f"Still to run: {job.coverage} ({job.reason})." for job in card.not_run]
+    rows += [f"Still to run: {job.coverage} ({job.reason})." for job in card.not_run if not job.uncoverable]
     return tuple(dict.fromkeys(rows))
 
 
