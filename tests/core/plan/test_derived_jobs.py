@@ -17,6 +17,7 @@ from verl_e2e.core.plan.policy import Budget, Feature, Model, Policy
 
 POLICY = packaged_policy().model_copy(update={"budget": Budget(gpu_minutes=500)})
 T, P, C, E = Axis.TENSOR, Axis.PIPELINE, Axis.CONTEXT, Axis.EXPERT
+V = Axis.VIRTUAL_PIPELINE
 MOE = frozenset({"moe"})
 
 
@@ -71,6 +72,11 @@ SMOKE, RESUME = "0-lora-ddp", "1-resume"
         # The larger size gives the smaller one as well.
         ((SMOKE,), (want({T: 2}), want({T: 4})), [SMOKE, "2-tp4"]),
         ((SMOKE,), (want({T: 2}), want({T: 2, Axis.ADAPTER: "dora"})), [SMOKE, "2-tp2-adapter-dora"]),
+        # Two wants that come to the same settings, one of which says more of them.
+        ((SMOKE,), (want({V: 2}), want({V: 2, P: 2})), [SMOKE, "2-vpp"]),
+        ((SMOKE,), (want({P: 3}), want({P: 4}), want({P: 4, C: 1})), [SMOKE, "2-pp4"]),
+        ((SMOKE,), (want({E: 2}), want({E: 2}, features=MOE)), [SMOKE, "2-ep2"]),
+        ((SMOKE,), (want({Axis.RESUME: True}), want({Axis.RESUME: True, Axis.STEPS: 2})), [SMOKE, RESUME]),
         # Settings that exclude each other take two jobs.
         ((SMOKE,), (want({Axis.ADAPTER: "dora"}), want({Axis.ADAPTER: "canonical_lora"})), None),
         ((SMOKE,), (want({Axis.FSDP: True}), want({P: 2})), [SMOKE, "2-pp2", "3-fsdp"]),
@@ -115,7 +121,8 @@ def test_the_order_of_wants_changes_nothing() -> None:
 
 AXES = {
     T: (1, 2, 4, 16),
-    P: (1, 2, 4),
+    P: (1, 2, 3, 4),
+    V: (1, 2),
     C: (1, 2),
     E: (1, 2),
     Axis.FSDP: (True, False),
@@ -159,6 +166,13 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
         for purpose in job.purposes:
             own = job.variant.wrapper.get("COMMON_TP", "1")
             assert int(own) >= int(purpose.settings.get(T, 1) or 1)
+
+
+@given(TABLES, st.lists(WANTS, min_size=1, max_size=4))
+def test_what_has_a_job_alone_has_one_among_others(names: tuple[str, ...], wants: list[Want]) -> None:
+    policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=5000)})
+    alone = sum(len(derive(names, item, policy=policy).not_covered) for item in wants)
+    assert len(derive(names, *wants, policy=policy).not_covered) == alone
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,19 @@ def _assigned(planned: tuple[JobOutline, ...], demands: Sequence[Demand], maker:
         found.reasons[demand.number] = problem or _beyond(budget)
         if not problem:
             needed.append(demand)
-    largest = [demand for demand in needed if not any(includes(other, demand) for other in needed)]
-    made, _ = cheapest(changing, largest, Choices(maker.add, _price))
+    made, _ = cheapest(changing, _largest(needed), Choices(maker.add, _price))
     minutes = budget - sum(job.gpu_minutes for job in planned) + sum(item.price for item in changing)
     found.candidates = [*fixed, *_within(made, minutes, maker)]
     return found
+
+
+def _largest(demands: Sequence[Demand]) -> list[Demand]:
+    """The demands whose jobs meet all of them; one stays of those that come to the same."""
+    kept = list(demands)
+    for demand in demands:
+        if any(includes(other, demand) for other in kept):
+            kept.remove(demand)
+    return kept
 
 
 def _within(made: Sequence[Candidate], minutes: int, maker: JobMaker) -> list[Candidate]:
