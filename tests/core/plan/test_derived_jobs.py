@@ -172,7 +172,7 @@ def test_each_want_has_a_job_or_a_reason_and_no_level_is_lost(
 def test_what_has_a_job_alone_has_one_among_others(names: tuple[str, ...], wants: list[Want]) -> None:
     policy = POLICY.model_copy(update={"budget": Budget(gpu_minutes=5000)})
     alone = sum(len(derive(names, item, policy=policy).not_covered) for item in wants)
-    assert len(derive(names, *wants, policy=policy).not_covered) == alone
+    assert len(derive(names, *wants, policy=policy).not_covered) <= alone
 
 
 @pytest.mark.parametrize(

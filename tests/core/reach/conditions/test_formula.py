@@ -13,6 +13,7 @@ from verl_e2e.core.reach.conditions.formula import (
     any_of,
     as_healthy,
     formula,
+    impossible,
     literals,
     negation,
     text_of,
@@ -51,6 +52,11 @@ def _formula(text: str, *, holds: bool = True) -> Formula:
         ("a or True", ""),
         ("(a or b) and a", "a"),
         ("(a or b) and not a", "not a and b"),
+        # A name may get another value in between, so what seems impossible stays as it is written.
+        ("a and not a", "a and not a"),
+        ("(not a or not b) and a and b", "a and b and (not a or not b)"),
+        ("False", "False"),
+        ("a and False", "a and False"),
     ],
 )
 def test_a_test_has_one_normal_form(test: str, text: str) -> None:
@@ -66,6 +72,23 @@ def test_a_negation_is_what_the_negated_test_says_and_twice_it_is_the_test(test:
 def test_what_never_holds_has_no_way_and_what_is_no_test_is_negated_in_words() -> None:
     assert _formula("False") == Any(())
     assert text_of(negation(Literal("except ImportError"))) == "not (except ImportError)"
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("a and b", False),
+        ("a and not a", True),
+        ("a and (b or not b)", False),
+        ("a and not b and (b or not a)", True),
+        ("a and not b and (not a and c or b)", True),
+        ("a and False", True),
+        ("False", True),
+        ("a", False),
+    ],
+)
+def test_a_condition_is_impossible_where_its_parts_contradict_each_other(test: str, *, expected: bool) -> None:
+    assert impossible(_formula(test)) is expected
 
 
 def test_what_holds_anyway_demands_nothing() -> None:

@@ -173,7 +173,7 @@ def test_parts_that_no_run_has_together_leave_the_second_open() -> None:
 def test_a_part_that_every_healthy_run_passes_is_not_open() -> None:
     unknown = as_healthy(formula(ast.parse("x or y", mode="eval").body, {}))
     assert resolve(all_of((unknown, Literal("except E"))), PEFT).open == ("except E",)
-    assert resolve(formula(ast.parse("False", mode="eval").body, {}), PEFT).open == ("",)
+    assert resolve(formula(ast.parse("False", mode="eval").body, {}), PEFT).open == ("False",)
 
 
 def test_the_way_with_the_fewest_settings_is_taken() -> None:

@@ -73,6 +73,15 @@ def test_a_change_of_a_condition_wants_the_run_that_tells_the_versions_apart(
     assert condition in [want.condition for want in found]
 
 
+def test_a_condition_that_nothing_can_fulfil_wants_nothing() -> None:
+    old = "def f():\n    for s in t:\n        if s == 2:\n            g()\n            continue\n        h()\n"
+    new = old.replace("s == 2:", "s == 2 and not e:").replace(
+        "        h()", "        if s == 2 and e:\n            k()\n            continue\n        h()"
+    )
+    found = [want.condition for want in _wants(old, new)]
+    assert found == ["s == 2", "s == 2 and e"]
+
+
 def test_a_check_that_only_raises_asks_for_no_run_that_fails() -> None:
     found = _wants("def f():\n    g(1)\n", "def f():\n    if a:\n        raise E\n    g(1)\n")
     assert [want.open for want in found] == []

@@ -1,11 +1,21 @@
 """What a change does to conditions themselves: guards that came or went, parts of expressions, and called functions."""
 
 import ast
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place, inner_guards
-from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, Literal, all_of, any_of, conjuncts, negation
+from verl_e2e.core.reach.conditions.formula import (
+    NOTHING,
+    Formula,
+    Literal,
+    all_of,
+    any_of,
+    conjuncts,
+    impossible,
+    negation,
+)
 from verl_e2e.core.reach.tree_numbers import TreeNumbers
 
 _MOST_DIFFERENCES = 8
@@ -25,7 +35,7 @@ class Differences:
         for key, guards in after.items():
             if len(before.get(key, ())) == len(guards):
                 for first, second in zip(before[key], guards, strict=True):
-                    found.update(dict.fromkeys(_exactly_one(first, second)))
+                    found.update(dict.fromkeys(itertools.filterfalse(impossible, _exactly_one(first, second))))
         return tuple(found)[:_MOST_DIFFERENCES]
 
     def parts(self, place: Place, other: FunctionFlow | None, flow: FunctionFlow) -> tuple[Formula, ...]:

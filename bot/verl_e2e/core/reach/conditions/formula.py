@@ -99,11 +99,10 @@ def all_of(parts: Iterable[Formula]) -> Formula:
     facts = {part for part in found if isinstance(part, Literal)}
     against = {negation(fact) for fact in facts}
     kept: list[Formula] = [part for part in found if not isinstance(part, Any)]
-    kept += [
-        any_of(way for way in part.parts if against.isdisjoint(conjuncts(way)))
-        for part in found
-        if isinstance(part, Any) and not any(facts.issuperset(conjuncts(way)) for way in part.parts)
-    ]
+    for part in found:
+        if isinstance(part, Any) and not any(facts.issuperset(conjuncts(way)) for way in part.parts):
+            ways = [way for way in part.parts if against.isdisjoint(conjuncts(way))]
+            kept.append(any_of(ways) if ways else part)
     return all_of(kept) if len(facts) < sum(isinstance(part, Literal) for part in kept) else _flat(kept)
 
 
@@ -132,6 +131,14 @@ def negation(condition: Formula) -> Formula:
             return all_of(map(negation, parts))
         case Literal(text=text, test=test, names=names):
             return Literal(f"not ({text})") if test is None else formula(test, names, holds=False)
+
+
+def impossible(condition: Formula) -> bool:
+    """Whether the parts contradict each other, as long as no name gets another value between them."""
+    parts = conjuncts(condition)
+    against = {negation(part) for part in parts if isinstance(part, Literal)}
+    ways = (part.parts if isinstance(part, Any) else (part,) for part in parts)
+    return any(all(not against.isdisjoint(conjuncts(way)) for way in each) for each in ways)
 
 
 def conjuncts(condition: Formula) -> tuple[Formula, ...]:
@@ -165,6 +172,9 @@ def text_of(condition: Formula) -> str:
         case Literal(text=text):
             return text
         case All(parts=parts):
-            return " and ".join(f"({text_of(part)})" if isinstance(part, Any) else text_of(part) for part in parts)
+            return " and ".join(
+                f"({text_of(part)})" if isinstance(part, Any) and part.parts else text_of(part) for part in parts
+            )
         case Any(parts=parts):
-            return " or ".join(f"({text_of(part)})" if isinstance(part, All) else text_of(part) for part in parts)
+            ways = (f"({text_of(part)})" if isinstance(part, All) else text_of(part) for part in parts)
+            return " or ".join(ways) or "False"
