@@ -20,6 +20,7 @@ LOADED, SAVED = Point.CHECKPOINT_LOADED, Point.CHECKPOINT_SAVED
 MOMENT = f"{LORA_A}/exp_avg[0:8]"
 TWO = tuple(Ranks(rank=rank, data=rank, data_size=2) for rank in range(2))
 RUN = healthy(phases=("save", "resume"), steps=1)
+RUN_ON_TWO = healthy(TWO, ("save", "resume"), steps=1)
 
 
 def found(taken: Taken) -> Finding:
@@ -132,16 +133,25 @@ def _swapped(taken: Taken) -> Taken:
 
 
 def test_another_sharding_is_compared_by_sums() -> None:
-    swapped = _swapped(healthy(TWO, ("save", "resume"), steps=1))
+    swapped = _swapped(RUN_ON_TWO)
     assert found(swapped).evidence.state is State.MET
     lost = swapped.with_tensor(MOMENT, zeroed, LOADED, model="actor", rank=1)
     text = f"{LORA_A}/exp_avg: its parts on all ranks do not add up to what was saved"
     assert text in found(lost).evidence.summary
 
 
+def test_after_another_sharding_whole_tensors_are_compared_on_each_rank() -> None:
+    exchanged = _swapped(RUN_ON_TWO.with_tensor(LORA_A, scaled(2.0), SAVED, model="actor", rank=0)).with_tensor(
+        LORA_A, scaled(2.0), LOADED, model="actor", rank=1
+    )
+    assert f"{LORA_A} (and 1 more): a scale by 0.5" in found(exchanged).evidence.summary
+    known = declared(_swapped(stale(RUN_ON_TWO)), HEAD)
+    assert (known.evidence.state, len(known.notes)) == (State.MET, 1)
+
+
 @pytest.mark.parametrize(("change", "what"), [(absent, "not there on any rank after the load"), (zeroed, "all zero")])
 def test_a_moment_that_no_rank_has_after_another_sharding(change: Any, what: str) -> None:
-    swapped = _swapped(healthy(TWO, ("save", "resume"), steps=1))
+    swapped = _swapped(RUN_ON_TWO)
     gone = swapped.with_tensor(MOMENT, change, LOADED, model="actor", rank=1).with_tensor(
         f"{LORA_A}/exp_avg[8:16]", change, LOADED, model="actor", rank=0
     )
@@ -165,11 +175,11 @@ HEAD = NotRestored(
 )
 
 
-def stale(change: Any = None) -> Taken:
+def stale(run: Taken = RUN, change: Any = None) -> Taken:
     """The run in which a parameter of the critic has after the load what it had before."""
-    built = (item for item in RUN.snapshots if item.point is Point.MODEL_BUILT and item.model == "critic")
+    built = (item for item in run.snapshots if item.point is Point.MODEL_BUILT and item.model == "critic")
     before = next(held for item in built for held in item.tensors if held.name == LORA_A)
-    return RUN.with_tensor(LORA_A, change or (lambda _: before), LOADED, model="critic")
+    return run.with_tensor(LORA_A, change or (lambda _: before), LOADED, model="critic")
 
 
 def declared(taken: Taken, *entries: NotRestored) -> Finding:
@@ -194,7 +204,7 @@ def test_a_parameter_that_is_known_not_to_be_restored_is_a_limitation() -> None:
 
 @pytest.mark.parametrize("change", [zeroed, absent, scaled(2.0), other])
 def test_a_known_defect_excuses_no_other_difference(change: Any) -> None:
-    item = declared(stale(change), HEAD)
+    item = declared(stale(change=change), HEAD)
     assert (item.evidence.state, item.notes) == (State.BROKEN, ())
 
 

@@ -1,7 +1,7 @@
 """Level 1: what the second phase loaded is what the first one had saved, tensor by tensor, moments included.
 
 The state is taken on each rank after the save and after the load. On the same rank the bits must be equal; where
-ranks hold other parts of a tensor than before, its sums over all ranks must be. A parameter that has after the load
+ranks hold other parts of tensors than before, the sums over all ranks must be. A parameter that has after the load
 what it had before was not restored; where the policy declares that the pinned commits never do, it is a limitation.
 """
 
@@ -97,14 +97,15 @@ def _faults(
     saved: dict[int, Snapshot], loaded: dict[int, Snapshot], built: dict[int, Snapshot]
 ) -> Iterator[TensorFault]:
     common = [rank for rank in saved if rank in loaded]
-    if any(_parts_of(loaded[rank]) - _parts_of(saved[rank]) for rank in common) and set(saved) == set(loaded):
-        yield from _faults_of_sums(saved, loaded)
-        return
+    other_parts = any(_parts_of(loaded[rank]) - _parts_of(saved[rank]) for rank in common)
+    cut = _cut(saved, loaded) if other_parts and set(saved) == set(loaded) else frozenset()
     for rank in common:
         before, after = _state(saved[rank]), _state(loaded[rank])
         start = tensors(built[rank]) if rank in built else {}
         for name, tensor in before.items():
-            yield from _faults_of_tensor(tensor, after.get(name), start.get(name), loaded[rank])
+            if _whole(name) not in cut:
+                yield from _faults_of_tensor(tensor, after.get(name), start.get(name), loaded[rank])
+    yield from _faults_of_sums(saved, loaded, cut)
 
 
 def _faults_of_tensor(
@@ -126,12 +127,27 @@ def _parts_of(snapshot: Snapshot) -> set[str]:
     return {tensor.name for tensor in snapshot.tensors if "[" in tensor.name}
 
 
-def _faults_of_sums(saved: dict[int, Snapshot], loaded: dict[int, Snapshot]) -> Iterator[TensorFault]:
-    """The tensors whose parts do not add up to the same over all ranks."""
+def _cut(*states: dict[int, Snapshot]) -> frozenset[str]:
+    """The tensors of which some rank holds a part."""
+    parts = (name for state in states for snapshot in state.values() for name in _parts_of(snapshot))
+    return frozenset(map(_whole, parts))
+
+
+def _whole(name: str) -> str:
+    """The name of the tensor that a part is of."""
+    return name.partition("[")[0]
+
+
+def _faults_of_sums(
+    saved: dict[int, Snapshot], loaded: dict[int, Snapshot], cut: frozenset[str]
+) -> Iterator[TensorFault]:
+    """Those of the tensors whose parts do not add up to the same over all ranks."""
     before, after = _parts(saved), _parts(loaded)
     partial = any(snapshot.left_out or snapshot.problem for snapshot in loaded.values())
     for name, parts in before.items():
         others = after.get(name, [])
+        if name not in cut:
+            continue
         if not others:
             if not partial:
                 yield TensorFault(name, "not there on any rank after the load", parts[0])
@@ -145,5 +161,5 @@ def _parts(found: dict[int, Snapshot]) -> dict[str, list[Tensor]]:
     parts: dict[str, list[Tensor]] = {}
     for snapshot in found.values():
         for tensor in _state(snapshot).values():
-            parts.setdefault(tensor.name.partition("[")[0], []).append(tensor)
+            parts.setdefault(_whole(tensor.name), []).append(tensor)
     return parts
