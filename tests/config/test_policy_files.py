@@ -83,6 +83,49 @@ def test_a_mistake_is_one_sentence_with_file_line_key_value_and_fix(old: str, ne
     assert any(line.startswith(sentence) for line in problems(GOOD.replace(old, new))), problems(GOOD.replace(old, new))
 
 
+FAMILY = """\
+families:
+  - family: one
+    paths: [src/one/]
+    features: [moe]
+    synthetic: {model_type: one, architecture: OneForCausalLM}
+not_restored:
+  - {name: head, model: critic, parameters: [output_layer.weight], reason: never saved}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    (
+        ("[output_layer.weight]", "[]", "p.yml:17: not_restored.0.parameters: [] is not allowed"),
+        ("[output_layer.weight]", "['']", 'p.yml:17: not_restored.0.parameters.0: "" is not allowed'),
+        ("name: head", "name: ''", 'p.yml:17: not_restored.0.name: "" is not allowed'),
+        ("never saved", "''", 'p.yml:17: not_restored.0.reason: "" is not allowed'),
+        (
+            "OneForCausalLM}",
+            "OneForCausalLM, without: [mtp]}",
+            "p.yml:12: families.0: synthetic.without: the family's features: do not list mtp; remove it,",
+        ),
+        (
+            "OneForCausalLM}",
+            "OneForCausalLM}\n    no_synthetic: none",
+            "p.yml:12: families.0: synthetic: and no_synthetic: are both given; keep one of them",
+        ),
+        (
+            "OneForCausalLM}",
+            "OneForCausalLM, fields: {a: {b: 1}}}",
+            'p.yml:15: families.0.synthetic.fields.a: {"b": 1} is not allowed; '
+            "use one of: true or false, a whole number, a number, text, a list",
+        ),
+    ),
+)
+def test_a_mistake_in_a_family_or_a_known_defect_is_one_line(old: str, new: str, sentence: str) -> None:
+    load_policy(GOOD + FAMILY, "p.yml")
+    assert old in FAMILY
+    (line,) = problems(GOOD + FAMILY.replace(old, new))
+    assert line.startswith(sentence)
+
+
 def test_every_mistake_is_told_not_only_the_first() -> None:
     assert len(problems(GOOD.replace("reason:", "raeson:").replace("[0, 1]", "[7]"))) == 3
 

@@ -14,6 +14,17 @@ from verl_e2e.config.yaml_text import YamlDocument, dotted
 from verl_e2e.core.model.validated import UnfitError
 
 Model = TypeVar("Model", bound=BaseModel)
+# The mistakes whose path ends with a key that is not there, or not known.
+_OF_KEYS = frozenset({"missing", "extra_forbidden"})
+# The types of a value, by the mistake of not being one.
+_TYPES = {
+    "bool_type": "true or false",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "none_required": "null",
+}
 
 
 def validate(document: YamlDocument, model: type[Model]) -> Model:
@@ -29,12 +40,28 @@ def validate(document: YamlDocument, model: type[Model]) -> Model:
 
 
 def _problems(error: ValidationError, document: YamlDocument, model: type[BaseModel]) -> Iterable[Problem]:
+    found: dict[tuple[str | int, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         if detail["type"] == "too_short" and detail["input"]:
             continue  # there are items, and each has its own problem
         path = tuple(part for part in detail["loc"] if part != "[key]")
-        what, fix = _sentence(detail, path, model)
-        yield Problem(document.source, document.line_of(path), dotted(path), what, fix)
+        place = path if detail["type"] in _OF_KEYS else _in_file(path, document.value)
+        found.setdefault(place, []).append(detail)
+    for place, details in found.items():
+        what, fix = _sentence(details[0], place, model)
+        if len(details) > 1:  # of a value that may have several types each one has refused it
+            fix = f"use one of: {', '.join(_TYPES.get(detail['type'], detail['type']) for detail in details)}"
+        yield Problem(document.source, document.line_of(place), dotted(place), what, fix)
+
+
+def _in_file(path: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
+    """The part of a path that leads to a value of the file: the rest names a type that it may have."""
+    for place, part in enumerate(path):
+        known = isinstance(part, int) and isinstance(value, list) and part < len(value)
+        if not known and not (isinstance(value, Mapping) and part in value):
+            return path[:place]
+        value = value[part]
+    return path
 
 
 def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from verl_e2e.core.model.document import DescribedDocument, Document
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.purposes import MOST_PURPOSES, Purpose
 from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e.core.model.validated import Text
 from verl_e2e.core.model.wants import Axis, Value
 
 Sha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
@@ -90,13 +91,13 @@ class NotRestored(DescribedDocument):
     The change is not to blame for it, as long as such a parameter has the bits that it had before the load.
     """
 
-    name: str
+    name: Text
     """Shown on the card."""
     model: Literal["actor", "critic"]
     """The model that holds them."""
-    parameters: tuple[str, ...]
+    parameters: Annotated[tuple[Text, ...], Field(min_length=1)]
     """Their names in Megatron's model."""
-    reason: str
+    reason: Text
     """Why nothing restores them, shown on the card."""
     upstream: str = ""
     """The address of the report or fix upstream."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
 from verl_e2e.core.model.document import DescribedDocument
@@ -192,6 +192,18 @@ class Family(DescribedDocument):
     """How a host makes a small model of it with random weights; null: none can be made, for the reason below."""
     no_synthetic: Text | None = None
     """Why no host can make one."""
+
+    @model_validator(mode="after")
+    def _has_one_answer(self) -> "Family":
+        if self.synthetic is None:
+            return self
+        if self.no_synthetic:
+            raise UnfitError("synthetic: and no_synthetic: are both given", "keep one of them")
+        unlisted = sorted({*self.synthetic.without} - {*self.features})
+        if unlisted:
+            what = f"synthetic.without: the family's features: do not list {' and '.join(unlisted)}"
+            raise UnfitError(what, "remove it, or add it to features")
+        return self
 
     @property
     def model(self) -> Model | None:
