@@ -128,3 +128,17 @@ def test_the_level_of_a_job_that_is_there_for_one_want(wanted: Want, expected: L
     draft = alone(wanted)
     assert isinstance(draft, Draft)
     assert draft.level is expected
+
+
+def test_what_a_run_has_anyway_is_no_setting_of_a_job() -> None:
+    key = "actor_rollout_ref.model.lora.a2a_experimental"
+    without, with_it = (Want("a.py", "f", (1,), "x", overrides={key: value}) for value in (False, True))
+    draft = alone(without)
+    assert isinstance(draft, Draft)
+    assert Draft(Point.default()).holds(without)
+    assert not Draft(Point.default()).holds(with_it)
+    assert draft.overrides == {}
+    assert isinstance(draft.joined(with_it), str)
+    other = alone(with_it)
+    assert isinstance(other, Draft)
+    assert (other.overrides, other.holds(without)) == ({key: True}, False)

@@ -142,7 +142,7 @@ class JobMaker:
         if not shows(planned, draft.point.model, self.policy):
             return "the job is there for another model"
         hidden = [axis for axis in _REPLACING if draft.point[axis] != before.point[axis]]
-        if hidden or draft.point.overrides:
+        if hidden or draft.overrides:
             return f"{', '.join(hidden) or 'other settings of verl'} would hide what the job is planned for"
         same = draft.differing == before.differing
         job = planned if same else replace(planned, variant=_variant(draft, level, ""))
@@ -176,7 +176,7 @@ def _variant(draft: Draft, level: Level, model: str) -> Variant:
     named = (
         variant
         for variant in variants_of(level)
-        if not model and not draft.point.overrides and not draft.point.model.fields
+        if not model and not draft.overrides and not draft.point.model.fields
         if Draft(POINTS[variant.job_id]).differing == draft.differing
     )
     return next(named, None) or draft.point.variant(level, name_of(level, draft, model))

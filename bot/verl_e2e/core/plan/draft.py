@@ -8,6 +8,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import DEFAULTS
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import SIZES, Axis, Value, Want
+from verl_e2e.core.reach.conditions.table import DEFAULT_OVERRIDES
 
 _PARALLEL = SIZES - {Axis.STEPS, Axis.SYNCS}
 # The parts of verl's configuration that a condition in the code under test may set: no path and no command is there.
@@ -38,7 +39,13 @@ class Draft:
                 return False
         sizes = {axis: self.point.size(axis) for axis in want.limits} | {Axis.DATA: self.point.data_size}
         below = all(sizes[axis] <= most for axis, most in want.limits.items())
-        return below and want.overrides.items() <= self.point.overrides.items()
+        overrides = {**dict(DEFAULT_OVERRIDES), **self.point.overrides}
+        return below and want.overrides.items() <= overrides.items()
+
+    @property
+    def overrides(self) -> dict[str, Value]:
+        """The settings that no axis has, without those that say what a run has anyway."""
+        return dict(self.point.overrides.items() - DEFAULT_OVERRIDES)
 
     @property
     def differing(self) -> dict[Axis, Value]:

@@ -86,6 +86,9 @@ class Concrete(Abstract):
 class DoRA:
     def run(self): pass
 
+class LoRAMerge:
+    def merge(self): pass
+
 @register()
 class Registered:
     def run(self): pass
@@ -105,6 +108,7 @@ def main(x):
         DoRA().run()
         y: Passive = x
         z: Passive
+        LoRAMerge().merge()
     if g:
         Concrete()
         Typed().run(x)
@@ -122,6 +126,7 @@ def main(x):
         ("Module.forward", ["c"]),
         ("Module._hidden", ["c"]),
         ("DoRA.run", ["an adapter of type dora"]),
+        ("LoRAMerge.merge", ["adapters that are merged on export", "e"]),
         ("Abstract", ["g"]),
         ("Registered", []),
         ("Registered.run", []),

@@ -7,7 +7,7 @@ import pytest
 
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.formula import Literal, all_of, as_healthy, formula
-from verl_e2e.core.reach.conditions.resolve import Resolved, resolve
+from verl_e2e.core.reach.conditions.resolve import Resolved, as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, all_joined, joined
 from verl_e2e.core.reach.conditions.table import ROWS
 
@@ -57,6 +57,10 @@ def _resolved(test: str, path: str = PEFT, names: Mapping[str, str] | None = Non
         ("config.recompute_granularity is None", {Axis.RECOMPUTE: "none"}, {}),
         ("config.recompute_granularity in ('selective',)", {Axis.RECOMPUTE: "selective"}, {}),
         ("config.sequence_parallel", {Axis.TENSOR: 2}, {}),
+        ("not self.disable_sequence_parallel_comm and self.input_is_parallel", {Axis.TENSOR: 2}, {}),
+        ("self.disable_sequence_parallel_comm", {}, {Axis.TENSOR: 1}),
+        ("row_init_method == 'normal'", {Axis.ADAPTER_B_START: "normal"}, {}),
+        ("column_init_method != 'xavier'", {Axis.ADAPTER_A_START: "normal"}, {}),
         ("not config.sequence_parallel", {}, {Axis.TENSOR: 1}),
         ("self.dropout > 0", {Axis.ADAPTER_DROPOUT: 0.1}, {}),
         ("_process_group_size(self.cp_group) > 1", {Axis.CONTEXT: 2}, {}),
@@ -192,6 +196,30 @@ def test_settings_are_joined_by_their_maximum_or_not_at_all() -> None:
     assert all_joined((first, second)) == second
     assert all_joined((first, Settings(limits={Axis.TENSOR: 1}), second)) is None
     assert Settings(family="a", axes={Axis.FSDP: True}).count == 2
+
+
+def test_adapters_of_the_default_type_give_way_to_those_of_another() -> None:
+    lora, dora, without = (Settings({Axis.ADAPTER: name}) for name in ("lora", "dora", "none"))
+    assert joined(lora, dora) == joined(dora, lora) == dora
+    assert joined(lora, without) is None
+    assert joined(dora, Settings({Axis.ADAPTER: "canonical_lora"})) is None
+
+
+@pytest.mark.parametrize(
+    ("test", "axes", "limits"),
+    [
+        ("self.is_expert and self.tp_size > 1", {Axis.EXPERT_TENSOR: 2}, {}),
+        ("self.is_expert and self.tp_size == 1", {}, {Axis.EXPERT_TENSOR: 1}),
+        ("not self.is_expert and self.tp_size > 1", {Axis.TENSOR: 2}, {}),
+        ("self.is_expert and config.tensor_model_parallel_size > 1", {Axis.TENSOR: 2}, {}),
+        ("self.is_expert and self.ep_size > 1", {Axis.EXPERT: 2}, {}),
+    ],
+)
+def test_the_tensor_size_of_an_expert_s_layer_is_its_own(
+    test: str, axes: dict[Axis, Value], limits: dict[Axis, int]
+) -> None:
+    found = as_expert_sizes(_resolved(test).settings)
+    assert (found.axes, found.limits) == (axes, limits)
 
 
 def test_each_name_belongs_to_one_row() -> None:

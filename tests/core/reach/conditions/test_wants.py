@@ -27,7 +27,7 @@ def test_a_changed_line_wants_what_guards_it() -> None:
             condition="tp_size > 1 and x",
             axes={Axis.TENSOR: 2},
             open=("x",),
-            rules=("tensor size",),
+            rules=("layer's tensor size",),
         ),
     )
 

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.reach.conditions.code_tree import CodeTree, is_body, owner_of
 from verl_e2e.core.reach.conditions.flow import Flows, FunctionFlow, Place, inner_guards
 from verl_e2e.core.reach.conditions.formula import Formula, all_of, conjuncts, text_of
 from verl_e2e.core.reach.conditions.resolve import resolve
 from verl_e2e.core.reach.conditions.settings import Settings
-from verl_e2e.core.reach.conditions.table import ADAPTER_CLASSES
+from verl_e2e.core.reach.conditions.table import SPECIAL_CLASSES
 from verl_e2e.core.reach.program import Node
 
 _MOST_WAYS = 12
@@ -84,10 +83,10 @@ class Ways:
         return None if of_sites is None else {**of_owner, **of_sites}
 
     def _of_class(self, node: Node, *, decorated: bool, depth: int) -> Demands | None:
-        adapter = ADAPTER_CLASSES.get(node.symbol)
-        if adapter is not None:
-            settings = Settings(axes={Axis.ADAPTER: adapter}, rules=(f"class: {node.symbol}",))
-            return {("adapter", adapter): Demand(f"an adapter of type {adapter}", settings)}
+        special = SPECIAL_CLASSES.get(node.symbol)
+        if special is not None:
+            settings = Settings(axes=special.axes, rules=(f"class: {node.symbol}",))
+            return {("class", node.symbol): Demand(special.text, settings)}
         if decorated:
             return _NOTHING
         of_sites = self._of_sites(node, node.symbol, depth)

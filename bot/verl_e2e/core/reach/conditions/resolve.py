@@ -8,16 +8,20 @@ from typing import Final
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.formula import All, Any, Formula, Literal, Names, conjuncts, formula, text_of
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
-from verl_e2e.core.reach.conditions.table import (
+from verl_e2e.core.reach.conditions.size_names import (
     CHUNK_LISTS,
-    CONVERSION,
     FIRST_STAGE,
     GROUP_NAMES,
     LAST_STAGE,
-    NAME_PARTS,
-    NAME_SUBJECTS,
+    LAYER_SIZES,
     RANK_NAMES,
     SIZE_NAMES,
+)
+from verl_e2e.core.reach.conditions.table import (
+    CONVERSION,
+    EXPERT_ROWS,
+    NAME_PARTS,
+    NAME_SUBJECTS,
     Row,
     distance,
     rows_by_name,
@@ -27,6 +31,7 @@ from verl_e2e.core.reach.conditions.tested import Test, subject_of, test_of
 _ROWS = rows_by_name()
 _TRIED_SIZES = (1, 2, 4, 8)
 _HELD: Final = True
+_LAYER_RULE: Final = "layer's tensor size"
 _DEEPEST = 4
 
 
@@ -62,6 +67,19 @@ def _between_stages(settings: Settings) -> Settings:
     if {"first stage", "last stage"} <= {*settings.rules} and settings.axes.get(Axis.PIPELINE) == 2:
         return replace(settings, axes={**settings.axes, Axis.PIPELINE: 4})
     return settings
+
+
+def as_expert_sizes(settings: Settings) -> Settings:
+    """The settings with the tensor size of a layer as the expert tensor size, where the layer is an expert's."""
+    rules = {*settings.rules}
+    if _LAYER_RULE not in rules or rules.isdisjoint(EXPERT_ROWS) or "moe" not in settings.features:
+        return settings
+    axes, limits = dict(settings.axes), dict(settings.limits)
+    if Axis.TENSOR in axes:
+        axes[Axis.EXPERT_TENSOR] = axes.pop(Axis.TENSOR)
+    if Axis.TENSOR in limits:
+        limits[Axis.EXPERT_TENSOR] = limits.pop(Axis.TENSOR)
+    return replace(settings, axes=axes, limits=limits)
 
 
 def _settings_of(part: Formula, path: str, depth: int) -> Settings | None:
@@ -153,7 +171,7 @@ def _of_size(test: Test) -> Settings | None:
     limits = {axis: fits[-1]} if fits[-1] < _TRIED_SIZES[-1] else {}
     if axis in {Axis.EXPERT, Axis.EXPERT_TENSOR} and axes:
         return Settings(axes, limits, features=frozenset({"moe"}), rules=(f"{axis} size",))
-    return Settings(axes, limits, rules=(f"{axis} size",))
+    return Settings(axes, limits, rules=(_LAYER_RULE if name in LAYER_SIZES else f"{axis} size",))
 
 
 def _of_rank(test: Test, path: str) -> Settings | None:

@@ -39,6 +39,9 @@ def joined(first: Settings, second: Settings) -> Settings | None:
         before = axes.get(axis, value)
         if axis in SIZES and isinstance(before, int) and isinstance(value, int):
             axes[axis] = max(before, value)
+        elif axis is Axis.ADAPTER and "lora" in (before, value) and "none" not in (before, value):
+            # Code that asks for adapters asks for those of the default type, and takes any other.
+            axes[axis] = value if before == "lora" else before
         elif before != value:
             return None
         else:

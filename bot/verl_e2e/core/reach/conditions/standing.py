@@ -8,10 +8,9 @@ which a wrong split needs to show, are what the default model and every syntheti
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from verl_e2e.core.model.settings import DEFAULTS
-from verl_e2e.core.model.wants import Axis, Value
+from verl_e2e.core.model.wants import Axis
 from verl_e2e.core.reach.conditions.settings import Settings
-from verl_e2e.core.reach.conditions.table import CONVERSION
+from verl_e2e.core.reach.conditions.table import AMPLIFIED, CONVERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,8 @@ class Standing:
         return named and any(part in path for part in self.paths)
 
 
-def _amplified() -> dict[Axis, Value]:
-    rank = DEFAULTS[Axis.ADAPTER_RANK]
-    assert isinstance(rank, int)
-    return {Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * rank}
-
-
 _CONVERSION = (CONVERSION,)
-_AMPLIFIED = Settings(_amplified(), rules=("standing: amplified adapters",))
+_AMPLIFIED = Settings(AMPLIFIED, rules=("standing: amplified adapters",))
 _EXPORT_WORDS = ("export", "megatron_to_hf", "stream_", "save_hf")
 _TIED_WORDS = (*_EXPORT_WORDS, "hf_to_megatron", "load_weights", "tied", "embedding", "build_conversion_tasks")
 

@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from verl_e2e.core.model.settings import DEFAULTS
+from verl_e2e.core.model.settings import CHOICES, DEFAULTS
+from verl_e2e.core.model.variant import BASE_WRAPPER
 from verl_e2e.core.model.wants import Axis, Value
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings
 
 _TRANSFORMER = "actor_rollout_ref.actor.megatron.override_transformer_config"
 _LORA = "actor_rollout_ref.model.lora"
 _PEFT = "/peft/"
+# Adapters that change what the model computes, so that what is done with them shows.
+AMPLIFIED: Mapping[Axis, Value] = MappingProxyType(
+    {Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])}
+)
 CONVERSION = "/models/conversion/"
 
 
@@ -88,6 +93,12 @@ def _lora(names: str, values: tuple[Value, ...], *, key: str = "", under: str = 
     return _row(names, *found, under=under)
 
 
+def _starts(names: str, axis: Axis) -> Row:
+    """How a matrix of the adapters starts, from its default on."""
+    values = sorted(CHOICES[axis], key=lambda value: value != DEFAULTS[axis])
+    return _row(names, *((value, _axis(axis, value)) for value in values))
+
+
 def _recompute(value: Value) -> Settings:
     return _axis(Axis.RECOMPUTE, "none" if value is None else value)
 
@@ -120,6 +131,14 @@ ROWS: tuple[Row, ...] = (
         (False, Settings(limits={Axis.TENSOR: 1})),
         (True, _axis(Axis.TENSOR, 2)),
     ),
+    _row(
+        "disable_sequence_parallel_comm",
+        (True, Settings(limits={Axis.TENSOR: 1})),
+        (False, _axis(Axis.TENSOR, 2)),
+        under=_PEFT,
+    ),
+    # Both kinds of layers have adapters by default.
+    _row("input_is_parallel", (True, ANY_RUN), (False, ANY_RUN), under=_PEFT),
     # Both a training step and the log-probabilities before it run the model.
     _row("training is_grad_enabled", (True, ANY_RUN), (False, ANY_RUN)),
     _row("wrap_with_ddp use_distributed_optimizer load_weights", (True, ANY_RUN), (False, None)),
@@ -142,6 +161,13 @@ ROWS: tuple[Row, ...] = (
         (False, ANY_RUN),
         (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "outer"}, features=frozenset({"moe"}))),
     ),
+    _row(
+        "requires_expert_splits",
+        (False, ANY_RUN),
+        (True, Settings(axes={Axis.ADAPTER: "lora", Axis.ADAPTER_SHARING: "per expert"}, features=frozenset({"moe"}))),
+    ),
+    _starts("lora_A_init_method column_init_method", Axis.ADAPTER_A_START),
+    _starts("lora_B_init_method row_init_method", Axis.ADAPTER_B_START),
     _row(
         "TopKRouter",
         (False, ANY_RUN),
@@ -198,63 +224,10 @@ ROWS: tuple[Row, ...] = (
     _row("fp8 fp4 fp8_param", (None, ANY_RUN), (True, None)),
 )
 
-# Names of sizes, and of the groups whose size or rank code asks for.
-SIZE_NAMES: Mapping[str, Axis] = MappingProxyType(
-    {
-        name: axis
-        for axis, names in {
-            Axis.TENSOR: "tp_size tp_world_size tensor_parallel_size tensor_model_parallel_size "
-            "get_tensor_model_parallel_world_size",
-            Axis.PIPELINE: "pp_size pipeline_model_parallel_size get_pipeline_model_parallel_world_size",
-            Axis.CONTEXT: "cp_size context_parallel_size get_context_parallel_world_size",
-            Axis.EXPERT: "ep_size expert_model_parallel_size get_expert_model_parallel_world_size",
-            Axis.EXPERT_TENSOR: "etp_size expert_tensor_parallel_size get_expert_tensor_parallel_world_size",
-            Axis.DATA: "dp_size data_parallel_size get_data_parallel_world_size",
-            Axis.VIRTUAL_PIPELINE: "vp_size vpp_size virtual_pipeline_model_parallel_size "
-            "get_virtual_pipeline_model_parallel_world_size",
-        }.items()
-        for name in names.split()
-    }
+# The rows by which code is known to be about an expert's layer.
+EXPERT_ROWS = frozenset(
+    {"is_expert", "is_grouped_expert", "share_expert_adapters", "experts_shared_outer_loras", "requires_expert_splits"}
 )
-RANK_NAMES: Mapping[str, Axis] = MappingProxyType(
-    {
-        name: axis
-        for axis, names in {
-            Axis.TENSOR: "tp_rank get_tensor_model_parallel_rank",
-            Axis.PIPELINE: "pp_rank get_pipeline_model_parallel_rank",
-            Axis.CONTEXT: "cp_rank get_context_parallel_rank",
-            Axis.EXPERT: "ep_rank get_expert_model_parallel_rank",
-            Axis.EXPERT_TENSOR: "etp_rank get_expert_tensor_parallel_rank",
-            Axis.DATA: "dp_rank get_data_parallel_rank",
-            Axis.VIRTUAL_PIPELINE: "vp_stage vp_rank get_virtual_pipeline_model_parallel_rank",
-        }.items()
-        for name in names.split()
-    }
-)
-GROUP_NAMES: Mapping[str, Axis] = MappingProxyType(
-    {
-        "tp": Axis.TENSOR,
-        "tp_group": Axis.TENSOR,
-        "pp": Axis.PIPELINE,
-        "pp_group": Axis.PIPELINE,
-        "cp": Axis.CONTEXT,
-        "cp_group": Axis.CONTEXT,
-        "ep": Axis.EXPERT,
-        "ep_group": Axis.EXPERT,
-        "expt_tp": Axis.EXPERT_TENSOR,
-        "dp": Axis.DATA,
-        "dp_group": Axis.DATA,
-    }
-)
-# What a list of model chunks is called.
-CHUNK_LISTS = frozenset(
-    {"model", "models", "megatron_model", "megatron_models", "model_chunks", "unwrapped_model_list"}
-)
-
-# Whether a rank holds the first or the last pipeline stage.
-FIRST_STAGE = frozenset({"pre_process", "is_first_pp_stage", "is_pp_first_stage", "is_pipeline_first_stage"})
-LAST_STAGE = frozenset({"post_process", "is_last_pp_stage", "is_pp_last_stage", "is_pipeline_last_stage"})
-
 # Parts of parameter and module names, with the models and adapters that have such names; the first that fits counts.
 # None where it is not known which models have them; every model has other names.
 NAME_PARTS: tuple[tuple[str, Settings | None], ...] = (
@@ -290,13 +263,33 @@ NAME_PARTS: tuple[tuple[str, Settings | None], ...] = (
 )
 # What the subject of a test of such a name is called, or ends with.
 NAME_SUBJECTS = ("name", "prefix", "param", "key", "fqn")
-# Classes that verl makes for one adapter type alone.
-ADAPTER_CLASSES: Mapping[str, str] = MappingProxyType(
-    {"CanonicalLoRA": "canonical_lora", "DoRA": "dora", "VLMLoRA": "vlm_lora"}
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A class that a run makes under certain settings alone."""
+
+    # The same for people.
+    text: str
+    axes: Mapping[Axis, Value]
+
+
+# By name. What merges is made by others too, where a merged weight is read, but that is no way of a run with verl.
+SPECIAL_CLASSES: Mapping[str, Special] = MappingProxyType(
+    {
+        "LoRAMerge": Special(
+            "adapters that are merged on export", {Axis.ADAPTER: "lora", Axis.ADAPTER_MERGE: True, **AMPLIFIED}
+        ),
+        **{
+            name: Special(f"an adapter of type {adapter}", {Axis.ADAPTER: adapter})
+            for name, adapter in {"CanonicalLoRA": "canonical_lora", "DoRA": "dora", "VLMLoRA": "vlm_lora"}.items()
+        },
+    }
 )
 
 
-_DEFAULT_OVERRIDES = frozenset(
+# The settings of verl that no axis has, each with the value of a run that does not set it.
+DEFAULT_OVERRIDES = frozenset(
     item for row in ROWS if row.values[0][1] is not None for item in row.values[0][1].overrides.items()
 )
 
@@ -304,7 +297,7 @@ _DEFAULT_OVERRIDES = frozenset(
 def distance(settings: Settings) -> int:
     """How many settings differ from those of the default run, which of several ways into code takes the nearest."""
     axes = sum(DEFAULTS.get(axis) != value for axis, value in settings.axes.items())
-    overrides = len(settings.overrides.items() - _DEFAULT_OVERRIDES)
+    overrides = len(settings.overrides.items() - DEFAULT_OVERRIDES)
     return axes + overrides + len(settings.fields) + len(settings.features)
 
 

@@ -10,7 +10,7 @@ from verl_e2e.core.reach.conditions.code_tree import CodeTree, owner_of
 from verl_e2e.core.reach.conditions.differences import Differences, guards_inside
 from verl_e2e.core.reach.conditions.flow import FunctionFlow, Place
 from verl_e2e.core.reach.conditions.formula import NOTHING, Formula, all_of, text_of
-from verl_e2e.core.reach.conditions.resolve import resolve
+from verl_e2e.core.reach.conditions.resolve import as_expert_sizes, resolve
 from verl_e2e.core.reach.conditions.settings import ANY_RUN, Settings, joined
 from verl_e2e.core.reach.conditions.standing import standing_wants
 from verl_e2e.core.reach.program import Node, module_name
@@ -150,7 +150,9 @@ def _want(function: ChangedFunction, group: _Group, around: Sequence[Demand]) ->
         settings = both or settings
         unknown.extend(() if both is not None else (demand.text,))
         texts.append(demand.text)
-    return _want_of(function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), settings, unknown)
+    return _want_of(
+        function, group.lines, " and ".join(dict.fromkeys(filter(None, texts))), as_expert_sizes(settings), unknown
+    )
 
 
 def _want_of(
