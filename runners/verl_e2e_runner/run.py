@@ -18,6 +18,7 @@ from verl_e2e.core.model.record import (
     EndReason,
     Finding,
 )
+from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e.core.text.redact import Redactor
 from verl_e2e_runner.clock import SystemClock, utc_now
 from verl_e2e_runner.folder.collect import record_end
@@ -36,6 +37,7 @@ from verl_e2e_runner.process.ended import Ended
 from verl_e2e_runner.process.recording import Part, recorded_parts
 from verl_e2e_runner.process.session import Session, close_session, open_session, planned_session
 from verl_e2e_runner.process.signals import interruptible, received_signals
+from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER
 from verl_e2e_runner.watch.progress import Progress
 
 
@@ -163,7 +165,7 @@ def _redactor(job: Job, out: Path, own: Path, environ: Mapping[str, str]) -> Red
         "$OUT": out.resolve(),
         "$BRIDGE": Path(job.bridge.path),
         "$VERL": Path(job.verl.path),
-        "$VERL_E2E": Path(__file__).resolve().parent.parent,
+        OWN_FILES: PACKAGE_FOLDER,
     }
     if job.megatron_lm:
         places["$MEGATRON_LM"] = Path(job.megatron_lm.path)

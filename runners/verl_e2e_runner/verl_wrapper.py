@@ -9,6 +9,7 @@ from pathlib import Path
 
 from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
+from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import inherited
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (
@@ -20,7 +21,10 @@ from verl_e2e_runner.process.session import (
 )
 from verl_e2e_runner.trees.worktrees import Trees
 
-INSTRUMENTATION = Path(__file__).resolve().parent / "instrumentation"
+# What `OWN_FILES` stands for.
+PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
+INSTRUMENTATION = PACKAGE_FOLDER / "verl_e2e_runner/instrumentation"
+REWARDS = PACKAGE_FOLDER / "verl_e2e_runner/rewards.py"
 
 # A run is not weaker without these: when the wrapper does not read them, they are dropped with a note.
 DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
@@ -84,7 +88,7 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     given += [item for item in common_overrides(job.site, reward_model=job.reward_model) if _key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
     given += [f"{_RUNTIME}{name}={quoted(value)}" for name, value in forwarded.items()]
-    return tuple(given)
+    return tuple(item.replace(f"={OWN_FILES}/", f"={PACKAGE_FOLDER}/") for item in given)
 
 
 def _key(override: str) -> str:

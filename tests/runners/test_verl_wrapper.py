@@ -8,7 +8,8 @@ import pytest
 
 from tests.runners.world import SCRIPT, World
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import BASE_WRAPPER, Level
+from verl_e2e.core.model.levels import BASE_WRAPPER, SHARE_OF_DIGITS, Level
+from verl_e2e_runner.isolation.cage_paths import read_paths
 from verl_e2e_runner.process.session import Session, planned_session
 from verl_e2e_runner.trees.worktrees import planned_trees
 from verl_e2e_runner.verl_wrapper import (
@@ -67,6 +68,21 @@ def test_overrides_of_site_and_job_come_once_and_the_runner_adds_what_it_needs(
     made = overrides(job, trees, session)
     assert made[:5] == ("c=3", "a=1", "+b=2", "reward.reward_model.enable=False", "ray_kwargs.ray_init.num_cpus=12")
     assert f"{PYTHONPATH_OVERRIDE}'{python_path(job, trees)}'" in made
+
+
+def test_a_file_of_our_own_is_found_where_the_runner_lies_and_the_cage_lets_it_be_read(
+    world: World, tmp_path: Path, session: Session
+) -> None:
+    job = world.job(overrides=SHARE_OF_DIGITS)
+    trees = planned_trees(job, tmp_path)
+    made = dict(item.split("=", 1) for item in overrides(job, trees, session)[:2])
+    place = Path(made["reward.custom_reward_function.path"])
+    found: dict[str, object] = {}
+    exec(place.read_text(), found)
+    rate = found[made["reward.custom_reward_function.name"]]
+    assert callable(rate)
+    assert rate("", "12ab", None) == 50.0
+    assert place in read_paths(job, trees, {})
 
 
 def test_what_the_job_says_of_reward_model_and_ray_stays(world: World, tmp_path: Path, session: Session) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_e2e.core.model.jobs import Job
 from verl_e2e_runner.process.hub import hub_cache
 from verl_e2e_runner.trees.worktrees import Trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, REWARDS
 
 _PATH_IN_TEXT = re.compile(r"(?<![^\s=:,'\"\[\](])/[^\s=:,'\"\[\]()]+")
 # Variables of the host that name folders of libraries and tools.
@@ -29,7 +29,7 @@ _RUNNER_FILES = (
 def read_paths(job: Job, trees: Trees, environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Every folder and file that the run may read, absolute; some may not exist yet."""
     variables = {**environ, **job.site.process, **job.process}
-    found = [trees.bridge, trees.megatron_lm, trees.verl, INSTRUMENTATION, hub_cache(variables)]
+    found = [trees.bridge, trees.megatron_lm, trees.verl, INSTRUMENTATION, REWARDS, hub_cache(variables)]
     for python in filter(None, (job.site.python, job.site.bridge_python)):
         found += _interpreter(python, variables.get("PATH", ""))
     for name in _LISTS:

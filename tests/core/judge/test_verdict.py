@@ -421,7 +421,7 @@ def test_the_smoke_s_log_passes_no_other_level(variant: Variant) -> None:
 
 
 def test_the_level_s_own_evidence_comes_last_and_is_named() -> None:
-    verdict = judged(job=make_job(Level.FEATURE, "feature"))
+    verdict = judged(job=make_job(Level.FEATURE, "own"))
     assert verdict.cause == "evidence is missing: the job names no feature to look for"
     assert verdict.evidence[-1].criterion is Criterion.FEATURE_ACTIVE
 

@@ -35,5 +35,5 @@ def test_their_names_can_be_ids_of_jobs() -> None:
 
 _READ_BY_THE_WRAPPER = {
     *("COMMON_EP", "COMMON_ETP", "ROUTING_REPLAY_MODE", "LORA_ALPHA", "LORA_MERGE", "LORA_TARGET_MODULES"),
-    "USE_REMOVE_PADDING",
+    *("USE_REMOVE_PADDING", "ADV_ESTIMATOR"),
 }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from verl_e2e.core.model.conflicts import Clash, Conflict
 from verl_e2e.core.model.costs import COSTS, CostBasis
-from verl_e2e.core.model.levels import BASE_WRAPPER, POINTS, VARIANTS, Level, variant_named
+from verl_e2e.core.model.levels import BASE_WRAPPER, POINTS, SHARE_OF_DIGITS, VARIANTS, Level, variant_named
 from verl_e2e.core.model.settings import CHOICES, DEFAULTS, setting_of
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.space_rules import Refused
@@ -49,7 +49,7 @@ NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
     "2-expert": (2, EXPERT, (), 1, "moe"),
     "2-dp": (4, {}, (), 1, ""),
     "3-fsdp": (1, {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"}, FUSION, 1, ""),
-    "4-feature": (1, {}, (), 1, ""),
+    "4-feature": (1, {"ADV_ESTIMATOR": "grpo"}, SHARE_OF_DIGITS, 1, ""),
     "5-signal": (1, SIGNAL, ("actor_rollout_ref.actor.optim.lr=0.0001",), 20, ""),
 }
 
@@ -178,7 +178,7 @@ def test_settings_that_no_axis_has_reach_the_job_or_conflict() -> None:
     actor = "actor_rollout_ref.actor.megatron.override_transformer_config"
     point = Point.default().joined(replace(want(), overrides={f"{actor}.moe_aux_loss_coeff": 0.1, "data.seed": None}))
     assert isinstance(point, Point)
-    assert point.variant(Level.FEATURE, "any").overrides == (
+    assert point.variant(Level.SMOKE, "any").overrides == (
         f"++{actor}.moe_aux_loss_coeff=0.1",
         "++critic.megatron.override_transformer_config.moe_aux_loss_coeff=0.1",
         "++data.seed=null",

@@ -11,7 +11,7 @@ from verl_e2e.core.judge.criteria.config import requested
 from verl_e2e.core.model.changed_code import ChangedCode, ChangedFunction
 from verl_e2e.core.model.expected import expected_config, parsed
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
-from verl_e2e.core.model.levels import VARIANTS, Level, Variant, variant_named
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, Level, Variant, variant_named
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.policy import Feature
@@ -236,6 +236,7 @@ def test_another_script_gets_only_what_its_feature_names() -> None:
     job = feature_job(other)
     assert (job.script, job.wrapper, job.site.wrapper) == ("examples/x.sh", {"ACTOR_TP": "2"}, {})
     assert (job.expected["model.x"], job.expected["model.y"]) == (True, 3)
+    assert not set(SHARE_OF_DIGITS) & set(job.overrides)
     shown = dict(requested(job))
     assert "algorithm.adv_estimator" not in shown
     assert shown["model.y"] == 3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.model.levels import variant_named
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, variant_named
 from verl_e2e.core.model.wants import Axis, ModelWant, Value, Want
 from verl_e2e.core.plan.derived_jobs import Derived, with_derived_jobs
 from verl_e2e.core.plan.obstacles import with_obstacles
@@ -112,6 +112,16 @@ def test_conditions_become_few_jobs(
         assert ids(derived) == expected
     assert sum(len(job.purposes) for job in derived.jobs) == len(wants)
     assert len(set(ids(derived))) == len(derived.jobs)
+
+
+@pytest.mark.parametrize("name", ("2-tp2-gemma3", "1-ep2-resume"))
+def test_a_job_on_a_model_of_its_own_trains_without_a_critic_on_rewards_that_differ(name: str) -> None:
+    wants = (want({T: 2}, family="gemma3"), want({Axis.RESUME: True, E: 2}))
+    (job,) = (job for job in derive((SMOKE, RESUME), *wants).jobs if job.id == name)
+    assert job.variant.wrapper["ADV_ESTIMATOR"] == "grpo"
+    assert set(SHARE_OF_DIGITS) <= set(job.variant.overrides)
+    smoke = derive((SMOKE,)).jobs[0].variant
+    assert ("ADV_ESTIMATOR" in smoke.wrapper, smoke.overrides) == (False, ())
 
 
 def test_the_order_of_wants_changes_nothing() -> None:

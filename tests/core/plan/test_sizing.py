@@ -84,7 +84,7 @@ def test_an_explicit_number_wins_and_an_unknown_size_is_reported() -> None:
     unknown = fit(variant, facts(), wrapper=GRPO)
     assert (unknown.variant.gpu_count, unknown.reason) == (1, "the policy declares no size of this model")
     other = fit(variant, facts(29.8), wrapper=GRPO, script="tests/other.sh")
-    assert (other.variant.gpu_count, dict(other.variant.wrapper)) == (2, {})
+    assert (other.variant.gpu_count, dict(other.variant.wrapper)) == (2, GRPO)
 
 
 def test_a_model_that_no_host_holds_blocks_its_job_when_it_is_planned() -> None:

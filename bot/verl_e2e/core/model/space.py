@@ -18,7 +18,7 @@ from verl_e2e.core.model.settings import (
 )
 from verl_e2e.core.model.space_masks import mask_of
 from verl_e2e.core.model.space_rules import completed, exclusion_of
-from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, Level, Variant
+from verl_e2e.core.model.variant import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
 from verl_e2e.core.model.wants import SIZES, Axis, ModelWant, Value, Want
 
 _PARALLEL = (
@@ -208,6 +208,8 @@ class Point:
 
 def _purpose(level: Level, steps: int) -> Setting:
     """What a level sets so that its own evidence can show."""
+    if level is Level.FEATURE:
+        return Setting(WITHOUT_CRITIC, SHARE_OF_DIGITS)
     if level is not Level.LEARNING_SIGNAL:
         return Setting()
     tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}

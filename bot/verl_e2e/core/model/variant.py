@@ -95,6 +95,17 @@ DISTINCT_SAMPLES = (
 # One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
 TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
 
+# verl-e2e's own files, as a job and a run folder name them; the runner puts its own folder in place of it.
+OWN_FILES = "$VERL_E2E"
+
+# Group-relative advantages need no critic: Bridge has no mapping of a value head for families whose output layer is the
+# embedding. They need rewards that differ, and a small or random model answers no question of the data right.
+WITHOUT_CRITIC: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "grpo"})
+SHARE_OF_DIGITS = (
+    f"reward.custom_reward_function.path={OWN_FILES}/verl_e2e_runner/rewards.py",
+    "reward.custom_reward_function.name=digit_share",
+)
+
 # The median over fewer steps would be one batch of unlucky samples.
 PARITY_STEPS = 3
 

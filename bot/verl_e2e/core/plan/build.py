@@ -102,8 +102,10 @@ def build_job(
     site = _site(outline, site, (*beyond, *hidden))
     wrapper = _wrapper(outline, site)
     of_features = (item for feature in outline.features for item in feature.overrides)
+    # What a level sets is for the wrapper: another script trains in a way of its own.
+    of_level = variant.overrides if outline.script == WRAPPER_SCRIPT else ()
     # Each once; the variant's come after the site's, so they win.
-    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *variant.overrides, *of_features)
+    given = (*common_overrides(site, reward_model=reward_model), *site.overrides, *of_level, *of_features)
     overrides = tuple(dict.fromkeys(given))
     return Job(
         id=outline.id,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import Level, Variant, variants_of
+from verl_e2e.core.model.levels import SHARE_OF_DIGITS, VARIANTS, WITHOUT_CRITIC, Level, Variant, variants_of
 from verl_e2e.core.model.space import Point
 from verl_e2e.core.model.wants import ModelWant, Want
 from verl_e2e.core.plan.classify import Classified
@@ -68,12 +68,19 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     if variant.level is Level.FEATURE:
         job = replace(job_of_model(model, policy), variant=variant)
     else:
-        found = _checkpoint(model, policy) if model.family or model.features else checkpoint
-        job = JobOutline(variant, (_SMOKE,), found)
+        own = bool(model.family or model.features)
+        found = _checkpoint(model, policy) if own else checkpoint
+        job = JobOutline(_without_critic(variant) if own and variant not in VARIANTS else variant, (_SMOKE,), found)
     planned = with_obstacles(replace(job, checkpoint=made) if made else job, policy)
     if planned.obstacles:
         return planned.blocked
     return planned if shows(planned, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
+
+
+def _without_critic(variant: Variant) -> Variant:
+    """The variant as a job of level 4 trains: not every family can have a critic."""
+    wrapper = {**variant.wrapper, **WITHOUT_CRITIC}
+    return replace(variant, wrapper=wrapper, overrides=(*variant.overrides, *SHARE_OF_DIGITS))
 
 
 def _with_fields(model: ModelWant, policy: Policy) -> Checkpoint | None:

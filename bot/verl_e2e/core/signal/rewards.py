@@ -7,10 +7,11 @@ rise, with any other, or an unknown one, the rise may be one of the length alone
 from collections.abc import Mapping
 
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.variant import OWN_FILES
 
 # Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
 # The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
-_OURS = frozenset({"$VERL_E2E/verl_e2e_runner/rewards.py", "$VERL_E2E/runners/rewards.py"})
+_OURS = frozenset({f"{OWN_FILES}/verl_e2e_runner/rewards.py", f"{OWN_FILES}/runners/rewards.py"})
 # As `verl_e2e_runner/rewards.py` declares them, which verl loads by its path.
 LENGTH_FREE = frozenset({"digit_share"})
 _PATH, _NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
