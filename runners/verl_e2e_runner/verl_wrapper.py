@@ -11,6 +11,7 @@ from verl_e2e.core.judge.phases import PlannedPhase, planned_phases
 from verl_e2e.core.model.jobs import Job, common_overrides
 from verl_e2e.core.model.variant import OWN_FILES
 from verl_e2e_runner.process.environment import inherited
+from verl_e2e_runner.process.hub import synthetic_folder
 from verl_e2e_runner.process.processes import RUN_VARIABLE
 from verl_e2e_runner.process.session import (
     EXECUTED_VARIABLE,
@@ -50,18 +51,19 @@ class Launch:
     cwd: Path
 
 
-def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str, str]:
+def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str | None = None) -> dict[str, str]:
     """Every wrapper variable of the job, but for what a phase adds; the job's own entries win over derived ones.
 
-    `model` is the local snapshot of a hub model, once it is known.
+    `base` is the runner's environment, `model` the local snapshot of a hub model, once it is known.
     """
     checkpoint = job.checkpoint
+    files = data_texts(job, {**base, **job.site.process, **job.process})
     derived = {
         "NUM_GPUS": str(job.gpu_count),
         "MODEL_ID": checkpoint.model_id,
         "MODEL_PATH": checkpoint.model_path or model or checkpoint.model_id,
-        "TRAIN_FILES": job.data.train_files,
-        "VAL_FILES": job.data.val_files,
+        "TRAIN_FILES": files["train_files"],
+        "VAL_FILES": files["val_files"],
         "TOTAL_TRAIN_STEPS": str(job.steps),
     }
     if checkpoint.dummy_config is not None:
@@ -71,6 +73,19 @@ def wrapper_map(job: Job, trees: Trees, *, model: str | None = None) -> dict[str
             (trees.cage.scratch / "home" if trees.cage else trees.cwd.parent) / "dummy-model"
         )
     return {**derived, **job.site.wrapper, **job.wrapper}
+
+
+def pictures_folder(variables: Mapping[str, str]) -> Path:
+    """Where the runner makes the data of jobs whose model sees images."""
+    return synthetic_folder(variables) / "images"
+
+
+def data_texts(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
+    """The data files as verl is given them, by the job's key; pictures lie where the runner makes them."""
+    if job.data.prepare == "images":
+        folder = pictures_folder(variables)
+        return {"train_files": str(folder / "train.parquet"), "val_files": str(folder / "test.parquet")}
+    return {"train_files": job.data.train_files, "val_files": job.data.val_files}
 
 
 def python_path(job: Job, trees: Trees) -> str:
@@ -117,7 +132,7 @@ def launches(
     kept = inherited(base, wrapper_reads=reads or ())
     made = []
     for phase in planned_phases(job):
-        wrapper = {**wrapper_map(job, trees, model=model), **phase.wrapper}
+        wrapper = {**wrapper_map(job, trees, base=base, model=model), **phase.wrapper}
         if reads is not None:
             wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in DROPPABLE}
         ours = {**_process_variables(job, trees, session), **wrapper}

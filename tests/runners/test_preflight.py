@@ -128,15 +128,15 @@ def test_data_that_is_no_parquet_blocks(content: bytes | None, words: str, world
     if content is not None:
         (tmp_path / "train.parquet").write_bytes(content)
     data = Data(train_files="train.parquet", val_files=f"[{world.root}/data/test.parquet]", prepare="none")
-    train, val = check_data(world.job(data=data), tmp_path, prepared=False)
+    train, val = check_data(world.job(data=data), tmp_path, {}, prepared=False)
     assert (train.ok, train.stage, val.ok) == (False, Stage.DATA, True)
     assert f"data.train_files = {tmp_path / 'train.parquet'} {words}" in train.summary
 
 
 def test_absent_gsm8k_is_no_fault_until_it_was_to_be_made(world: World, tmp_path: Path) -> None:
     job = world.job(data=Data(train_files="a.parquet", val_files="b.parquet"))
-    assert [finding.ok for finding in check_data(job, tmp_path, prepared=False)] == [True, True]
-    assert [finding.ok for finding in check_data(job, tmp_path, prepared=True)] == [False, False]
+    assert [finding.ok for finding in check_data(job, tmp_path, {}, prepared=False)] == [True, True]
+    assert [finding.ok for finding in check_data(job, tmp_path, {}, prepared=True)] == [False, False]
 
 
 def hub(root: Path, model: str) -> Path:

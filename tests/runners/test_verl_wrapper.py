@@ -44,7 +44,7 @@ def test_a_python_path_of_the_job_itself_is_taken_as_it_is(world: World, tmp_pat
 def test_the_job_wins_over_the_site_and_both_over_what_is_derived(world: World, tmp_path: Path) -> None:
     site = world.site(wrapper={"MAX_PROMPT_LENGTH": "256", "LORA_RANK": "1"})
     job = world.job(site=site, wrapper={"LORA_RANK": "4", "MODEL_ID": "given"})
-    made = wrapper_map(job, planned_trees(job, tmp_path))
+    made = wrapper_map(job, planned_trees(job, tmp_path), base={})
     assert (made["MAX_PROMPT_LENGTH"], made["LORA_RANK"], made["MODEL_ID"]) == ("256", "4", "given")
     assert (made["NUM_GPUS"], made["TOTAL_TRAIN_STEPS"]) == ("1", "1")
     assert made["MODEL_PATH"] == job.checkpoint.model_path
@@ -53,7 +53,7 @@ def test_the_job_wins_over_the_site_and_both_over_what_is_derived(world: World, 
 
 def test_a_dummy_checkpoint_is_made_in_a_folder_of_the_run(world: World, tmp_path: Path) -> None:
     job = world.job(checkpoint=Checkpoint(model_id="org/base", dummy_config="/configs/tiny.json"))
-    made = wrapper_map(job, planned_trees(job, tmp_path), model="/cache/snapshot")
+    made = wrapper_map(job, planned_trees(job, tmp_path), base={}, model="/cache/snapshot")
     assert made["USE_DUMMY_MODEL"] == "True"
     assert made["DUMMY_MODEL_CONFIG_PATH"] == "/configs/tiny.json"
     assert made["MODEL_PATH"] == "/cache/snapshot"

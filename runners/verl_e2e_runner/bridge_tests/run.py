@@ -146,7 +146,7 @@ def _events_file(trees: Trees, out: Path) -> Path:
 
 def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> dict[str, str]:
     """The tests' environment: the run's without what is meant for the wrapper, or that of a place of their own."""
-    gone = {*wrapper_map(job, trees), IMPORTS_VARIABLE, PATH_VARIABLE}
+    gone = {*wrapper_map(job, trees, base=environment), IMPORTS_VARIABLE, PATH_VARIABLE}
     kept = {name: value for name, value in environment.items() if name not in gone}
     path = environment.get("PYTHONPATH", "")
     if job.site.bridge_python:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e_runner.process.hub import hub_cache
+from verl_e2e_runner.process.hub import synthetic_folder
 from verl_e2e_runner.process.program import Finished, run
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 RECIPE_FILE = "recipe.json"
-_FOLDER = "verl-e2e-synthetic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
     text = json.dumps(_recipe(recipe), sort_keys=True)
     name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
-    return hub_cache(variables) / _FOLDER / safe
+    return synthetic_folder(variables) / safe
 
 
 def made_model(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
@@ -53,7 +52,7 @@ def make_model(
     quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
     finished = run(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
-    answer = _answer(finished)
+    answer = answer_of(finished)
     if finished.code != 0 or "problem" in answer:
         return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
     lost = answer.get("missing_kinds") or []
@@ -66,7 +65,7 @@ def _recipe(recipe: Synthetic) -> dict[str, Any]:
     return recipe.model_dump(mode="json")
 
 
-def _answer(finished: Finished) -> dict[str, Any]:
+def answer_of(finished: Finished) -> dict[str, Any]:
     """The last line of the program's output, an empty document where it is none."""
     try:
         answer = json.loads(finished.stdout.strip().rpartition("\n")[2])

@@ -12,14 +12,15 @@ from verl_e2e_runner.findings import blocked, good
 from verl_e2e_runner.models.synthetic import made_model
 from verl_e2e_runner.preflight.compose import Config
 from verl_e2e_runner.process.hub import cached_snapshot, hub_cache, is_offline
+from verl_e2e_runner.verl_wrapper import data_texts
 
 _PARQUET = b"PAR1"
 _SMALLEST_PARQUET = 12
 
 
-def data_files(job: Job, cwd: Path) -> dict[str, tuple[Path, ...]]:
+def data_files(job: Job, cwd: Path, variables: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
     """The parquet files by the job's key; a value may be a Hydra list. Relative paths start at the run's folder."""
-    given = {"train_files": job.data.train_files, "val_files": job.data.val_files}
+    given = data_texts(job, variables)
     return {key: tuple(cwd / Path(part).expanduser() for part in _parts(value)) for key, value in given.items()}
 
 
@@ -28,9 +29,9 @@ def model_path(job: Job) -> str | None:
     return {**job.site.wrapper, **job.wrapper}.get("MODEL_PATH") or job.checkpoint.model_path
 
 
-def check_data(job: Job, cwd: Path, *, prepared: bool) -> tuple[Finding, ...]:
-    """Every data file exists and is parquet; before `prepared`, what verl's script can make may be absent."""
-    given = data_files(job, cwd).items()
+def check_data(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: bool) -> tuple[Finding, ...]:
+    """Every data file exists and is parquet; before `prepared`, what the runner can make may be absent."""
+    given = data_files(job, cwd, variables).items()
     return tuple(_data_file(job, key, file, prepared=prepared) for key, files in given for file in files)
 
 
@@ -90,8 +91,9 @@ def _parts(value: str) -> tuple[str, ...]:
 def _data_file(job: Job, key: str, file: Path, *, prepared: bool) -> Finding:
     place = f"data.{key} = {file}"
     if not file.is_file():
-        if job.data.prepare == "gsm8k" and not prepared:
-            return good(Check.DATA, f"{place} does not exist yet: verl's GSM8K script will make it")
+        if job.data.prepare != "none" and not prepared:
+            maker = "verl's GSM8K script" if job.data.prepare == "gsm8k" else "this program"
+            return good(Check.DATA, f"{place} does not exist yet: {maker} will make it")
         fix = "give the path of a parquet file, or set data.prepare to gsm8k"
         return blocked(Check.DATA, f"{place} does not exist", fix, stage=Stage.DATA)
     size = file.stat().st_size

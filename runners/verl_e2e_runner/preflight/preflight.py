@@ -135,7 +135,7 @@ def _cheap(
 def _inputs(job: Job, trees: Trees, variables: Mapping[str, str], wrapper: WrapperCheck) -> tuple[Finding, ...]:
     config = wrapper.configs[-1] if wrapper.configs else None
     return (
-        *check_data(job, trees.cwd, prepared=False),
+        *check_data(job, trees.cwd, variables, prepared=False),
         *check_model(job, trees.cwd, variables, prepared=False),
         check_reward_model(job, trees.cwd, config),
         check_stale_checkpoints(trees.cwd, config),
@@ -149,7 +149,10 @@ def _prepare(
     made = prepare(job, trees, variables, base, work)
     if stops(made):
         return made
-    there = (*check_data(job, trees.cwd, prepared=True), *check_model(job, trees.cwd, variables, prepared=True))
+    there = (
+        *check_data(job, trees.cwd, variables, prepared=True),
+        *check_model(job, trees.cwd, variables, prepared=True),
+    )
     return (*made, *(finding for finding in there if not finding.ok))
 
 

@@ -11,12 +11,14 @@ from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.stages import Stage
 from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e_runner.findings import blocked, good, stops
+from verl_e2e_runner.models.images import make_images
 from verl_e2e_runner.models.synthetic import make_model, model_folder
 from verl_e2e_runner.preflight.host import free_gib
 from verl_e2e_runner.preflight.inputs import data_files, model_path
 from verl_e2e_runner.process.hub import cached_snapshot, hub_home, is_offline
 from verl_e2e_runner.process.program import Finished, run
 from verl_e2e_runner.trees.worktrees import Trees
+from verl_e2e_runner.verl_wrapper import pictures_folder
 
 GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
 
@@ -88,7 +90,9 @@ def prepare(
 def _prepare_data(
     job: Job, trees: Trees, variables: Mapping[str, str], work: Path, *, timeout_s: float
 ) -> tuple[Finding, ...]:
-    files = data_files(job, trees.cwd)
+    if job.data.prepare == "images":
+        return (_make_images(job, variables, work),)
+    files = data_files(job, trees.cwd, variables)
     absent = [file for group in files.values() for file in group if not file.is_file()]
     if not absent or job.data.prepare != "gsm8k":
         return ()
@@ -110,6 +114,15 @@ def _prepare_data(
     return (
         good(Check.DATA, f"made by verl's GSM8K script in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),
     )
+
+
+def _make_images(job: Job, variables: Mapping[str, str], work: Path) -> Finding:
+    folder = pictures_folder(variables)
+    made = make_images(folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+    if not made.problem:
+        return good(Check.DATA, made.summary)
+    fix = "look at the `datasets` and the Pillow of the job's Python: verl reads such data with them"
+    return blocked(Check.DATA, f"the pictures could not be made: {made.problem}", fix, stage=Stage.DATA)
 
 
 def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:

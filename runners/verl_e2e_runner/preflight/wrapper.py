@@ -38,7 +38,7 @@ def check_wrapper(
     if not trees.has("verl") or not script.is_file():
         return WrapperCheck(starts, _untried(Check.WRAPPER, Check.HYDRA))
     variables = {name: value for start in starts for name, value in start.phase.wrapper.items()}
-    variables = {**wrapper_map(job, trees, model=model), **variables}
+    variables = {**wrapper_map(job, trees, base=base, model=model), **variables}
     text = script.read_text(errors="replace")
     reads, findings = check_contract(text, job.script, variables, droppable=DROPPABLE)
     if stops(findings):

@@ -19,6 +19,11 @@ def hub_cache(variables: Mapping[str, str]) -> Path:
     return Path(given).expanduser() if given else hub_home(variables) / "hub"
 
 
+def synthetic_folder(variables: Mapping[str, str]) -> Path:
+    """Where the runner keeps the models and pictures that it makes: a run can read it, and cannot change it."""
+    return hub_cache(variables) / "verl-e2e-synthetic"
+
+
 def is_offline(variables: Mapping[str, str]) -> bool:
     """Whether a variable forbids the libraries to use the network."""
     return any(variables.get(name, "").upper() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))

@@ -144,8 +144,14 @@ class Data(DescribedDocument):
     """The file for training."""
     val_files: str
     """The file for validation."""
-    prepare: Literal["gsm8k", "none"] = "gsm8k"
-    """What the runner makes by verl's own script where a file is missing."""
+    prepare: Literal["gsm8k", "images", "none"] = "gsm8k"
+    """What the runner makes: a missing file by verl's script for GSM8K, or both files, with pictures of its own."""
+
+
+# Exercises about small pictures. The runner makes them on the host and decides where they lie; these are their names.
+PICTURES = Data(
+    train_files="synthetic/images/train.parquet", val_files="synthetic/images/test.parquet", prepare="images"
+)
 
 
 class DeselectedTest(DescribedDocument):

@@ -22,12 +22,11 @@ def write_processor(recipe, tokenizer, folder):
     processor = getattr(transformers, kind)
     wanted = inspect.signature(processor.__init__).parameters
     parts = {name: _part(recipe, name) for name in AUTO if name in wanted}
-    for name, token in (recipe.get("tokens") or {}).items():
-        # Processors ask their tokenizer for such tokens by the name that ends their configuration's field.
-        attribute = name.removesuffix("_id").removesuffix("_index")
-        if not hasattr(tokenizer, attribute):
-            setattr(tokenizer, attribute, token)
-            setattr(tokenizer, f"{attribute}_id", tokenizer.convert_tokens_to_ids(token))
+    # Processors ask their tokenizer for such tokens by the name that ends their configuration's field. Only as special
+    # tokens of the model are they written with the tokenizer, so that any program that loads the processor finds them.
+    attributes = {name.removesuffix("_id").removesuffix("_index"): token for name, token in _tokens(recipe)}
+    own = {name: token for name, token in attributes.items() if not hasattr(tokenizer, name)}
+    tokenizer._set_model_specific_special_tokens(own)
     made = processor(
         **{name: part for name, part in parts.items() if part is not None},
         tokenizer=tokenizer,
@@ -35,6 +34,10 @@ def write_processor(recipe, tokenizer, folder):
     )
     made.save_pretrained(folder)
     return kind
+
+
+def _tokens(recipe):
+    return (recipe.get("tokens") or {}).items()
 
 
 def _part(recipe, name):
