@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from verl_e2e.core.model.fingerprints import HookState, Point, Snapshot
+from verl_e2e.core.model.fingerprints import HookState, ModelInputs, Point, Snapshot
 from verl_e2e_runner.folder.fingerprints import FingerprintLines
 from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
@@ -57,6 +57,43 @@ def read(out: Path) -> tuple[list[Snapshot], dict[str, HookState]]:
 
 def figures(snapshot: Snapshot) -> dict[str, float]:
     return {tensor.name: tensor.sum for tensor in snapshot.tensors}
+
+
+SEEING = (
+    "import torch; from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead\n"
+    "engine = MegatronEngineWithLMHead(); engine.towers = ('vision_model', 'audio_tower'); engine.initialize()\n"
+    "pixels = torch.Tensor([[1.0, 2.0]])\n"
+)
+
+
+def inputs(out: Path) -> list[ModelInputs]:
+    raw = [json.loads(line) for file in sorted(out.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    return [ModelInputs.model_validate(line) for line in raw if line["kind"] == "inputs"]
+
+
+def test_what_a_model_is_given_besides_text_is_counted_with_its_towers(out: Path) -> None:
+    asked = "engine.module[0](input_ids=1, pixel_values=pixels, input_features=None)\n"
+    process(f"{SEEING}with torch.no_grad():\n    {asked}engine.optimizer_step()\n{asked}engine.optimizer_step()\n", out)
+    first, second = inputs(out)
+    read(out)
+    (given,) = first.inputs
+    assert (given.name, given.shape, given.calls, given.training_calls) == ("pixel_values", (1, 2), 1, 0)
+    assert [(item.calls, item.training_calls) for item in second.inputs] == [(2, 1)]
+    # What lies inside of a tower belongs to it.
+    assert [(tower.name, tower.type) for tower in first.towers] == [
+        ("vision_model", "Module"),
+        ("audio_tower", "Module"),
+    ]
+    assert [(tower.calls, tower.training_calls) for tower in second.towers] == [(2, 1), (2, 1)]
+    assert (second.model, second.number, second.ranks.rank) == ("actor", 1, 3)
+
+
+def test_a_model_of_text_alone_leaves_no_line_about_inputs_and_one_that_never_saw_says_so(out: Path) -> None:
+    process(TRAINER + "engine.initialize(); engine.optimizer_step()", out)
+    assert inputs(out) == []
+    process(f"{SEEING}engine.module[0](input_ids=1, pixel_values=torch.Tensor([]))\nengine.optimizer_step()\n", out)
+    (line,) = inputs(out)
+    assert (line.inputs, [tower.training_calls for tower in line.towers]) == ((), [1, 1])
 
 
 def points(snapshots: list[Snapshot]) -> list[tuple[Point, int]]:

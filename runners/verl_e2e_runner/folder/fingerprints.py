@@ -13,7 +13,14 @@ from typing import Annotated
 
 from pydantic import Field, RootModel, ValidationError
 
-from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, MOST_SNAPSHOTS, HookState, Snapshot, Tensor
+from verl_e2e.core.model.fingerprints import (
+    FINGERPRINTS_FILE,
+    MOST_SNAPSHOTS,
+    HookState,
+    ModelInputs,
+    Snapshot,
+    Tensor,
+)
 from verl_e2e_runner.folder.collect import plain
 from verl_e2e_runner.folder.recorder import Recorder
 from verl_e2e_runner.folder.suspect_files import names_below, read_below
@@ -23,7 +30,7 @@ MOST_FILE_BYTES, MOST_BYTES = 33 << 20, 24 << 20
 _MOST_HOOKS = 20_000
 _LONGEST = 300
 _BITS = re.compile(r"[0-9a-f]{16}")
-_Line = RootModel[Annotated[Snapshot | HookState, Field(discriminator="kind")]]
+_Line = RootModel[Annotated[Snapshot | HookState | ModelInputs, Field(discriminator="kind")]]
 
 
 @dataclass(slots=True)
@@ -34,6 +41,8 @@ class FingerprintLines:
     folder: Path | None
     # The snapshots as they lay there, with the instant and the phase of each.
     _snapshots: list[tuple[float, str, bytes]] = field(default_factory=list)
+    # What models were given besides text, likewise.
+    _inputs: list[tuple[float, str, bytes]] = field(default_factory=list)
     # The last state of each hook, by phase, process and method.
     _hooks: dict[tuple[str, int, str], HookState] = field(default_factory=dict)
     # How much of each file was taken.
@@ -78,28 +87,29 @@ class FingerprintLines:
                 self._hooks[key] = read.model_copy(update={"phase": phase})
             else:
                 self.left_out += 1
-        elif len(self._snapshots) >= MOST_SNAPSHOTS or self._bytes + len(line) > MOST_BYTES:
-            self.left_out += 1
         else:
+            kept = self._snapshots if isinstance(read, Snapshot) else self._inputs
+            if len(kept) >= MOST_SNAPSHOTS or self._bytes + len(line) > MOST_BYTES:
+                self.left_out += 1
+                return
             self._bytes += len(line)
-            self._snapshots.append((read.t_s, phase, line))
+            kept.append((read.t_s, phase, line))
 
     def _documents(self, recorder: Recorder) -> Iterator[dict[str, object]]:
         for hook in self._hooks.values():
             yield _short(hook)
-        for instant, phase, line in sorted(self._snapshots, key=lambda entry: entry[0]):
-            snapshot = _parsed(line)
-            if isinstance(snapshot, Snapshot):
-                found = snapshot.model_copy(update={"phase": phase, "t_s": recorder.since_opened(instant)})
-                yield _short(found)
+        for instant, phase, line in sorted((*self._snapshots, *self._inputs), key=lambda entry: entry[0]):
+            read = _parsed(line)
+            if isinstance(read, Snapshot | ModelInputs):
+                yield _short(read.model_copy(update={"phase": phase, "t_s": recorder.since_opened(instant)}))
 
 
-def _short(line: Snapshot | HookState) -> dict[str, object]:
+def _short(line: Snapshot | HookState | ModelInputs) -> dict[str, object]:
     """The document in few characters: what is as the model has it by default is not written."""
     return {"kind": line.kind, **{key: plain(value) for key, value in line.model_dump(exclude_defaults=True).items()}}
 
 
-def _parsed(line: bytes) -> Snapshot | HookState | None:
+def _parsed(line: bytes) -> Snapshot | HookState | ModelInputs | None:
     """The line, None where it is not one that the instrumentation writes."""
     try:
         read = _Line.model_validate_json(line).root
@@ -107,8 +117,16 @@ def _parsed(line: bytes) -> Snapshot | HookState | None:
         return None
     if isinstance(read, HookState):
         return read if max(len(read.target), len(read.problem)) <= _LONGEST else None
+    if isinstance(read, ModelInputs):
+        return read if math.isfinite(read.t_s) and _are_short(read) else None
     whole = math.isfinite(read.t_s) and math.isfinite(read.cost_s) and all(map(_is_whole, read.tensors))
     return read if whole and max(len(read.model), len(read.problem)) <= _LONGEST else None
+
+
+def _are_short(inputs: ModelInputs) -> bool:
+    texts = [inputs.model, *(item.name for item in inputs.inputs)]
+    texts += [text for tower in inputs.towers for text in (tower.name, tower.type)]
+    return max(map(len, texts)) <= _LONGEST and all(len(item.shape) <= 16 for item in inputs.inputs)
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -5,6 +5,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 
+import verl_e2e_inputs
 import verl_e2e_lines
 import verl_e2e_state
 from verl_e2e_adapters import adapters_of
@@ -29,6 +30,7 @@ def initialize(call):
         model.ranks.get("expert_tensor_size", 1),
     )
     model.write(call.folder, "model built", header={"adapters": request} if request else {})
+    verl_e2e_inputs.watch(engine)
 
 
 def load_hf_weights(call):
@@ -67,6 +69,16 @@ def optimizer_step(call):
         model.problem = "parameters are gathered after the step (overlap_param_gather): only the optimizer is read"
         model.without_parameters = True
     model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
+    _inputs(call.folder, engine, model)
+
+
+def _inputs(folder, engine, model):
+    """What the model was given besides text until now."""
+    counted = verl_e2e_inputs.counted(engine)
+    number = _counter.next(model.name, "inputs")
+    if counted is not None and is_read(number):
+        line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, **counted}
+        verl_e2e_lines.write(folder, line)
 
 
 def save_checkpoint(call):

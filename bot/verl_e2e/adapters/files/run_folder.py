@@ -17,7 +17,7 @@ from verl_e2e.core.model.checkpoint_files import CHECKPOINTS_FILE, Checkpoints
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.events import BEGIN, PhaseEvent, StageEvent, read_data
 from verl_e2e.core.model.executed import EXECUTED_FILE, Executed
-from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, Snapshot
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, HookState, ModelInputs, Snapshot
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import (
@@ -52,7 +52,7 @@ _MOST_MISTAKES = 1_000
 LOG_NAMES = (LOG_FILE, "log.txt", "log.txt.xz", "log.txt.gz")
 LOG_SUFFIXES = (".log", ".log.zst", ".log.xz", ".log.gz")
 _Model = TypeVar("_Model", bound=BaseModel)
-_FingerprintLine = RootModel[Annotated[Snapshot | HookState, Field(discriminator="kind")]]
+_FingerprintLine = RootModel[Annotated[Snapshot | HookState | ModelInputs, Field(discriminator="kind")]]
 
 
 class FolderError(UserError):
@@ -179,7 +179,8 @@ def _fingerprints(path: Path, missing: list[str]) -> Fingerprints | None:
     lines = [line.root for line in _rows(path, _FingerprintLine, missing, limit=MAX_FINGERPRINTS_BYTES)]
     snapshots = sorted((line for line in lines if isinstance(line, Snapshot)), key=lambda item: item.t_s)
     hooks = {(line.phase, line.pid, line.target): line for line in lines if isinstance(line, HookState)}
-    return Fingerprints(snapshots=tuple(snapshots), hooks=tuple(hooks.values()))
+    inputs = sorted((line for line in lines if isinstance(line, ModelInputs)), key=lambda item: item.t_s)
+    return Fingerprints(snapshots=tuple(snapshots), hooks=tuple(hooks.values()), inputs=tuple(inputs))
 
 
 def _document(path: Path, model: type[_Model], missing: list[str]) -> _Model | None:

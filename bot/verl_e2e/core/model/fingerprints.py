@@ -1,6 +1,7 @@
 """`fingerprints.jsonl`: what the weights and the optimizer's state of each rank were at defined points of a run.
 
-Our instrumentation takes them at public methods of verl and Bridge. One line is a `Snapshot` or a `HookState`.
+Our instrumentation takes them at public methods of verl and Bridge. One line is a `Snapshot`, a `HookState` or
+`ModelInputs`.
 """
 
 from enum import StrEnum
@@ -13,6 +14,7 @@ from verl_e2e.core.model.document import Document
 FINGERPRINTS_FILE = "fingerprints.jsonl"
 # Far beyond what the instrumentation writes: its own limits are lower.
 MOST_TENSORS, MOST_SNAPSHOTS = 20_000, 20_000
+MOST_INPUTS = 64
 
 
 class Point(StrEnum):
@@ -188,6 +190,51 @@ class HookState(Document):
     problem: str = ""
 
 
+class GivenInput(Document):
+    """One argument of a model's forward that is neither text nor its position."""
+
+    # Its name, as `pixel_values`.
+    name: str
+    # The shape that it had first.
+    shape: tuple[int, ...] = ()
+    # How often it was a tensor that is not empty, and how often while gradients were recorded.
+    calls: int = 0
+    training_calls: int = 0
+
+
+class Tower(Document):
+    """A part of a model for images or sound."""
+
+    # Its name in the model, as `vision_model`, and its class.
+    name: str
+    type: str = ""
+    # How often it ran, and how often while gradients were recorded.
+    calls: int = 0
+    training_calls: int = 0
+
+
+class ModelInputs(Document):
+    """What a trainer's model was given besides text, from its start to one of its optimizer's steps."""
+
+    kind: Literal["inputs"] = "inputs"
+    # The phase of the run.
+    phase: str = ""
+    # Which model: `actor` or `critic`.
+    model: str
+    # The process.
+    pid: int
+    # Where the rank lies.
+    ranks: Ranks = Ranks()
+    # How many steps had been made before.
+    number: int = 0
+    # When, in seconds since the folder was opened.
+    t_s: float
+    # What it was given.
+    inputs: Annotated[tuple[GivenInput, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
+    # Its towers on this rank, those that never ran too.
+    towers: Annotated[tuple[Tower, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
+
+
 class Fingerprints(Document):
     """`fingerprints.jsonl`, parsed."""
 
@@ -195,6 +242,8 @@ class Fingerprints(Document):
     snapshots: Annotated[tuple[Snapshot, ...], FailFast(), Field(max_length=MOST_SNAPSHOTS)] = ()
     # The last state of each hook of each process.
     hooks: tuple[HookState, ...] = ()
+    # What models were given besides text, in the order of time.
+    inputs: tuple[ModelInputs, ...] = ()
     # Why nothing was recorded, empty where something was.
     problem: str = ""
     # Lines that could not be read.

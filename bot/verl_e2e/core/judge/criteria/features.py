@@ -1,7 +1,8 @@
 """Level 4: each feature of the job is shown by a fact that no dense run has, in the configuration or in the log.
 
 A checkpoint's features do not show in verl's configuration. They show in the class of Bridge that converted its
-weights, in what verl prints when it prepares a feature, and in metrics that only the feature has.
+weights, in what verl prints when it prepares a feature, and in metrics that only the feature has. Images and sound
+show in none of them, but in what reached the model: `content` judges these.
 """
 
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 from verl_e2e.core.judge.case import ABSENT, Case
 from verl_e2e.core.judge.criteria.config import same_value
+from verl_e2e.core.judge.criteria.content import CONTENTS, content_active
 from verl_e2e.core.log.resolved_config import lookup
 from verl_e2e.core.model.evidence import Criterion, Evidence, State
 from verl_e2e.core.model.expected import Value, expected_config
@@ -45,9 +47,6 @@ TRACES: Mapping[str, Trace] = {
     "ssm": Trace(bridges=re.compile(r"NemotronHBridge|FalconH1Bridge|Qwen3NextBridge|Qwen35(?:MoE)?Bridge")),
     "mtp": Trace(signs=frozenset({"mtp-layers-patched"}), metrics=re.compile(r"(?:^|/)mtp_losses/")),
     "fp8": Trace(signs=frozenset({"fp8-weights-loaded"})),
-    # Their models are known, but nothing that a run prints says whether its samples held an image or a sound.
-    "vlm": Trace(),
-    "audio": Trace(),
 }
 
 
@@ -67,16 +66,19 @@ def feature_active(case: Case) -> Evidence:
         rows.append(_judge_family(case, case.job.family))
     if not rows:
         return Evidence(Criterion.FEATURE_ACTIVE, State.MISSING, "the job names no feature to look for", JOB_FILE)
-    gap = next((row for row in rows if row.state is not State.MET), None)
-    if gap:
-        return gap
-    first = next((row for row in rows if row.line), rows[0])
+    for state in (State.MISSING, State.WAIVED):
+        gap = next((row for row in rows if row.state is state), None)
+        if gap:
+            return gap
+    first = next((row for row in rows if row.excerpt), rows[0])
     summary = "; ".join(row.summary for row in rows)
-    return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, case.log, first.line, first.excerpt)
+    return Evidence(Criterion.FEATURE_ACTIVE, State.MET, summary, first.file, first.line, first.excerpt)
 
 
 def leaves_trace(name: str) -> bool:
-    """Whether a log can show the feature."""
+    """Whether a log, or what reached the model, can show the feature."""
+    if name in CONTENTS:
+        return True
     trace = TRACES.get(name)
     return trace is not None and bool(trace.bridges or trace.signs or trace.metrics)
 
@@ -84,7 +86,9 @@ def leaves_trace(name: str) -> bool:
 def can_be_shown(name: str, active_when: Mapping[str, Value]) -> bool:
     """Whether any run can show the feature, as `judge_feature` asks for it."""
     return (
-        leaves_trace(name) if name in TRACES else any(not _is_dense(key, value) for key, value in active_when.items())
+        leaves_trace(name)
+        if name in TRACES or name in CONTENTS
+        else any(not _is_dense(key, value) for key, value in active_when.items())
     )
 
 
@@ -94,6 +98,8 @@ def judge_feature(case: Case, feature: JobFeature) -> Evidence:
     wrong = next(_not_configured(case, feature), "")
     if wrong:
         return _evidence(case, State.MISSING, f"{name} is not switched on: {wrong}")
+    if name in CONTENTS:
+        return content_active(case, name)
     telling = {key: value for key, value in feature.active_when.items() if not _is_dense(key, value)}
     if trace is None and not telling:
         return _evidence(case, State.MISSING, f"nothing that the run prints shows whether {name} was active")
